@@ -1,0 +1,247 @@
+"""Every error Bascule raises: one tree, split by who has to act.
+
+    BasculeError
+    ├── CallerError      the request is wrong: change it
+    ├── StateError       the request is fine, the thing is not in the state for it
+    ├── OperatorError    the machine, the disk, a file or the configuration needs somebody
+    ├── Unavailable      nothing is wrong, try again
+    └── OutcomeUnknown   it may or may not have happened: look before you retry
+
+Each class has a `code` (stable, for scripts and logs) and may carry a `hint`: the next step, on its own line.
+`GRPC_STATUS` maps every code to the status that clients see; it is the only such table.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BasculeError(Exception):
+    """Root of all errors. `message` says what is wrong, `hint` says what to do about it."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class CallerError(BasculeError):
+    """The request itself is wrong and was refused; nothing changed."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class StateError(BasculeError):
+    """The request is well formed but does not fit the present state; nothing changed."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class OperatorError(BasculeError):
+    """Something outside the request is broken: a disk, a file, a key, a setting."""
+
+    code = "OPERATOR"
+
+
+class Unavailable(BasculeError):
+    """Not now; the same request may succeed later."""
+
+    code = "UNAVAILABLE"
+
+
+class OutcomeUnknown(BasculeError):
+    """The request was sent and no answer came: it may have taken effect."""
+
+    code = "OUTCOME_UNKNOWN"
+
+
+# ── the caller's faults ──────────────────────────────────────────────────────────────────────────
+
+
+class InvalidConfig(CallerError):
+    """A configuration key, value or file is wrong. Names the key, the value and what would be right."""
+
+    code = "INVALID_CONFIG"
+
+
+class OffsetOutOfRange(CallerError):
+    """An offset that is negative, or beyond the end of the log."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class TimestampOutOfRange(CallerError):
+    """No record is as old as the timestamp asked for."""
+
+    code = "TIMESTAMP_OUT_OF_RANGE"
+
+
+class RecordTooLarge(CallerError):
+    """A key, value, header or whole record is larger than its limit."""
+
+    code = "RECORD_TOO_LARGE"
+
+
+class InvalidRecord(CallerError):
+    """A record that cannot be stored as it is: too many headers, a batch without records, …"""
+
+    code = "INVALID_RECORD"
+
+
+class RejectedBatch(CallerError):
+    """Bytes offered as record batches are damaged, malformed or do not continue the log."""
+
+    code = "REJECTED_BATCH"
+
+
+# ── the state does not fit ───────────────────────────────────────────────────────────────────────
+
+
+class LogReadonly(StateError):
+    """The partition takes no appends from publishers; replication still may write."""
+
+    code = "LOG_READONLY"
+
+
+class LogClosed(StateError):
+    """The log was closed."""
+
+    code = "LOG_CLOSED"
+
+
+class LogDeleted(LogClosed):
+    """The log was deleted together with its data."""
+
+    code = "LOG_DELETED"
+
+
+class LogEmpty(StateError):
+    """The operation needs at least one record."""
+
+    code = "LOG_EMPTY"
+
+
+class EndOfReadonlyLog(StateError):
+    """A reader reached the end of a log that takes no more records."""
+
+    code = "END_OF_READONLY_LOG"
+
+
+class ReaderCancelled(StateError):
+    """A blocked reader was cancelled by its owner."""
+
+    code = "READER_CANCELLED"
+
+
+class EpochFenced(StateError):
+    """A leader epoch older than one the log has seen: the sender has been deposed."""
+
+    code = "EPOCH_FENCED"
+
+
+class DirectoryInUse(StateError):
+    """Another process holds the data directory."""
+
+    code = "DIRECTORY_IN_USE"
+
+
+# ── somebody has to look at the machine ──────────────────────────────────────────────────────────
+
+
+class StorageError(OperatorError):
+    """The disk refused an operation."""
+
+    code = "STORAGE"
+
+
+class DiskFull(StorageError):
+    """No room for an append. Nothing of it was kept; appends succeed again once there is room."""
+
+    code = "DISK_FULL"
+
+
+class CorruptBatch(StorageError):
+    """Stored bytes fail their check. Says exactly which; everything else stays readable.
+
+    `next_offset` is where reading can go on behind the damage, or None when nothing readable follows.
+    """
+
+    code = "CORRUPT_BATCH"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str,
+        position: int,
+        bytes_damaged: int,
+        first_offset: int,
+        next_offset: int | None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.position = position
+        self.bytes_damaged = bytes_damaged
+        self.first_offset = first_offset
+        self.next_offset = next_offset
+
+
+class NotALog(OperatorError):
+    """The directory holds something else than a partition log."""
+
+    code = "NOT_A_LOG"
+
+
+class FormatTooNew(OperatorError):
+    """Written by a newer version of Bascule."""
+
+    code = "FORMAT_TOO_NEW"
+
+
+class EncryptionKeyError(OperatorError):
+    """The master key is missing, has the wrong size, or is not the one the data was written with."""
+
+    code = "ENCRYPTION_KEY"
+
+
+# ── codes and gRPC statuses ──────────────────────────────────────────────────────────────────────
+
+GRPC_STATUS: dict[str, str] = {
+    "INTERNAL": "INTERNAL",
+    "INVALID_ARGUMENT": "INVALID_ARGUMENT",
+    "INVALID_CONFIG": "INVALID_ARGUMENT",
+    "OFFSET_OUT_OF_RANGE": "OUT_OF_RANGE",
+    "TIMESTAMP_OUT_OF_RANGE": "INTERNAL",
+    "RECORD_TOO_LARGE": "INVALID_ARGUMENT",
+    "INVALID_RECORD": "INVALID_ARGUMENT",
+    "REJECTED_BATCH": "DATA_LOSS",
+    "FAILED_PRECONDITION": "FAILED_PRECONDITION",
+    "LOG_READONLY": "FAILED_PRECONDITION",
+    "LOG_CLOSED": "INTERNAL",
+    "LOG_DELETED": "NOT_FOUND",
+    "LOG_EMPTY": "FAILED_PRECONDITION",
+    "END_OF_READONLY_LOG": "RESOURCE_EXHAUSTED",
+    "READER_CANCELLED": "CANCELLED",
+    "EPOCH_FENCED": "FAILED_PRECONDITION",
+    "DIRECTORY_IN_USE": "FAILED_PRECONDITION",
+    "OPERATOR": "INTERNAL",
+    "STORAGE": "INTERNAL",
+    "DISK_FULL": "RESOURCE_EXHAUSTED",
+    "CORRUPT_BATCH": "DATA_LOSS",
+    "NOT_A_LOG": "INTERNAL",
+    "FORMAT_TOO_NEW": "FAILED_PRECONDITION",
+    "ENCRYPTION_KEY": "FAILED_PRECONDITION",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "OUTCOME_UNKNOWN": "UNKNOWN",
+}
+
+
+def grpc_status(error: BasculeError) -> str:
+    """The name of the gRPC status a client sees for this error."""
+    return GRPC_STATUS[error.code]

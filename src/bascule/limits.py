@@ -1,0 +1,84 @@
+"""Every bound in Bascule, with its unit and its reason.
+
+A limit that a user may want to move is a configuration key; what stands here holds for every installation.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────
+
+RECORD_KEY_BYTES_MAX: Final = 64 * KIB
+"""A key is hashed on every compaction and shown in every tool; a larger one is a value in disguise."""
+
+RECORD_VALUE_BYTES_MAX: Final = 64 * MIB
+"""nats-server's own ceiling for `max_payload`: nothing larger can arrive."""
+
+RECORD_HEADERS_MAX: Final = 1024
+"""Headers of one record; bounds the work a single small message can cause."""
+
+RECORD_HEADERS_BYTES_MAX: Final = 1 * MIB
+"""All header names and values of one record together."""
+
+RECORD_SUBJECT_BYTES_MAX: Final = 4 * KIB
+"""nats-server's `max_control_line` default: subject and reply of a message fit one line."""
+
+BATCH_BYTES_MAX: Final = 128 * MIB
+"""One batch is read, checked and sent as a whole. Twice the largest value, so every legal record fits."""
+
+BATCH_RECORDS_MAX: Final = 1_000_000
+"""Records of one batch; keeps offset deltas and the decoding of one batch small."""
+
+# ── segments ─────────────────────────────────────────────────────────────────────────────────────
+
+SEGMENT_BYTES_MAX: Final = 2 * GIB
+"""Positions in an index are 32 bits; one batch may overshoot the configured size."""
+
+SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+
+INDEX_INTERVAL_BYTES: Final = 16 * KIB
+"""One index entry per so many log bytes: a lookup reads at most this much to find its batch, an index is 0.15 % of its log."""
+
+SCAN_CHUNK_BYTES: Final = 4 * MIB
+"""Recovery, verification and cleaning read the log in pieces of this size, whatever its segments hold."""
+
+READ_BYTES_DEFAULT: Final = 1 * MIB
+
+# ── process-wide ─────────────────────────────────────────────────────────────────────────────────
+
+OPEN_FILES_MAX: Final = 512
+"""Log files held open at once; the least recently used is closed first. Half of the usual `ulimit -n`."""
+
+SYNC_INTERVAL_MS_DEFAULT: Final = 1_000
+"""How much unsynced data a power failure may take from a stream that waits for nothing."""
+
+CHECKPOINT_INTERVAL_MS: Final = 5_000
+"""How old a checkpoint may get while data is written: recovery re-reads at most this much."""
+
+COMPACTION_MEMORY_BYTES: Final = 128 * MIB
+"""Key map of one compaction run; 4 million keys. More keys take more runs, never more memory."""
+
+ENCRYPTION_BATCHES_PER_KEY_MAX: Final = 1 << 31
+"""AES-GCM with random 96-bit nonces is safe for 2^32 messages a key; a new data key is drawn at half of that."""
+
+# ── configuration ────────────────────────────────────────────────────────────────────────────────
+
+CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
+"""A configuration file is read whole; anything larger is some other file given by mistake."""
+
+CONFIG_DEPTH_MAX: Final = 32
+"""Nesting of a configuration file. The longest key has five words."""
+
+CONFIG_NODES_MAX: Final = 10_000
+"""Values of one configuration file, aliases followed: a few lines of nested aliases can stand for billions of them."""
+
+NAME_CHARACTERS_MAX: Final = 128
+"""A server id or a namespace is a directory name and one token of every internal subject."""
+
+HOST_NAME_CHARACTERS_MAX: Final = 253
+"""The longest name DNS can carry."""

@@ -61,7 +61,7 @@ CHECKPOINT_INTERVAL_MS: Final = 5_000
 """How old a checkpoint may get while data is written: recovery re-reads at most this much."""
 
 COMPACTION_MEMORY_BYTES: Final = 128 * MIB
-"""Key map of one compaction run; 4 million keys. More keys take more runs, never more memory."""
+"""Key map of one compaction run; 4 million keys at 32 bytes each. More keys take more runs, never more memory."""
 
 ENCRYPTION_BATCHES_PER_KEY_MAX: Final = 1 << 31
 """AES-GCM with random 96-bit nonces is safe for 2^32 messages a key; a new data key is drawn at half of that."""

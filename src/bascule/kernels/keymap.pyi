@@ -4,11 +4,14 @@ from typing import final
 
 from typing_extensions import Buffer
 
+def siphash128(data: Buffer, secret: bytes) -> bytes:
+    """SipHash-2-4 with 128 bits of output under a 16-byte secret: what the map knows a key by."""
+
 @final
 class KeyMap:
     """Open-addressing map from a 128-bit keyed hash (SipHash-2-4) of a key to an offset.
 
-    32 bytes a slot, never resized, never more than three quarters full. The secret makes collisions unpredictable to publishers.
+    24 bytes a slot, never resized, never more than three quarters full. The secret makes collisions unpredictable to publishers.
     """
 
     def __init__(self, bytes_max: int, secret: bytes) -> None: ...
@@ -33,9 +36,13 @@ class Learned:
         """Position behind the last batch learned."""
     @property
     def next_offset(self) -> int:
-        """Everything below is in the map."""
+        """Everything below is in the map; −1 when no batch was looked at."""
     @property
-    def full(self) -> bool: ...
+    def full(self) -> bool:
+        """A new key did not fit; the batch at `stop` was taken in up to `next_offset`."""
+    @property
+    def reason(self) -> str | None:
+        """Why it stopped other than by its limits: "sealed", or one of `records.REASONS`."""
 
 @final
 class Sifted:
@@ -52,6 +59,9 @@ class Sifted:
     @property
     def first_held(self) -> int:
         """Offset of the first record that is superseded but was kept because it is too young; OFFSET_MAX when there is none."""
+    @property
+    def reason(self) -> str | None:
+        """Why it stopped before the end of the bytes: "sealed", or one of `records.REASONS`."""
 
 def sift(
     keys: KeyMap,
@@ -64,7 +74,7 @@ def sift(
     gap: bool,
     start: int = 0,
 ) -> Sifted:
-    """Append to `out` what compaction keeps of the whole, clear batches in `data`.
+    """Append to `out` what compaction keeps of the whole, checked, clear batches in `data`.
 
     A record goes when it has a key, lies below `end_offset`, is older than `keep_since`, and either a higher offset is known for its
     key or it is a tombstone older than `tombstones_before`. A batch that loses nothing is copied as it is; a batch that loses

@@ -237,6 +237,26 @@ cdef inline const uint8_t* read_record(const uint8_t* at, BatchView* view, Recor
     return end
 
 
+cdef inline int check_body(BatchView* batch) noexcept nogil:
+    # Every record of a clear batch: lengths, order, count, and nothing left over.
+    cdef RecordView record
+    cdef const uint8_t* at = open_body(batch)
+    cdef int64_t last_offset = -1
+    cdef int64_t last_timestamp = batch.first_timestamp
+    cdef uint32_t index
+    if at == NULL:
+        return BAD_RECORDS
+    for index in range(batch.count):
+        at = read_record(at, batch, &record)
+        if at == NULL or record.offset <= last_offset or record.timestamp < last_timestamp:
+            return BAD_RECORDS
+        last_offset = record.offset
+        last_timestamp = record.timestamp
+    if at != batch.end or last_timestamp != batch.max_timestamp:
+        return BAD_RECORDS
+    return GOOD
+
+
 cdef class BatchBuilder:
     cdef uint8_t* buffer
     cdef size_t capacity

@@ -510,26 +510,6 @@ cdef Record record_object(BatchView* batch, RecordView* view, bytes subject):
     return record
 
 
-cdef int check_body(BatchView* batch) noexcept nogil:
-    # Every record of a clear batch: lengths, order, count, and nothing left over.
-    cdef RecordView record
-    cdef const uint8_t* at = open_body(batch)
-    cdef int64_t last_offset = -1
-    cdef int64_t last_timestamp = batch.first_timestamp
-    cdef uint32_t index
-    if at == NULL:
-        return BAD_RECORDS
-    for index in range(batch.count):
-        at = read_record(at, batch, &record)
-        if at == NULL or record.offset <= last_offset or record.timestamp < last_timestamp:
-            return BAD_RECORDS
-        last_offset = record.offset
-        last_timestamp = record.timestamp
-    if at != batch.end or last_timestamp != batch.max_timestamp:
-        return BAD_RECORDS
-    return GOOD
-
-
 def read_header(data, Py_ssize_t position=0):
     cdef Bytes source = Bytes(data)
     cdef BatchView view

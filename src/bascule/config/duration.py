@@ -62,7 +62,8 @@ def _sum_of_terms(text: str) -> int:
 
 def _term_ns(whole: str, fraction: str, unit_ns: int) -> int:
     """Integer arithmetic throughout; what lies below a nanosecond is cut off, as Go does."""
-    return int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // 10 ** len(fraction)
+    divisor: int = 10 ** len(fraction)
+    return int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // divisor
 
 
 def format_duration(duration_ns: int) -> str:

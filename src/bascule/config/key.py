@@ -1,6 +1,6 @@
 """How a configuration key is declared: once, next to the field that holds it.
 
-    port: int | None = key("port", Integer(maximum=65535), None, meaning="…", consequence="…", advice="…")
+    port: int | None = setting("port", Integer(maximum=65535), None, meaning="…", consequence="…", advice="…")
 
 The loader, the reference page, the sample file and the command line all read these declarations; there is no second list.
 """
@@ -61,7 +61,7 @@ class Key:
 
 
 @overload
-def key(
+def setting(
     name: str,
     kind: Kind[T],
     default: None,
@@ -77,7 +77,7 @@ def key(
 
 
 @overload
-def key(
+def setting(
     name: str,
     kind: Kind[T],
     default: T,
@@ -92,7 +92,7 @@ def key(
 ) -> T: ...
 
 
-def key(
+def setting(
     name: str,
     kind: Kind[Any],
     default: Any,
@@ -111,7 +111,7 @@ def key(
     default that depends on something else; `example` fills the sample file where there is no default.
     """
     declared = Key(name, kind, default, meaning, consequence, advice, default_text, example, flags, is_secret)
-    return field(default=default, metadata={"key": declared})
+    return field(default=default, repr=not is_secret, metadata={"key": declared})
 
 
 def key_of(item: Field[Any]) -> Key | None:

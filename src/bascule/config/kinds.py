@@ -39,7 +39,7 @@ class Kind(ABC, Generic[T]):
     def parse(self, text: str) -> T:
         """The value written as `text`, its range checked."""
 
-    def check(self, value: T) -> T:  # noqa: B027
+    def check(self, value: T) -> T:
         """The value itself, or `Unfit` when it is out of range."""
         return value
 

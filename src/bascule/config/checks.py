@@ -1,0 +1,77 @@
+"""What must hold between keys. A key's own range is part of its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from bascule.config.duration import format_duration
+from bascule.config.server import ServerConfig
+from bascule.errors import InvalidConfig
+
+Problem = tuple[tuple[str, ...], str, str]
+"""The keys that do not fit together, what is wrong, and what to do."""
+
+
+def check(config: ServerConfig, describe: Callable[[str], str]) -> None:
+    """Raise InvalidConfig for the first rule that does not hold. `describe` says of a key where its value came from."""
+    for rule in _RULES:
+        for names, problem, hint in rule(config):
+            where = ", ".join(f"`{name}` {describe(name)}" for name in names)
+            raise InvalidConfig(f"{problem} ({where})", hint=hint)
+
+
+def _certificates(config: ServerConfig) -> Iterator[Problem]:
+    for name, cert, key in (
+        ("tls", config.tls.cert, config.tls.key),
+        ("nats.tls", config.nats.tls_cert, config.nats.tls_key),
+    ):
+        if (cert is None) != (key is None):
+            present, absent = ("cert", "key") if key is None else ("key", "cert")
+            yield (
+                (f"{name}.{present}",),
+                f"`{name}.{absent}` is missing",
+                f"set both `{name}.cert` and `{name}.key`, or none",
+            )
+
+
+def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
+    tls = config.tls
+    if tls.client_auth_enabled and not tls.is_on:
+        yield ("tls.client.auth.enabled",), "Client certificates need TLS", "set `tls.cert` and `tls.key`"
+    if tls.client_authz_enabled and not tls.client_auth_enabled:
+        yield (
+            ("tls.client.authz.enabled",),
+            "Without client certificates nobody knows who a client is",
+            "set `tls.client.auth.enabled: true`",
+        )
+    if tls.client_authz_enabled and (tls.client_authz_model is None or tls.client_authz_policy is None):
+        yield (
+            ("tls.client.authz.enabled",),
+            "Authorization needs a model and a policy",
+            "set `tls.client.authz.model` and `tls.client.authz.policy`",
+        )
+
+
+def _nats_login(config: ServerConfig) -> Iterator[Problem]:
+    if config.nats.password is not None and config.nats.user is None:
+        yield ("nats.password",), "A password without a user", "set `nats.user`"
+
+
+def _idle_wait(config: ServerConfig) -> Iterator[Problem]:
+    replication = config.cluster.replication
+    if replication.replica_max_idle_wait_ns >= replication.replica_max_lag_time_ns:
+        longest = format_duration(replication.replica_max_lag_time_ns)
+        yield (
+            ("clustering.replica.max.idle.wait", "clustering.replica.max.lag.time"),
+            "An idle follower would count as lagging",
+            f"set `clustering.replica.max.idle.wait` below {longest}, or raise `clustering.replica.max.lag.time`",
+        )
+
+
+_RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
+    _certificates,
+    _client_certificates,
+    _nats_login,
+    _idle_wait,
+)

@@ -1,0 +1,80 @@
+"""The NATS servers this broker lives on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bascule.config.key import setting
+from bascule.config.kinds import Boolean, FilePath, NatsServers, Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nats:
+    """NATS"""
+
+    servers: tuple[str, ...] = setting(
+        "nats.servers",
+        NatsServers(),
+        ("nats://127.0.0.1:4222",),
+        flags=("--nats-servers", "-n"),
+        meaning="The NATS servers to connect to, as a list or as one text with commas.",
+        consequence="The first one that answers is used, the others take over when it goes away. An address without a scheme "
+        "gets `nats://`.",
+        advice="Name all servers of the NATS cluster.",
+    )
+    user: str | None = setting("nats.user", Text(), None, example="bascule", meaning="The user to log in to NATS with.")
+    password: str | None = setting(
+        "nats.password",
+        Text(),
+        None,
+        example="secret",
+        is_secret=True,
+        meaning="The password of `nats.user`.",
+        advice="Prefer the environment variable to a file that others can read. It is never shown or logged.",
+    )
+    tls_cert: Path | None = setting(
+        "nats.tls.cert",
+        FilePath(),
+        None,
+        example="/etc/bascule/nats-client.crt",
+        meaning="The certificate this server shows to NATS, PEM.",
+        consequence="Needs `nats.tls.key`; the connection then uses TLS 1.2 or newer.",
+    )
+    tls_key: Path | None = setting(
+        "nats.tls.key",
+        FilePath(),
+        None,
+        example="/etc/bascule/nats-client.key",
+        meaning="The private key of `nats.tls.cert`, PEM.",
+    )
+    tls_ca: Path | None = setting(
+        "nats.tls.ca",
+        FilePath(),
+        None,
+        default_text="the system's roots",
+        example="/etc/bascule/nats-ca.crt",
+        meaning="The authority that the NATS servers' certificates must come from, PEM.",
+    )
+    embedded: bool = setting(
+        "nats.embedded",
+        Boolean(),
+        False,
+        flags=("--embedded-nats", "-e"),
+        meaning="Run a nats-server of our own beside this broker and use it.",
+        consequence="Nothing else has to be installed or started. It lives and dies with the broker.",
+        advice="Right for one machine and for trying things out; a cluster wants NATS servers of its own.",
+    )
+    embedded_config: Path | None = setting(
+        "nats.embedded.config",
+        FilePath(),
+        None,
+        example="/etc/bascule/nats-server.conf",
+        flags=("--embedded-nats-config", "--nc"),
+        meaning="The configuration file of the embedded nats-server.",
+        consequence="Turns `nats.embedded` on.",
+    )
+
+    @property
+    def runs_embedded(self) -> bool:
+        return self.embedded or self.embedded_config is not None

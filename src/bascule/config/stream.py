@@ -1,0 +1,117 @@
+"""The settings of one stream: the server's defaults, replaced where the creator said something else.
+
+They are resolved once, when the stream is created, and stored with it. Liftbridge resolves them at every open, so two servers with
+different files treat two replicas of one stream differently; ours cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from bascule import limits
+from bascule.config.cluster import ClusterConfig
+from bascule.config.duration import MILLISECOND_NS, SECOND_NS
+from bascule.config.key import Key
+from bascule.config.kinds import Unfit
+from bascule.config.server import KEYS
+from bascule.config.streams import Compression, Sync
+from bascule.errors import InvalidConfig
+
+SEGMENT_AGE_NS_MIN: Final = SECOND_NS
+"""Rolling more often makes a file a second for every idle partition, and buys nothing."""
+
+
+def _override(wire_name: str, key_name: str) -> Any:
+    return field(default=None, metadata={"wire_name": wire_name, "key": KEYS[key_name]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOverrides:
+    """What the creator of a stream asked for. None keeps the default; 0 and False are wishes of their own.
+
+    Durations are milliseconds here, as in the request; they are nanoseconds everywhere else.
+    """
+
+    retention_max_bytes: int | None = _override("retentionMaxBytes", "streams.retention.max.bytes")
+    retention_max_messages: int | None = _override("retentionMaxMessages", "streams.retention.max.messages")
+    retention_max_age_ms: int | None = _override("retentionMaxAge", "streams.retention.max.age")
+    cleaner_interval_ms: int | None = _override("cleanerInterval", "streams.cleaner.interval")
+    segment_max_bytes: int | None = _override("segmentMaxBytes", "streams.segment.max.bytes")
+    segment_max_age_ms: int | None = _override("segmentMaxAge", "streams.segment.max.age")
+    compact_enabled: bool | None = _override("compactEnabled", "streams.compact.enabled")
+    compact_max_goroutines: int | None = _override("compactMaxGoroutines", "streams.compact.max.goroutines")
+    compact_min_lag_ms: int | None = _override("compactMinLag", "streams.compact.min.lag")
+    compact_tombstone_retention_ms: int | None = _override(
+        "compactTombstoneRetention", "streams.compact.tombstone.retention"
+    )
+    auto_pause_time_ms: int | None = _override("autoPauseTime", "streams.auto.pause.time")
+    auto_pause_disable_if_subscribers: bool | None = _override(
+        "autoPauseDisableIfSubscribers", "streams.auto.pause.disable.if.subscribers"
+    )
+    concurrency_control: bool | None = _override("optimisticConcurrencyControl", "streams.concurrency.control")
+    encryption: bool | None = _override("encryption", "streams.encryption")
+    compression: Compression | None = _override("compression", "streams.compression")
+    sync: Sync | None = _override("sync", "streams.sync")
+    sync_interval_ms: int | None = _override("syncInterval", "streams.sync.interval")
+    min_insync_replicas: int | None = _override("minIsr", "clustering.min.insync.replicas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """Everything the partitions of a stream have to know. Nothing here is optional any more."""
+
+    retention_max_bytes: int
+    retention_max_messages: int
+    retention_max_age_ns: int
+    cleaner_interval_ns: int
+    segment_max_bytes: int
+    segment_max_age_ns: int
+    compact_enabled: bool
+    compact_max_goroutines: int
+    compact_min_lag_ns: int
+    compact_tombstone_retention_ns: int
+    auto_pause_time_ns: int
+    auto_pause_disable_if_subscribers: bool
+    concurrency_control: bool
+    encryption: bool
+    compression: Compression
+    sync: Sync
+    sync_interval_ns: int
+    min_insync_replicas: int
+
+
+def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) -> StreamConfig:
+    """The settings of a new stream. Raises InvalidConfig that names the field of a bad override."""
+    values: dict[str, Any] = {item.name: getattr(cluster.streams, item.name) for item in fields(cluster.streams)}
+    values["min_insync_replicas"] = cluster.replication.min_insync_replicas
+    values |= _checked(overrides or StreamOverrides())
+    if values["segment_max_age_ns"] is None:
+        values["segment_max_age_ns"] = values["retention_max_age_ns"]
+    if values["segment_max_age_ns"] > 0:
+        values["segment_max_age_ns"] = max(values["segment_max_age_ns"], SEGMENT_AGE_NS_MIN)
+    if values["segment_max_bytes"] == 0:
+        values["segment_max_bytes"] = limits.SEGMENT_BYTES_DEFAULT
+    return StreamConfig(**values)
+
+
+def _checked(overrides: StreamOverrides) -> dict[str, Any]:
+    """The overrides that were given, by the names of StreamConfig and in its units."""
+    given = {}
+    for item in fields(overrides):
+        value = getattr(overrides, item.name)
+        if value is None:
+            continue
+        stem = item.name.removesuffix("_ms")
+        is_milliseconds = stem != item.name
+        scaled = value * MILLISECOND_NS if is_milliseconds else value
+        _check(item.metadata["key"], item.metadata["wire_name"], value, scaled, "ms" if is_milliseconds else "")
+        given[stem + "_ns" if is_milliseconds else stem] = scaled
+    return given
+
+
+def _check(key: Key, wire_name: str, value: Any, scaled: Any, unit: str) -> None:
+    try:
+        key.kind.check(scaled)
+    except Unfit as unfit:
+        raise InvalidConfig(f"`{wire_name}` is {value}{unit}", hint=f"it must be {unfit}") from None

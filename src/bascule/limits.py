@@ -72,7 +72,7 @@ CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
 """A configuration file is read whole; anything larger is some other file given by mistake."""
 
 CONFIG_DEPTH_MAX: Final = 32
-"""Nesting of a configuration file. The longest key has five words."""
+"""Nesting of a configuration file. The longest key has six words."""
 
 CONFIG_NODES_MAX: Final = 10_000
 """Values of one configuration file, aliases followed: a few lines of nested aliases can stand for billions of them."""

@@ -51,6 +51,8 @@ def parse_address(text: str) -> Address:
         raise ValueError("no port from 0 to 65535 at the end")
     if host.startswith("[") and host.endswith("]"):
         return Address(str(ipaddress.IPv6Address(host[1:-1])), int(port_text))
+    if ":" in host:
+        raise ValueError("an IPv6 address stands in brackets")
     return Address(parse_host(host) if host else ALL_INTERFACES, int(port_text))
 
 

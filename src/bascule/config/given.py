@@ -12,8 +12,8 @@ from typing import Final
 from bascule.config.key import ENVIRONMENT_PREFIXES, Key
 from bascule.errors import InvalidConfig
 
-NOT_KEYS: Final = frozenset({"BASCULE_ENCRYPTION_KEY", "BASCULE_ENCRYPTION_PREVIOUS_KEYS"})
-"""Variables of ours that are no configuration keys: secrets that never belong in a file."""
+NOT_KEYS: Final = frozenset({"ENCRYPTION_KEY", "ENCRYPTION_PREVIOUS_KEYS"})
+"""Variables of ours (behind `BASCULE_`) that are no configuration keys: secrets that never belong in a file."""
 
 # Kubernetes sets these in every pod beside a Service named `bascule` or `liftbridge`; nobody asked for them.
 _SERVICE_LINK: Final = re.compile(r"([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
@@ -46,17 +46,17 @@ def from_environ(environ: Mapping[str, str], keys: Mapping[str, Key]) -> dict[st
 
 
 def _refuse_misspelt_variables(environ: Mapping[str, str], keys: Mapping[str, Key]) -> None:
-    known = {key.environment for key in keys.values()}
+    known = {key.variable for key in keys.values()} | NOT_KEYS
     sections = {key.variable.partition("_")[0] for key in keys.values()}
     for name in sorted(environ):
         rest = name.removeprefix(ENVIRONMENT_PREFIXES[0])
-        if rest == name or name in known or name in NOT_KEYS or _SERVICE_LINK.fullmatch(rest):
+        if rest == name or rest in known or _SERVICE_LINK.fullmatch(rest):
             continue
-        close = closest(name, known | NOT_KEYS)
+        close = closest(rest, known)
         if close is not None or rest.partition("_")[0] in sections:
             raise InvalidConfig(
                 f"Environment variable `{name}` is no configuration key",
-                hint=did_you_mean(close)
+                hint=did_you_mean(close and ENVIRONMENT_PREFIXES[0] + close)
                 or "run `bascule config reference` for the list of keys, or unset the variable",
             )
 

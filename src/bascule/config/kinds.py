@@ -270,6 +270,6 @@ def _nats_url(text: str) -> str:
         usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         usable = False
-    if not usable or parts.scheme not in ("nats", "tls", "ws", "wss") or re.search(r"\s", url):
+    if not usable or parts.scheme not in ("nats", "tls", "ws", "wss") or re.search(r"[\s\x00-\x1f]", url):
         raise Unfit("URLs such as `nats://127.0.0.1:4222`; the schemes are `nats`, `tls`, `ws` and `wss`")
     return url

@@ -1,0 +1,64 @@
+# Everything a contributor runs. Nothing is needed but python3 (3.11 or newer) with venv, a C compiler and make.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+MINUTES ?= 10
+WORKERS ?= auto
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+KERNELS := $(wildcard src/bascule/kernels/*.pyx src/bascule/kernels/*.pxd src/bascule/kernels/*.h)
+
+.PHONY: help run test check bench soak docs build clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## build what is needed and show the partition log at work
+	$(VENV)/bin/bascule demo
+
+test: build ## run all tests but the long ones, with coverage
+	$(PY) -m pytest -n $(WORKERS) -m "not soak" --cov --cov-report=term
+
+check: build ## lint, formatting, types, the layout of the source tree
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_layout.py
+
+bench: build ## measure; prints a table and writes bench/out/latest.json
+	$(PY) -m bench
+
+soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
+	HYPOTHESIS_PROFILE=soak SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -n $(WORKERS) -m soak
+
+docs: build ## write docs/reference/ from the code
+	$(PY) -m tools.reference
+
+build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when nothing changed
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) build dist bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf src/*.egg-info src/bascule/kernels/*.so
+	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build tools come first and pinned, so that the build itself needs no isolation and nothing unpinned.
+$(VENV)/.tools: constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) setuptools Cython
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.tools pyproject.toml
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	touch $@
+
+# After the first time only the kernels that changed are compiled again.
+$(VENV)/.built: $(VENV)/.installed setup.py $(KERNELS)
+	$(PY) setup.py --quiet build_ext --inplace
+	touch $@

@@ -1,0 +1,91 @@
+"""`bascule config …`: what can be set, and what a file sets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bascule.config import Loaded, Setting, load_with_sources
+from bascule.config.reference import render_page, render_sample
+
+PIPE_COLUMNS: Final = 240
+
+app = typer.Typer(help="Look up configuration keys and check configuration files.", no_args_is_help=True)
+
+
+class ReferenceFormat(StrEnum):
+    """What to print."""
+
+    MARKDOWN = "markdown"
+    YAML = "yaml"
+
+
+@app.command()
+def reference(
+    output: Annotated[
+        ReferenceFormat,
+        typer.Option("--format", help="`markdown` explains every key, `yaml` is a sample file to start from."),
+    ] = ReferenceFormat.MARKDOWN,
+) -> None:
+    """Print every key with its type, default, environment variable and meaning."""
+    typer.echo(render_page() if output is ReferenceFormat.MARKDOWN else render_sample(), nl=False)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The configuration file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check a file as a server would load it now, environment included, and list what differs from the defaults."""
+    loaded = load_with_sources(file)
+    if as_json:
+        typer.echo(json.dumps(_document(file, loaded), ensure_ascii=False, indent=2))
+        return
+    changed = _changed(loaded)
+    # A pipe has no width of its own; 80 columns would cut paths in two.
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    if changed:
+        console.print(_table(changed))
+    count = "Every key has its default" if not changed else f"{len(changed)} of {len(loaded.settings)} keys differ"
+    typer.echo(f"{file} is valid. {count}.")
+
+
+def _changed(loaded: Loaded) -> list[Setting]:
+    return [setting for setting in loaded.settings if not setting.is_default]
+
+
+def _document(file: Path, loaded: Loaded) -> dict[str, object]:
+    return {
+        "file": str(file),
+        "changed": [
+            {
+                "key": setting.key.name,
+                "value": setting.key.show(setting.value),
+                "default": setting.key.show_default(),
+                "source": setting.source,
+            }
+            for setting in _changed(loaded)
+        ],
+    }
+
+
+def _table(settings: list[Setting]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("Key", "Value", "Default", "From"):
+        table.add_column(title, overflow="fold", no_wrap=title == "Key")
+    for setting in settings:
+        key = setting.key
+        table.add_row(*map(_plain, (key.name, key.show(setting.value), key.show_default(), setting.source)))
+    return table
+
+
+def _plain(text: str) -> str:
+    """A value that looks like rich's markup is still a value."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,22 @@
+"""Shared by all tests: how hard Hypothesis tries, and how long a soak lasts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Random on every run: a suite that tries the same examples each time stops finding bugs. `print_blob` makes a failure
+# repeatable. No deadline, since a shared machine stalls for reasons that are not ours.
+settings.register_profile("ci", deadline=None, print_blob=True)
+settings.register_profile(
+    "soak", deadline=None, print_blob=True, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def soak_seconds() -> float:
+    """How long a test marked `soak` should go on; `make soak MINUTES=…` sets it."""
+    return float(os.environ.get("SOAK_MINUTES", "10")) * 60

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
+from bascule.kernels import keymap
 from bascule.kernels import records as kernel
 
-from . import twin_builder, twin_records
-from .generate import numbers_in
+from . import twin_builder, twin_keymap, twin_records
+from .generate import KEYS, numbers_in
 from .twin_format import OFFSET_MAX, Header
 
 FIELDS: Final = {
@@ -140,3 +141,42 @@ def _scan(
 def agree_on_everything(rng: random.Random, data: bytes, given: object = None) -> None:
     for call in calls(rng, data):
         agree_on(call, data, given)
+
+
+# ── the key map kernel ───────────────────────────────────────────────────────────────────────────
+
+SECRET: Final = bytes(range(100, 116))
+
+
+def maps(bytes_max: int) -> tuple[keymap.KeyMap, twin_keymap.KeyMap]:
+    ours = keymap.KeyMap(bytes_max, SECRET)
+    return ours, twin_keymap.KeyMap(ours.capacity, SECRET)
+
+
+def agree_on_compaction(rng: random.Random, data: bytes, given: object = None) -> None:
+    """Learns from the bytes and sifts them, with limits around which answers change."""
+    handed: Any = data if given is None else given
+    positions, offsets, timestamps = numbers_in(data)
+    ours, theirs = maps(rng.choice((96, 200, 1000, 100_000)))
+    end_offset = rng.choice((rng.choice(offsets), OFFSET_MAX))
+    start = rng.choice((0, 0, rng.choice(positions), rng.randint(0, len(data))))
+    question = f"learn(end_offset={end_offset}, start={start}) of bytes.fromhex('{data.hex()}')"
+    agree(lambda: ours.learn(handed, end_offset, start), lambda: theirs.learn(data, end_offset, start), question)
+    assert ours.count == theirs.count <= ours.capacity
+    for key in KEYS:
+        assert ours.get(key) == theirs.get(key), question
+    rules: dict[str, Any] = {
+        "end_offset": rng.choice((end_offset, rng.choice(offsets), OFFSET_MAX)),
+        "keep_since": rng.choice((rng.choice(timestamps), OFFSET_MAX)),
+        "tombstones_before": rng.choice((rng.choice(timestamps), 0, OFFSET_MAX)),
+        "gap": rng.random() < 0.5,
+        "start": rng.choice((0, 0, rng.choice(positions), rng.randint(0, len(data)))),
+    }
+    lead = rng.choice((b"", b"before"))
+
+    def sifted(module: Any, keys: object, source: object) -> object:
+        out = bytearray(lead)
+        return [module.sift(keys, source, out, **rules), out]
+
+    question = f"{question}\nsift({rules})"
+    agree(lambda: sifted(keymap, ours, handed), lambda: sifted(twin_keymap, theirs, data), question)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from . import twin_records
 from .twin_crc32c import crc32c
 from .twin_format import (
     CODEC_ZSTD,
@@ -100,7 +99,13 @@ class Log:
 
 
 def log(
-    rng: random.Random, *, batches_max: int = 5, records_max: int = 5, oddity: float = 0.0, sealed: float = 0.1
+    rng: random.Random,
+    *,
+    batches_min: int = 0,
+    batches_max: int = 5,
+    records_max: int = 5,
+    oddity: float = 0.0,
+    sealed: float = 0.1,
 ) -> Log:
     """A valid log with holes, thinned batches and sealed ones; with `oddity` above 0 some numbers in it are wrong."""
     made = Log()
@@ -108,7 +113,7 @@ def log(
     made.last_timestamp = rng.choice((0, 5, 10**18))
     made.last_epoch = rng.choice((0, 0, 3, U64_MAX - 20))
     out = bytearray()
-    for index in range(rng.randint(0 if oddity == 0 else 1, batches_max)):
+    for index in range(rng.randint(batches_min, batches_max)):
         made.positions.append(len(out))
         gap = index > 0 and rng.random() < 0.2
         out += _Forge(rng, oddity).batch(made, records_max, gap, rng.random() < sealed)
@@ -316,7 +321,7 @@ def any_bytes(rng: random.Random) -> bytes:
     if kind == 4:
         return splice(rng, log(rng), log(rng))
     if kind <= 8:
-        return log(rng, oddity=rng.choice((0.003, 0.01, 0.03)), sealed=0.05).data
+        return log(rng, batches_min=1, oddity=rng.choice((0.003, 0.01, 0.03)), sealed=0.05).data
     return blob(rng, 200)
 
 
@@ -346,7 +351,3 @@ def with_header(data: bytes, position: int, **changes: int) -> bytes:
     body_stop = min(position + header.length, len(data))
     changed = seal_checksum(header, data[position + HEADER_BYTES : body_stop])
     return data[:position] + changed + data[position + len(changed) :]
-
-
-def records_of(data: bytes) -> list[twin_records.Record]:
-    return twin_records.decode(data)

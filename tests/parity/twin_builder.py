@@ -87,7 +87,9 @@ class BatchBuilder:
         _bound("key", len(key or b""), self._key_bytes_max)
         _bound("value", len(value or b""), self._value_bytes_max)
         _bound("headers", len(pairs), self._headers_max)
-        _bound("header bytes", sum(len(name) + len(content) for name, content in pairs), self._headers_bytes_max)
+        # Strict: the lengths in front of names and values count too, so that a million empty headers are not nothing.
+        packed = b"".join(pack_field(name) + pack_field(content) for name, content in pairs)
+        _bound("header bytes", len(packed), self._headers_bytes_max)
         _bound("subject", len(subject), self._subject_bytes_max)
         _bound("reply", len(reply), self._subject_bytes_max)
         self._append([(key, value)], pairs, subject, reply, max(time_delta, self._time_delta))

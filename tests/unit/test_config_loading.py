@@ -189,7 +189,7 @@ def test_an_embedded_config_implies_an_embedded_server(tmp_path: Path) -> None:
 
 
 def test_a_flag_for_an_unknown_key_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="did you mean `data.dir`"):
+    with pytest.raises(InvalidConfig, match="did you mean `data\\.dir`"):
         load(flags={"data.dirr": "x"}, environ={})
 
 

@@ -34,8 +34,8 @@ _VARIABLES: Final = """\
 
 | Variable | Meaning |
 |---|---|
-| `BASCULE_ENCRYPTION_KEY` | The master key of encrypted streams, 16 or 32 bytes. A secret: it has no place in a file. |
-| `BASCULE_ENCRYPTION_PREVIOUS_KEYS` | Former master keys: data written under them stays readable. |
+| `BASCULE_ENCRYPTION_KEY` | The master key of encrypted streams: 16 or 32 bytes. `LIFTBRIDGE_ENCRYPTION_KEY` works too. |
+| `BASCULE_ENCRYPTION_PREVIOUS_KEYS` | Former master keys, in hexadecimal with commas: their data stays readable. |
 """
 
 _PARTS: Final = (

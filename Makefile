@@ -46,7 +46,7 @@ build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf src/*.egg-info src/bascule/kernels/*.so
-	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build tools come first and pinned, so that the build itself needs no isolation and nothing unpinned.
 $(VENV)/.tools: constraints.txt

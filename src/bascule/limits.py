@@ -71,9 +71,6 @@ ENCRYPTION_BATCHES_PER_KEY_MAX: Final = 1 << 31
 CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
 """A configuration file is read whole; anything larger is some other file given by mistake."""
 
-CONFIG_DEPTH_MAX: Final = 32
-"""Nesting of a configuration file. The longest key has six words."""
-
 CONFIG_NODES_MAX: Final = 10_000
 """Values of one configuration file, aliases followed: a few lines of nested aliases can stand for billions of them."""
 

@@ -44,6 +44,7 @@ def run_blocked(code: str) -> subprocess.CompletedProcess[str]:
         "import bascule; assert bascule.__version__ and issubclass(bascule.errors.InvalidConfig, bascule.CallerError)",
         "import bascule.config; bascule.config.load(environ={'BASCULE_PORT': '1'})",
         "import bascule.config.reference as reference; reference.render_page()",
+        "import bascule.cli.main",
     ],
 )
 def test_the_light_install_imports(code: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -56,10 +55,6 @@ def main() -> None:
 
 
 def _leave(error: BaseException) -> NoReturn:
-    if isinstance(error, BrokenPipeError):
-        # The reader (`head`, a pager) has seen enough; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     if isinstance(error, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     if isinstance(error, BasculeError):

@@ -61,7 +61,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
         return root
     except RecursionError:
-        raise InvalidConfig(f"`{path}` is nested too deeply: {limits.CONFIG_DEPTH_MAX} levels are allowed") from None
+        raise InvalidConfig(f"`{path}` is nested too deeply to be a configuration file") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
@@ -94,7 +94,7 @@ class _Walk:
                 f"`{self._place(root)}` holds a {'list' if _shape(root) == 'sequence' else 'text'} instead of keys",
                 hint="write keys as `name: value`, for example `listen: 127.0.0.1:9292`",
             )
-        self._mapping(root, (), 0)
+        self._mapping(root, ())
         return self._given
 
     def _place(self, node: yaml.Node) -> str:
@@ -105,15 +105,14 @@ class _Walk:
         if self._nodes > limits.CONFIG_NODES_MAX:
             raise InvalidConfig(f"`{self._place(node)}`: more than {limits.CONFIG_NODES_MAX} values, aliases followed")
 
-    def _mapping(self, node: yaml.Node, prefix: tuple[str, ...], depth: int) -> None:
-        if depth > limits.CONFIG_DEPTH_MAX:
-            raise InvalidConfig(f"`{self._place(node)}` is nested deeper than {limits.CONFIG_DEPTH_MAX} levels")
+    def _mapping(self, node: yaml.Node, prefix: tuple[str, ...]) -> None:
+        """Goes no deeper than the longest key has words: what is no section is refused."""
         for name_node, value in node.value:
             self._count(value)
             name = ".".join((*prefix, self._name(name_node)))
             if _shape(value) == "mapping":
                 self._refuse_unknown_section(name, name_node)
-                self._mapping(value, (name,), depth + 1)
+                self._mapping(value, (name,))
             elif not self._is_empty_section(name, value):
                 self._value(name, name_node, value)
 

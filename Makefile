@@ -36,7 +36,7 @@ bench: build ## measure; prints a table and writes bench/out/latest.json
 	$(PY) -m bench
 
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
-	HYPOTHESIS_PROFILE=soak SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -n $(WORKERS) -m soak
+	HYPOTHESIS_PROFILE=soak BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
 
 docs: build ## write docs/reference/ from the code
 	$(PY) -m tools.reference

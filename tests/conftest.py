@@ -19,4 +19,4 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture(scope="session")
 def soak_seconds() -> float:
     """How long a test marked `soak` should go on; `make soak MINUTES=…` sets it."""
-    return float(os.environ.get("SOAK_MINUTES", "10")) * 60
+    return float(os.environ.get("BASCULE_SOAK_SECONDS", "60"))

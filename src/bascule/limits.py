@@ -79,3 +79,6 @@ NAME_CHARACTERS_MAX: Final = 128
 
 HOST_NAME_CHARACTERS_MAX: Final = 253
 """The longest name DNS can carry."""
+
+STREAM_NAME_BYTES_MAX: Final = 200
+"""A stream's name is a folder's name, and the usual file system takes 255 bytes."""

@@ -60,6 +60,9 @@ class Sifted:
     def first_held(self) -> int:
         """Offset of the first record that is superseded but was kept because it is too young; OFFSET_MAX when there is none."""
     @property
+    def oldest_tombstone(self) -> int:
+        """Timestamp of the oldest tombstone below `end_offset` that was kept for its time; OFFSET_MAX when there is none."""
+    @property
     def reason(self) -> str | None:
         """Why it stopped before the end of the bytes: "sealed", or one of `records.REASONS`."""
 

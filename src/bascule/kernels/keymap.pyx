@@ -250,7 +250,7 @@ cdef inline int view_clear(const uint8_t* at, const uint8_t* end, BatchView* bat
 
 
 cdef class Sifted:
-    cdef readonly object stop, kept, removed, gap, first_held, reason
+    cdef readonly object stop, kept, removed, gap, first_held, oldest_tombstone, reason
 
 
 cdef struct Sieve:
@@ -258,6 +258,7 @@ cdef struct Sieve:
     int64_t keep_since          # younger ones too
     int64_t tombstones_before
     int64_t first_held
+    int64_t oldest_tombstone
     int64_t kept
     int64_t removed
 
@@ -267,8 +268,12 @@ cdef inline bint must_go(KeyMap keys, Sieve* sieve, RecordView* record) noexcept
     if not record.flags & HAS_KEY or record.offset >= sieve.end_offset:
         return False
     superseded = keys.newest(record.key, record.key_size) > record.offset
-    if not superseded and (record.flags & HAS_VALUE or record.timestamp >= sieve.tombstones_before):
-        return False
+    if not superseded:
+        if record.flags & HAS_VALUE:
+            return False
+        if record.timestamp >= sieve.tombstones_before:
+            sieve.oldest_tombstone = min(sieve.oldest_tombstone, record.timestamp)
+            return False
     if record.timestamp >= sieve.keep_since:
         if superseded and record.offset < sieve.first_held:
             sieve.first_held = record.offset
@@ -336,7 +341,7 @@ def sift(
     sieve.end_offset = end_offset
     sieve.keep_since = keep_since
     sieve.tombstones_before = tombstones_before
-    sieve.first_held = INT64_MAX
+    sieve.first_held = sieve.oldest_tombstone = INT64_MAX
     sieve.kept = sieve.removed = 0
     # what is kept is never larger than what came in
     room = <uint8_t*> malloc(source.size - start + 1)
@@ -362,5 +367,6 @@ def sift(
     result.removed = sieve.removed
     result.gap = gap
     result.first_held = sieve.first_held
+    result.oldest_tombstone = sieve.oldest_tombstone
     result.reason = fault_name(fault)
     return result

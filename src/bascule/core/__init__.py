@@ -1,0 +1,1 @@
+"""Decisions, pure: no files, sockets, clocks, threads or randomness. Time and seeds are arguments."""

@@ -1,0 +1,57 @@
+"""Which segments retention deletes: whole ones, from the oldest on, never the active one.
+
+Age first, then messages, then bytes; 0 means no limit. What stays is within the limits unless the active segment alone exceeds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What retention and compaction need to know of a segment."""
+
+    base_offset: int
+    bytes: int
+    records: int
+    last_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    age_max_ns: int = 0
+    records_max: int = 0
+    bytes_max: int = 0
+
+
+def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ns: int) -> int:
+    """How many of the oldest segments to delete. The last one given is the active one."""
+    if len(segments) < 2:
+        return 0
+    return max(
+        _expired(segments, limits.age_max_ns, now_ns),
+        _over(segments, limits.records_max, lambda segment: segment.records),
+        _over(segments, limits.bytes_max, lambda segment: segment.bytes),
+    )
+
+
+def _expired(segments: Sequence[SegmentFacts], age_max_ns: int, now_ns: int) -> int:
+    if age_max_ns <= 0:
+        return 0
+    for index, segment in enumerate(segments[:-1]):
+        if segment.last_timestamp >= now_ns - age_max_ns:
+            return index
+    return len(segments) - 1
+
+
+def _over(segments: Sequence[SegmentFacts], limit: int, measure: Callable[[SegmentFacts], int]) -> int:
+    if limit <= 0:
+        return 0
+    total = measure(segments[-1])
+    for index in range(len(segments) - 2, -1, -1):
+        total += measure(segments[index])
+        if total > limit:
+            return index + 1
+    return 0

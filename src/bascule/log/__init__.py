@@ -1,0 +1,18 @@
+"""Keeping: partition logs on disk. `PartitionLog` is one partition, `LogStore` all partitions of a data directory."""
+
+from bascule.log.options import LogOptions, SyncPolicy
+from bascule.log.partition_log import Appended, PartitionLog
+from bascule.log.reader import LogReader, ReverseReader
+from bascule.log.slices import BatchSlice
+from bascule.log.store import LogStore
+
+__all__ = [
+    "Appended",
+    "BatchSlice",
+    "LogOptions",
+    "LogReader",
+    "LogStore",
+    "PartitionLog",
+    "ReverseReader",
+    "SyncPolicy",
+]

@@ -1,0 +1,54 @@
+"""zstd for the bodies of batches, one frame each."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from bascule import limits
+from bascule.errors import OperatorError
+
+_LEVEL = 3  # zstd's own default: higher levels cost far more CPU than they save bytes on small frames
+_local = threading.local()
+
+
+def compress(body: memoryview) -> bytes:
+    data: bytes = _compressor().compress(body)
+    return data
+
+
+def decompress(data: bytes | memoryview, size: int) -> bytes:
+    """The body, exactly `size` bytes of it. ValueError when the frame is not that."""
+    if size > limits.BATCH_BYTES_MAX:
+        raise ValueError(f"claims to hold {size} bytes, more than a batch may have")
+    zstandard = _zstandard()
+    try:
+        body: bytes = _decompressor().decompress(data, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if len(body) != size:
+        raise ValueError(f"holds {len(body)} bytes where the batch says {size}")
+    return body
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise OperatorError(
+            "zstd batches need the package `zstandard`", hint='install it with `pip install "bascule[server]"`'
+        ) from None
+    return zstandard
+
+
+def _compressor() -> Any:
+    # zstd contexts are costly to make and must not be shared between threads.
+    if not hasattr(_local, "compressor"):
+        _local.compressor = _zstandard().ZstdCompressor(level=_LEVEL)
+    return _local.compressor
+
+
+def _decompressor() -> Any:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = _zstandard().ZstdDecompressor()
+    return _local.decompressor

@@ -1,0 +1,124 @@
+"""Bytes of a segment that fail their check: where exactly, how far, and which offsets are lost with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bascule.errors import CorruptBatch, FormatTooNew
+from bascule.kernels import records
+from bascule.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    file: str
+    position: int
+    bytes_damaged: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.bytes_damaged
+
+    def describe(self) -> str:
+        return (
+            f"{self.file}: {self.reason} at byte {self.position} ({self.bytes_damaged} bytes): "
+            f"offsets {self.first_offset} to {self.next_offset - 1} cannot be read"
+        )
+
+    def error(self) -> CorruptBatch:
+        return CorruptBatch(
+            self.describe(),
+            file=self.file,
+            position=self.position,
+            bytes_damaged=self.bytes_damaged,
+            first_offset=self.first_offset,
+            next_offset=self.next_offset,
+            hint="the rest of the log stays readable; replicas of this partition still have these records",
+        )
+
+
+def find_damage(segment: Segment, position: int, reason: str) -> Damage:
+    """The damage that begins with the bad batch at `position`: it reaches up to the next good batch, or to the end of the segment.
+
+    Raises FormatTooNew instead when the batch is intact and of a later version.
+    """
+    if reason == "future version" and _is_intact(segment, position):
+        raise FormatTooNew(
+            f"{segment.path}: the batch at byte {position} has a later format than version {records.VERSION}",
+            hint="use the version of Bascule that wrote it, or a later one",
+        )
+    first_offset = _offset_expected_at(segment, position)
+    stop, next_offset = _next_good(segment, position + 1)
+    return Damage(segment.path, position, stop - position, first_offset, max(first_offset, next_offset), reason)
+
+
+def _is_intact(segment: Segment, position: int) -> bool:
+    """Whether a batch with a good checksum begins there, whatever its version."""
+    head = segment.file.read(8, position)
+    length = int.from_bytes(head[4:8], "little")
+    if len(head) < 8 or not records.HEADER_BYTES <= length <= segment.size - position:
+        return False
+    batch = segment.file.read(length, position)
+    return records.crc32c(memoryview(batch)[4:]) == int.from_bytes(head[:4], "little")
+
+
+def _offset_expected_at(segment: Segment, position: int) -> int:
+    """Where the batch at `position` should begin: behind the last good one before it."""
+    next_offset, at = segment.index().offset_before(position) or (segment.base_offset, 0)
+    for start, data in segment.chunks(at, position):
+        found = records.scan(data, next_offset, gap=True)
+        next_offset = found.next_offset
+        if found.reason is not None or start + found.end >= position:
+            break
+    return next_offset
+
+
+def _next_good(segment: Segment, position: int) -> tuple[int, int]:
+    """(position, base offset) of the first good batch at or behind `position`; the segment's end when there is none.
+
+    Goes from one index entry to the next, so that damage in a large segment does not read all of it.
+    """
+    while position < segment.size:
+        behind = segment.index().entry_behind(position)
+        stop = segment.size if behind is None else behind
+        found = segment.next_batch(position, stop)
+        if found is None and behind is not None:
+            found = behind if _is_good(segment, behind) else None
+        if found is not None:
+            return found, records.read_header(segment.file.read(records.HEADER_BYTES, found)).base_offset
+        position = stop + 1
+    return segment.size, segment.next_offset
+
+
+def _is_good(segment: Segment, position: int) -> bool:
+    try:
+        length = records.read_header(segment.file.read(records.HEADER_BYTES, position)).length
+        records.check(segment.file.read(min(length, segment.size - position), position))
+    except records.BatchError:
+        return False
+    return True
+
+
+def verify_segment(segment: Segment) -> tuple[int, list[Damage]]:
+    """Check every batch and every record that is in the clear: (good batches, damage)."""
+    damages: list[Damage] = []
+    position, next_offset, batches, timestamp, epoch = 0, segment.base_offset, 0, 0, 0
+    gap = True
+    while position < segment.size:
+        reason = None
+        for start, data in segment.chunks(position):
+            found = records.scan(data, next_offset, timestamp, epoch, gap=gap, structure=True)
+            position, next_offset, gap = start + found.end, found.next_offset, False
+            timestamp, epoch, batches = found.last_timestamp, found.last_epoch, batches + found.batches
+            reason = found.reason
+            if reason is not None:
+                break
+        if reason is None:
+            break
+        damage = find_damage(segment, position, reason)
+        damages.append(damage)
+        position, next_offset, gap = damage.end_position, damage.next_offset, True
+    return batches, damages

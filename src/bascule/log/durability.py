@@ -1,0 +1,128 @@
+"""How much of a log would survive a power failure, and the checkpoint that says so to the next start.
+
+A sync takes a mark of the end of the log, forces the files out, and only then moves `synced` to the mark. After a sync has failed the
+kernel may have thrown away what it could not write, so nothing is taken for synced again until the log is opened anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from bascule.errors import StorageError
+from bascule.log.checkpoint import Checkpoint, write_checkpoint
+from bascule.log.disk import Disk
+from bascule.log.files import FileGone
+from bascule.log.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedMark:
+    """An end of the log, and where it lies."""
+
+    end_offset: int
+    segment: Segment
+    position: int
+    records: int
+    first_timestamp: int
+    last_timestamp: int
+    epoch: int
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, segment: Segment) -> SyncedMark:
+        return cls(
+            checkpoint.recovery_point,
+            segment,
+            checkpoint.active_position,
+            checkpoint.active_records,
+            checkpoint.active_first_timestamp,
+            checkpoint.last_timestamp,
+            checkpoint.last_epoch,
+        )
+
+
+class Durability:
+    def __init__(self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._sealed: list[Segment] = []
+        self._directory_changed = is_new
+        self._is_new = is_new
+        self._written: Checkpoint | None = None
+        self.synced = synced
+        self.failure: StorageError | None = None
+        self.lock = threading.RLock()
+        """Held while data is forced out and while a checkpoint is written."""
+
+    def note_sealed(self, segment: Segment) -> None:
+        """The segment is not active any more but may not be synced yet."""
+        self._sealed.append(segment)
+
+    def note_directory(self) -> None:
+        """Files came, went or got other names."""
+        self._directory_changed = True
+
+    def rewind(self, mark: SyncedMark) -> None:
+        """The log was cut back: nothing of its last segment counts as synced until the next sync."""
+        self.synced = mark
+        self._sealed.clear()
+        self._directory_changed = True
+
+    def sync(self, log_lock: AbstractContextManager[object], take_mark: Callable[[], SyncedMark]) -> SyncedMark:
+        """Force out everything up to the mark that is taken now. The log may go on growing meanwhile."""
+        with self.lock:
+            with log_lock:
+                mark = take_mark()
+                sealed, self._sealed = self._sealed, []
+                directory_changed, self._directory_changed = self._directory_changed, False
+            if mark.end_offset != self.synced.end_offset or sealed or directory_changed:
+                try:
+                    self._force_out([*sealed, mark.segment], directory_changed)
+                except StorageError as error:
+                    self.failure = error
+                    raise
+            self.synced = mark
+            return mark
+
+    def _force_out(self, segments: list[Segment], directory_changed: bool) -> None:
+        for segment in segments:
+            try:
+                segment.sync()
+            except FileGone:
+                continue  # deleted meanwhile: nothing of it needs to survive
+        if directory_changed:
+            self._sync_directories()
+        segments[-1].flush_index()
+
+    def _sync_directories(self) -> None:
+        """The directory's own entries; for a new log also the folders above it, which may be as new: stream and streams."""
+        self._disk.sync_directory(self._directory)
+        if self._is_new:
+            for ancestor in list(PurePosixPath(self._directory).parents)[:2]:
+                self._disk.sync_directory(str(ancestor))
+            self._is_new = False
+
+    def write_checkpoint(
+        self, *, high_watermark: int, log_start_offset: int, cleaned_to: int, compacted: bool, durable: bool
+    ) -> None:
+        with self.lock:
+            mark = self.synced
+            checkpoint = Checkpoint(
+                recovery_point=mark.end_offset,
+                active_base=mark.segment.base_offset,
+                active_position=mark.position,
+                active_records=mark.records,
+                active_first_timestamp=mark.first_timestamp,
+                last_timestamp=mark.last_timestamp,
+                last_epoch=mark.epoch,
+                high_watermark=high_watermark,
+                log_start_offset=log_start_offset,
+                cleaned_to=cleaned_to,
+                compacted=compacted,
+            )
+            if checkpoint != self._written or durable:
+                write_checkpoint(self._disk, self._directory, checkpoint, durable=durable)
+                self._written = checkpoint

@@ -1,0 +1,132 @@
+"""Many files, few handles: a file is opened when it is used and the least recently used one is closed when there are too many."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+
+from bascule.errors import StorageError
+from bascule.log.disk import Disk
+
+
+class FileGone(Exception):
+    """The file was deleted or replaced while somebody still knew it: look the segment up again."""
+
+
+class FilePool:
+    """Keeps at most `capacity` handles open; files in use are never closed, so it may be exceeded by the number of threads."""
+
+    def __init__(self, disk: Disk, capacity: int) -> None:
+        assert capacity > 0
+        self.disk = disk
+        self.capacity = capacity
+        self._lock = threading.Lock()
+        self._open: OrderedDict[PooledFile, None] = OrderedDict()
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def acquire(self, file: PooledFile) -> int:
+        with self._lock:
+            if file.retired:
+                raise FileGone(file.path)
+            if file.handle is None:
+                self._make_room()
+                try:
+                    file.handle = self.disk.open(file.path)
+                except FileNotFoundError:
+                    raise FileGone(file.path) from None
+                self._open[file] = None
+            else:
+                self._open.move_to_end(file)
+            file.users += 1
+            return file.handle
+
+    def release(self, file: PooledFile) -> None:
+        with self._lock:
+            file.users -= 1
+            if file.retired and file.users == 0:
+                self._close(file)
+
+    def retire(self, file: PooledFile) -> None:
+        """The path is about to mean something else: who reads goes on, nobody opens it again."""
+        with self._lock:
+            file.retired = True
+            if file.users == 0:
+                self._close(file)
+
+    def close(self, file: PooledFile) -> None:
+        """Give the handle back now; the next use opens it again."""
+        with self._lock:
+            if file.users == 0:
+                self._close(file)
+
+    def _make_room(self) -> None:
+        if len(self._open) < self.capacity:
+            return
+        idle = next((file for file in self._open if file.users == 0), None)
+        if idle is not None:
+            self._close(idle)
+
+    def _close(self, file: PooledFile) -> None:
+        if file.handle is not None:
+            self.disk.close(file.handle)
+            file.handle = None
+            self._open.pop(file, None)
+
+
+class PooledFile:
+    """One file of the pool. Every operation is safe from any thread."""
+
+    __slots__ = ("handle", "path", "pool", "retired", "users")
+
+    def __init__(self, pool: FilePool, path: str) -> None:
+        self.pool = pool
+        self.path = path
+        self.handle: int | None = None
+        self.users = 0
+        self.retired = False
+
+    def read(self, size: int, position: int) -> bytes:
+        handle = self.pool.acquire(self)
+        try:
+            return self.pool.disk.read(handle, size, position)
+        finally:
+            self.pool.release(self)
+
+    def write(self, data: bytes | memoryview, position: int) -> None:
+        """Write all of it, or cut the file back to where the write began.
+
+        Should the cut fail as well, the leftover lies behind what anybody reads; the next write covers it, recovery cuts it.
+        """
+        handle = self.pool.acquire(self)
+        try:
+            self.pool.disk.write(handle, data, position)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self.pool.disk.truncate(handle, position)
+            raise
+        finally:
+            self.pool.release(self)
+
+    def truncate(self, size: int) -> None:
+        handle = self.pool.acquire(self)
+        try:
+            self.pool.disk.truncate(handle, size)
+        finally:
+            self.pool.release(self)
+
+    def sync(self) -> None:
+        handle = self.pool.acquire(self)
+        try:
+            self.pool.disk.sync(handle)
+        finally:
+            self.pool.release(self)
+
+    def retire(self) -> None:
+        self.pool.retire(self)
+
+    def close(self) -> None:
+        self.pool.close(self)

@@ -1,0 +1,102 @@
+"""The leader epoch cache of a log, kept on disk beside it. Lost or damaged, it is made again from the batch headers."""
+
+from __future__ import annotations
+
+from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
+from bascule.errors import EpochFenced
+from bascule.kernels import records
+from bascule.log.disk import Disk, read_file, replace_file
+from bascule.log.segment import Segment
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+
+
+class LeaderEpochs:
+    """Every change is durable before it is used: an epoch that was forgotten cannot fence anybody."""
+
+    def __init__(self, disk: Disk, directory: str, cache: EpochCache) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{EPOCHS_FILE}"
+        self._cache = cache
+
+    @property
+    def latest(self) -> int:
+        return self._cache.latest_epoch
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return self._cache.entries
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> int:
+        return self._cache.end_offset(epoch, log_end_offset)
+
+    def enter(self, epoch: int | None, start_offset: int) -> int:
+        """The epoch of what is about to be written at `start_offset`; None means the latest one. Raises EpochFenced for an older one."""
+        latest = self._cache.latest_epoch
+        if epoch is None or epoch == latest:
+            return latest
+        if epoch < latest:
+            raise EpochFenced(
+                f"leader epoch {epoch} is older than {latest}, which {self._path} has seen",
+                hint="another leader has been elected since: follow it",
+            )
+        before = self._cache.entries
+        self._cache.assign(epoch, start_offset)
+        try:
+            self._save()
+        except Exception:
+            self._cache.replace(before)
+            raise
+        return epoch
+
+    def clear_latest(self, offset: int) -> None:
+        if self._cache.clear_latest(offset):
+            self._save()
+
+    def clear_earliest(self, offset: int) -> None:
+        if self._cache.clear_earliest(offset):
+            self._save()
+
+    def _save(self) -> None:
+        replace_file(self._disk, self._path, format_epochs(self._cache).encode(), durable=True)
+
+
+def load_epochs(
+    disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]]
+) -> tuple[EpochCache, bool]:
+    """The cache as the file tells it, and what recovery has `seen` in batches behind; True when the file was of no use."""
+    cache = read_epochs(disk, directory)
+    is_lost = cache is None
+    if cache is None:
+        cache = _epochs_of(segments)
+    before = cache.entries
+    for epoch, start_offset in seen:
+        cache.assign(epoch, start_offset)
+    # An epoch may begin exactly at the end of the log: its leader has written nothing yet.
+    cache.clear_latest(segments[-1].next_offset + 1)
+    cache.clear_earliest(segments[0].base_offset)
+    if cache.entries and (is_lost or cache.entries != before):
+        replace_file(disk, f"{directory}/{EPOCHS_FILE}", format_epochs(cache).encode(), durable=True)
+    return cache, is_lost and bool(cache.entries)
+
+
+def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
+    data = read_file(disk, f"{directory}/{EPOCHS_FILE}")
+    try:
+        return None if data is None else parse_epochs(data.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def _epochs_of(segments: list[Segment]) -> EpochCache:
+    """Epoch starts as the batch headers tell them."""
+    cache = EpochCache()
+    for segment in segments:
+        for _, data in segment.chunks():
+            seen: list[tuple[int, int]] = []
+            found = records.scan(data, 0, gap=True, checksums=False, epochs=seen)
+            for epoch, start_offset in seen:
+                cache.assign(epoch, start_offset)
+            if found.reason is not None:
+                break
+    return cache

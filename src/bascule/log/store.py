@@ -1,0 +1,217 @@
+"""All partition logs of a data directory. They share file handles, the sync thread and the cleaner thread; idle ones cost next to nothing.
+
+<directory>/streams/<stream>/<partition>/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bascule import limits
+from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
+from bascule.log.cleaner import CleaningReport, clean
+from bascule.log.disk import Disk, PosixDisk
+from bascule.log.encryption import MasterKeys, master_keys_from_environment
+from bascule.log.files import FilePool
+from bascule.log.options import LogOptions
+from bascule.log.partition_log import PartitionLog
+from bascule.log.sync import Syncer
+
+LOCK_FILE = ".lock"
+
+
+class LogStore:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        open_files_max: int = limits.OPEN_FILES_MAX,
+        sync_interval_ms: int = limits.SYNC_INTERVAL_MS_DEFAULT,
+        disk: Disk | None = None,
+        keys: MasterKeys | None = None,
+        on_cleaned: Callable[[PartitionLog, CleaningReport | BasculeError], None] | None = None,
+    ) -> None:
+        """Takes the directory for this process alone. `on_cleaned` hears of every tick of the cleaner that did something."""
+        self.directory = Path(directory)
+        self._lock_handle = _lock_directory(self.directory)
+        self.pool = FilePool(disk or PosixDisk(), open_files_max)
+        self._syncer = Syncer(sync_interval_ms)
+        self._keys = keys or master_keys_from_environment()
+        self._lock = threading.Lock()
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._cleaner = _CleanerThread(on_cleaned or (lambda _log, _report: None))
+
+    def log(
+        self, stream: str, partition: int, options: LogOptions | None = None, *, cleaner_interval_ms: int = 300_000
+    ) -> PartitionLog:
+        """The log of a partition, made known but not read. The options of the first call stand until it is closed or deleted."""
+        _check_name(stream, partition)
+        with self._lock:
+            found = self._logs.get((stream, partition))
+            if found is None:
+                found = PartitionLog(
+                    str(self.directory / "streams" / stream / str(partition)),
+                    options,
+                    pool=self.pool,
+                    syncer=self._syncer,
+                    keys=self._keys,
+                )
+                self._logs[stream, partition] = found
+                self._cleaner.watch(found, cleaner_interval_ms)
+            return found
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        with self._lock:
+            return iter(list(self._logs.values()))
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def on_disk(self) -> list[tuple[str, int]]:
+        """Stream and partition of every log the directory holds, known to this process or not."""
+        root = self.directory / "streams"
+        found = [
+            (path.parent.name, int(path.name)) for path in root.glob("*/*") if path.name.isdigit() and path.is_dir()
+        ]
+        return sorted(found)
+
+    def close_log(self, stream: str, partition: int) -> None:
+        self._forget(stream, partition, PartitionLog.close)
+
+    def delete_log(self, stream: str, partition: int) -> None:
+        """Delete the partition's data, and the stream's folder with its last partition."""
+        self.log(stream, partition)
+        self._forget(stream, partition, PartitionLog.delete)
+        self.pool.disk.remove_directory(str(self.directory / "streams" / stream))
+
+    def _forget(self, stream: str, partition: int, leave: Callable[[PartitionLog], None]) -> None:
+        with self._lock:
+            found = self._logs.pop((stream, partition), None)
+        if found is not None:
+            self._cleaner.forget(found)
+            leave(found)
+
+    def close(self) -> None:
+        """Close every log: synced and checkpointed. The directory may then be opened by another process."""
+        self._cleaner.close()
+        with self._lock:
+            logs, self._logs = list(self._logs.values()), {}
+        failures = [failure for log in logs if (failure := _close(log)) is not None]
+        self._syncer.close()
+        os.close(self._lock_handle)
+        if failures:
+            raise failures[0]
+
+    def __enter__(self) -> LogStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _close(log: PartitionLog) -> StorageError | None:
+    try:
+        log.close()
+    except StorageError as error:
+        return error
+    return None
+
+
+def _lock_directory(directory: Path) -> int:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise DirectoryInUse(
+            f"the data directory {directory} is in use by another process",
+            hint="stop that process, or give this one another data directory",
+        ) from None
+    return handle
+
+
+def _check_name(stream: str, partition: int) -> None:
+    # The name becomes a folder: dots are fine, ways out of the directory are not.
+    bad = not stream or stream in (".", "..") or any(char in "/\\*>\0" or char.isspace() for char in stream)
+    if bad or len(stream.encode()) > limits.STREAM_NAME_BYTES_MAX:
+        raise CallerError(
+            f"stream name {stream!r} cannot be used",
+            hint=f"up to {limits.STREAM_NAME_BYTES_MAX} bytes without spaces, `/`, `\\`, `*` and `>`",
+        )
+    if partition < 0:
+        raise CallerError(f"partition {partition} is negative", hint="partitions begin at 0")
+
+
+class _CleanerThread:
+    """Cleans each log at its own interval, one log at a time. Logs that nobody has used yet are left unread."""
+
+    def __init__(self, on_cleaned: Callable[[PartitionLog, CleaningReport | BasculeError], None]) -> None:
+        self._on_cleaned = on_cleaned
+        self._condition = threading.Condition()
+        self._due: dict[PartitionLog, tuple[float, float]] = {}
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, log: PartitionLog, interval_ms: int) -> None:
+        interval = interval_ms / 1000
+        if interval <= 0:
+            return
+        with self._condition:
+            self._due[log] = (time.monotonic() + interval, interval)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="bascule-cleaner", daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+
+    def forget(self, log: PartitionLog) -> None:
+        with self._condition:
+            self._due.pop(log, None)
+
+    def close(self) -> None:
+        with self._condition:
+            self._stopping = True
+            logs = list(self._due)
+            self._condition.notify_all()
+        for log in logs:
+            log.interrupt_cleaning.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (log := self._next()) is not None:
+            if not log.is_loaded:
+                continue
+            try:
+                report = clean(log)
+            except LogClosed:
+                continue
+            except BasculeError as error:
+                self._on_cleaned(log, error)
+                continue
+            if report.rolled or report.deleted or report.failures or report.compaction is not None:
+                self._on_cleaned(log, report)
+
+    def _next(self) -> PartitionLog | None:
+        """Wait for the log that is due next, and set its next time. None when the store closes."""
+        with self._condition:
+            while not self._stopping:
+                soonest = min(self._due.items(), key=lambda item: item[1][0], default=None)
+                now = time.monotonic()
+                if soonest is None:
+                    self._condition.wait()
+                elif soonest[1][0] > now:
+                    self._condition.wait(soonest[1][0] - now)
+                else:
+                    log, (_, interval) = soonest
+                    self._due[log] = (now + interval, interval)
+                    return log
+        return None

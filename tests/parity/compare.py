@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
+from bascule.kernels import builder as builder_kernel
 from bascule.kernels import keymap
 from bascule.kernels import records as kernel
 
@@ -43,7 +44,7 @@ def outcome(call: Callable[[], object]) -> object:
         return plain(call())
     except (kernel.BatchError, twin_records.BatchError) as error:
         return "BatchError", error.reason, error.position
-    except (kernel.LimitError, twin_builder.LimitError) as error:
+    except (builder_kernel.LimitError, twin_builder.LimitError) as error:
         return "LimitError", error.field, error.size, error.limit
     except ValueError:
         return "ValueError"

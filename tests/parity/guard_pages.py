@@ -15,6 +15,7 @@ import sys
 from array import array
 from typing import Final
 
+from bascule.kernels import builder as builder_kernel
 from bascule.kernels import keymap
 from bascule.kernels import records as kernel
 
@@ -66,7 +67,7 @@ def read(guarded: Guarded, seed: int) -> None:
 def write(guarded: Guarded, others: Guarded, seed: int) -> None:
     """The builder's inputs are bytes of strangers too."""
     rng = random.Random(seed)
-    builder = kernel.BatchBuilder(
+    builder = builder_kernel.BatchBuilder(
         key_bytes_max=1000,
         value_bytes_max=1000,
         headers_max=10,

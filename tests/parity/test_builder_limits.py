@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
+from bascule.kernels import builder as builder_kernel
 from bascule.kernels import records as kernel
 
 from . import twin_builder
@@ -30,12 +31,12 @@ LIMITS = {
     "records_max": 6,
 }
 
-Builder = kernel.BatchBuilder | twin_builder.BatchBuilder
+Builder = builder_kernel.BatchBuilder | twin_builder.BatchBuilder
 Change = Callable[[Builder], None]
 
 
-def pair(**limits: int) -> tuple[kernel.BatchBuilder, twin_builder.BatchBuilder]:
-    return kernel.BatchBuilder(**{**LIMITS, **limits}), twin_builder.BatchBuilder(**{**LIMITS, **limits})
+def pair(**limits: int) -> tuple[builder_kernel.BatchBuilder, twin_builder.BatchBuilder]:
+    return builder_kernel.BatchBuilder(**{**LIMITS, **limits}), twin_builder.BatchBuilder(**{**LIMITS, **limits})
 
 
 def start(builder: Builder) -> None:
@@ -195,9 +196,9 @@ def test_columns_that_end_above_a_limit_leave_nothing_behind(
         if started:
             start(builder)
         before = (builder.count, builder.nbytes)
-        with pytest.raises((kernel.LimitError, twin_builder.LimitError)) as caught:
+        with pytest.raises((builder_kernel.LimitError, twin_builder.LimitError)) as caught:
             builder.add_columns(values, value_ends, subject=b"other")
-        assert isinstance(caught.value, kernel.LimitError | twin_builder.LimitError)
+        assert isinstance(caught.value, builder_kernel.LimitError | twin_builder.LimitError)
         assert caught.value.field == field
         assert caught.value.size > caught.value.limit
         assert (builder.count, builder.nbytes) == before
@@ -311,7 +312,7 @@ def test_a_stamped_batch_is_read_only() -> None:
     ],
     ids=["add", "add_columns", "clear"],
 )
-def test_a_builder_does_not_change_under_a_view(change: Callable[[kernel.BatchBuilder], None]) -> None:
+def test_a_builder_does_not_change_under_a_view(change: Callable[[builder_kernel.BatchBuilder], None]) -> None:
     builder, _ = pair()
     start(builder)
     view = builder.stamp(0, 0, 0)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 from bascule import limits
+from bascule.kernels import builder as builder_kernel
 from bascule.kernels import records as kernel
 
 from . import twin_builder, twin_format, twin_records
@@ -29,8 +30,8 @@ LIMITS = {
 }
 
 
-def builders() -> tuple[kernel.BatchBuilder, twin_builder.BatchBuilder]:
-    return kernel.BatchBuilder(**LIMITS), twin_builder.BatchBuilder(**LIMITS)
+def builders() -> tuple[builder_kernel.BatchBuilder, twin_builder.BatchBuilder]:
+    return builder_kernel.BatchBuilder(**LIMITS), twin_builder.BatchBuilder(**LIMITS)
 
 
 def test_both_sides_know_the_same_constants() -> None:
@@ -78,7 +79,7 @@ def test_both_builders_write_the_same_bytes(rng: random.Random) -> None:
 @examples(100)
 @given(RANDOMS)
 def test_columns_write_the_same_bytes_as_single_records(rng: random.Random) -> None:
-    columns, singles = kernel.BatchBuilder(**LIMITS), kernel.BatchBuilder(**LIMITS)
+    columns, singles = builder_kernel.BatchBuilder(**LIMITS), builder_kernel.BatchBuilder(**LIMITS)
     theirs = twin_builder.BatchBuilder(**LIMITS)
     for _ in range(rng.randint(1, 4)):
         subject = rng.choice((b"orders", b"orders.eu"))
@@ -351,7 +352,7 @@ def test_errors_say_what_and_where_and_can_be_sent_to_another_process() -> None:
     assert (caught.value.reason, caught.value.position) == ("bad length", 7)
     copied = pickle.loads(pickle.dumps(caught.value))
     assert (copied.reason, copied.position) == ("bad length", 7)
-    limit = pickle.loads(pickle.dumps(kernel.LimitError("key", 5, 4)))
+    limit = pickle.loads(pickle.dumps(builder_kernel.LimitError("key", 5, 4)))
     assert (limit.field, limit.size, limit.limit) == ("key", 5, 4)
 
 

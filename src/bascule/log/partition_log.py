@@ -29,7 +29,7 @@ from bascule.errors import (
     TimestampOutOfRange,
 )
 from bascule.kernels import records
-from bascule.kernels.records import BatchBuilder
+from bascule.kernels.builder import BatchBuilder
 from bascule.log import truncation
 from bascule.log.disk import Disk, PosixDisk
 from bascule.log.durability import Durability, SyncedMark

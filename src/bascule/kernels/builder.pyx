@@ -200,12 +200,13 @@ cdef class BatchBuilder:
         )
         return LimitError(REFUSED_FIELDS[refusal], sizes[refusal], limits[refusal])
 
-    def add(self, key, value, headers=(), bytes subject=b"", bytes reply=b"", uint64_t time_delta=0):
+    def add(
+        self, key, value, headers=(), bytes subject not None=b"", bytes reply not None=b"", int64_t time_delta=0,
+    ):
         cdef RecordView record
         cdef Bytes key_bytes, value_bytes
         cdef bytes encoded = b""
         cdef int refusal
-        self.must_not_be_viewed()
         record.flags = 0
         record.key = record.value = record.headers = NULL
         record.key_size = record.value_size = record.headers_size = record.header_count = 0
@@ -227,11 +228,13 @@ cdef class BatchBuilder:
         record.subject_size = size_of_field("subject", len(subject), self.subject_bytes_max)
         record.reply = <const uint8_t*> PyBytes_AS_STRING(reply)
         record.reply_size = size_of_field("reply", len(reply), self.subject_bytes_max)
-        refusal = self.add_record(&record, time_delta)
+        # now, not earlier: the key or the value may be a view of this very builder
+        self.must_not_be_viewed()
+        refusal = self.add_record(&record, <uint64_t> max(time_delta, 0))
         if refusal:
             raise self.refused(refusal, &record)
 
-    def add_columns(self, values, value_ends, keys=None, key_ends=None, bytes subject=b""):
+    def add_columns(self, values, value_ends, keys=None, key_ends=None, bytes subject not None=b""):
         cdef Bytes value_bytes = Bytes(values)
         cdef Bytes key_bytes = None
         cdef const int64_t[::1] ends = int64_view(value_ends)
@@ -243,7 +246,6 @@ cdef class BatchBuilder:
         cdef RecordView record
         cdef int refusal = ACCEPTED
         cdef bint keyed = keys is not None
-        self.must_not_be_viewed()
         check_ends("value_ends", ends, value_bytes.size)
         if keyed != (key_ends is not None):
             raise ValueError("keys and key_ends belong together")
@@ -261,6 +263,7 @@ cdef class BatchBuilder:
         record.key_size = record.headers_size = record.header_count = record.reply_size = 0
         record.subject = <const uint8_t*> PyBytes_AS_STRING(subject)
         record.subject_size = size_of_field("subject", len(subject), self.subject_bytes_max)
+        self.must_not_be_viewed()
         with nogil:
             while index < count:
                 record.value = value_bytes.data + (ends[index - 1] if index else 0)
@@ -299,7 +302,7 @@ cdef class BatchBuilder:
             raise ValueError("a batch needs at least one record")
         if base_offset < 0 or base_offset > INT64_MAX - self.records:
             raise ValueError(f"base offset {base_offset} is out of range")
-        if timestamp < 0 or <uint64_t> timestamp + self.last_time_delta > <uint64_t> INT64_MAX:
+        if timestamp < 0 or self.last_time_delta > <uint64_t> (INT64_MAX - timestamp):
             raise ValueError(f"timestamp {timestamp} is out of range")
         with nogil:
             self.finish(base_offset, leader_epoch, timestamp)
@@ -321,8 +324,8 @@ cdef uint32_t size_of_field(str field, Py_ssize_t size, uint32_t limit) except? 
 
 cdef const int64_t[::1] int64_view(source):
     ends = memoryview(source)
-    if ends.itemsize != 8 or ends.format.lstrip("<=@") not in ("q", "l"):
-        raise ValueError("column ends must be signed 64-bit integers")
+    if ends.ndim != 1 or ends.itemsize != 8 or ends.format.lstrip("<=@") not in ("q", "l"):
+        raise ValueError("column ends must be one row of signed 64-bit integers")
     return ends.cast("B").cast("q")
 
 

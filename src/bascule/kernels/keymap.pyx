@@ -87,7 +87,7 @@ cdef Hash siphash(const uint8_t* data, uint32_t size, uint64_t key0, uint64_t ke
     return result
 
 
-def siphash128(data, bytes secret):
+def siphash128(data, bytes secret not None):
     cdef Bytes source = Bytes(data)
     cdef const uint8_t* key = secret_bytes(secret)
     cdef Hash hashed = siphash(source.data, <uint32_t> source.size, load_u64(key), load_u64(key + 8))
@@ -120,7 +120,7 @@ cdef class KeyMap:
     cdef uint64_t key0
     cdef uint64_t key1
 
-    def __cinit__(self, int64_t bytes_max, bytes secret):
+    def __cinit__(self, int64_t bytes_max, bytes secret not None):
         cdef const uint8_t* key = secret_bytes(secret)
         self.key0 = load_u64(key)
         self.key1 = load_u64(key + 8)
@@ -323,7 +323,7 @@ cdef uint8_t* sift_batch(KeyMap keys, Sieve* sieve, BatchView* batch, uint8_t* o
 
 
 def sift(
-    KeyMap keys, data, bytearray out, *,
+    KeyMap keys not None, data, bytearray out not None, *,
     int64_t end_offset, int64_t keep_since, int64_t tombstones_before, bint gap, Py_ssize_t start=0,
 ):
     cdef Bytes source = Bytes(data)

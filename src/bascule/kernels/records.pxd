@@ -1,6 +1,6 @@
 # The record batch for other kernels: views into bytes, checked while they are taken. Format: see records.pyx.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.wire cimport load_u16, load_u32, load_u64, read_bytes, read_varint
 
@@ -119,8 +119,12 @@ cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* vi
     view.end = at + view.length
     view.count = load_u32(at + COUNT_AT)
     view.base_offset = <int64_t> load_u64(at + BASE_OFFSET_AT)
-    # Unsigned on purpose: the sum of a damaged header may overflow; check_numbers() refuses it.
-    view.last_offset = <int64_t> (<uint64_t> view.base_offset + load_u32(at + LAST_DELTA_AT))
+    # The sum of a damaged header may be beyond all offsets: it stops at the highest number, which check_offsets() refuses.
+    view.last_offset = load_u32(at + LAST_DELTA_AT)
+    if view.base_offset > INT64_MAX - view.last_offset:
+        view.last_offset = INT64_MAX
+    else:
+        view.last_offset += view.base_offset
     view.body_bytes = load_u32(at + BODY_BYTES_AT)
     view.leader_epoch = load_u64(at + LEADER_EPOCH_AT)
     view.first_timestamp = <int64_t> load_u64(at + FIRST_TIMESTAMP_AT)
@@ -128,19 +132,8 @@ cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* vi
     return GOOD
 
 
-cdef inline int check_numbers(BatchView* view) noexcept nogil:
-    # What must hold of a batch by itself, whatever stands before it.
-    if view.base_offset < 0 or view.last_offset < view.base_offset:
-        return BAD_OFFSETS
-    if view.count > <uint64_t> (view.last_offset - view.base_offset) + 1:
-        return BAD_OFFSETS
-    if view.first_timestamp < 0 or view.max_timestamp < view.first_timestamp:
-        return BAD_TIMESTAMPS
-    return GOOD
-
-
-cdef inline int view_batch(const uint8_t* at, const uint8_t* end, BatchView* view, bint checksum) noexcept nogil:
-    # The whole batch lies in the buffer, its checksum (if asked) and its own numbers are right.
+cdef inline int view_bytes(const uint8_t* at, const uint8_t* end, BatchView* view, bint checksum) noexcept nogil:
+    # The whole batch lies in the buffer and its checksum, if asked, is right.
     cdef int fault = view_header(at, end, view)
     if fault:
         return fault
@@ -148,7 +141,32 @@ cdef inline int view_batch(const uint8_t* at, const uint8_t* end, BatchView* vie
         return INCOMPLETE
     if checksum and crc32c_of(at + LENGTH_AT, view.length - LENGTH_AT, 0) != load_u32(at + CRC_AT):
         return BAD_CHECKSUM
-    return check_numbers(view)
+    return GOOD
+
+
+# What must hold of a batch by itself, whatever stands before it. The offset behind a batch must be an offset too.
+
+cdef inline int check_offsets(BatchView* view) noexcept nogil:
+    if view.base_offset < 0 or view.last_offset == INT64_MAX:
+        return BAD_OFFSETS
+    if view.count > <uint64_t> (view.last_offset - view.base_offset) + 1:
+        return BAD_OFFSETS
+    return GOOD
+
+
+cdef inline int check_timestamps(BatchView* view) noexcept nogil:
+    if view.first_timestamp < 0 or view.max_timestamp < view.first_timestamp:
+        return BAD_TIMESTAMPS
+    return GOOD
+
+
+cdef inline int view_batch(const uint8_t* at, const uint8_t* end, BatchView* view, bint checksum) noexcept nogil:
+    cdef int fault = view_bytes(at, end, view, checksum)
+    if fault == GOOD:
+        fault = check_offsets(view)
+    if fault == GOOD:
+        fault = check_timestamps(view)
+    return fault
 
 
 cdef inline const uint8_t* open_body(BatchView* view) noexcept nogil:

@@ -206,16 +206,20 @@ def scan(
     cdef const uint8_t* end = at + (source.size - start)
     cdef BatchView view
     cdef int fault = GOOD
-    cdef int64_t batches = 0, records = 0, first_timestamp = -1, here, next_mark = -1
+    cdef int64_t batches = 0, records = 0, first_timestamp = -1, here, last_mark = -1
     cdef bint wants_marks = marks is not None
     cdef bint wants_epochs = epochs is not None
     cdef Scan result
     with nogil:
         while at < end:
-            fault = view_batch(at, end, &view, checksums)
+            fault = view_bytes(at, end, &view, checksums)
+            if fault == GOOD:
+                fault = check_offsets(&view)
             if fault == GOOD and view.base_offset != next_offset:
                 if view.base_offset < next_offset or not (gap or view.attributes & ATTR_FOLLOWS_GAP):
                     fault = BAD_OFFSETS
+            if fault == GOOD:
+                fault = check_timestamps(&view)
             if fault == GOOD and view.first_timestamp < last_timestamp:
                 fault = BAD_TIMESTAMPS
             if fault == GOOD and view.leader_epoch < last_epoch:
@@ -225,8 +229,8 @@ def scan(
             if fault:
                 break
             here = start + (at - (end - (source.size - start)))
-            if wants_marks and here >= next_mark:
-                next_mark = here + interval
+            if wants_marks and (last_mark < 0 or here - last_mark >= interval):
+                last_mark = here
                 with gil:
                     marks.append((view.base_offset, position + here, view.first_timestamp))
             if wants_epochs and view.leader_epoch > last_epoch:
@@ -382,11 +386,11 @@ cdef int decode_batch(BatchView* batch, int64_t first_offset, int64_t end_offset
     return GOOD
 
 
-cdef int view_clear_batch(Bytes source, Py_ssize_t position, BatchView* batch) except -1:
+cdef int view_clear_batch(Bytes source, Py_ssize_t position, BatchView* batch, bint checksum) except -1:
     cdef const uint8_t* at = at_position(source, position)
     cdef int fault
     with nogil:
-        fault = view_batch(at, at + (source.size - position), batch, False)
+        fault = view_batch(at, at + (source.size - position), batch, checksum)
         if fault == GOOD:
             fault = check_body(batch)
     if fault:
@@ -400,7 +404,7 @@ def offset_at(data, int64_t timestamp, Py_ssize_t position=0):
     cdef RecordView record
     cdef const uint8_t* at
     cdef uint32_t index
-    view_clear_batch(source, position, &batch)
+    view_clear_batch(source, position, &batch, False)
     at = open_body(&batch)
     for index in range(batch.count):
         at = read_record(at, &batch, &record)
@@ -416,7 +420,7 @@ def edges(data, Py_ssize_t position=0):
     cdef const uint8_t* at
     cdef uint32_t index
     cdef int64_t first = -1, last = -1
-    view_clear_batch(source, position, &batch)
+    view_clear_batch(source, position, &batch, False)
     at = open_body(&batch)
     for index in range(batch.count):
         at = read_record(at, &batch, &record)
@@ -468,7 +472,7 @@ def trim(batch, int64_t end_offset):
     cdef uint32_t index, kept = 0
     cdef int64_t max_timestamp
     cdef bytes result
-    view_clear_batch(source, 0, &view)
+    view_clear_batch(source, 0, &view, True)  # a damaged batch must not get a fresh checksum
     if end_offset <= view.base_offset or end_offset > view.last_offset + 1:
         raise ValueError(f"cannot trim the batch of offsets {view.base_offset} to {view.last_offset} at {end_offset}")
     max_timestamp = view.first_timestamp

@@ -167,9 +167,7 @@ def select(data: Buffer, offset: int, end_offset: int, bytes_max: int, start: in
 def resync(data: Buffer, start: int, offset: int) -> int:
     """Position of the next good batch at or behind `start` with a base offset at or behind `offset`; −1 when there is none."""
 
-def decode(
-    data: Buffer, first_offset: int = 0, end_offset: int = ..., start: int = 0, stop: int = -1
-) -> list[Record]:
+def decode(data: Buffer, first_offset: int = 0, end_offset: int = ..., start: int = 0, stop: int = -1) -> list[Record]:
     """Records of all batches in `data[start:stop]` whose offsets lie in [first_offset, end_offset). Bodies must be in the clear."""
 
 def offset_at(data: Buffer, timestamp: int, position: int = 0) -> int:

@@ -1,5 +1,6 @@
 """Keeping: partition logs on disk. `PartitionLog` is one partition, `LogStore` all partitions of a data directory."""
 
+from bascule.log.batches import new_batch
 from bascule.log.options import LogOptions, SyncPolicy
 from bascule.log.partition_log import Appended, PartitionLog
 from bascule.log.reader import LogReader, ReverseReader
@@ -15,4 +16,5 @@ __all__ = [
     "PartitionLog",
     "ReverseReader",
     "SyncPolicy",
+    "new_batch",
 ]

@@ -1,7 +1,7 @@
 """Compaction: of each key only the newest record stays, and a tombstone only for its time.
 
-A run learns the newest offset of every key in the dirty part of the log and pours the sealed segments through the sieve, the oldest first:
-a tombstone goes after everything it had deleted. Memory is bounded by the key map; when it is full, the run does what it has
+A run learns the newest offset of every key in the dirty part of the log and pours the sealed segments through the sieve, the oldest
+first: a tombstone goes after everything it had deleted. Memory is bounded by the key map; when it is full, the run does what it has
 learned and another one goes on from there. Damaged segments are left alone.
 """
 

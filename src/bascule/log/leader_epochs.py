@@ -31,7 +31,7 @@ class LeaderEpochs:
         return self._cache.end_offset(epoch, log_end_offset)
 
     def enter(self, epoch: int | None, start_offset: int) -> int:
-        """The epoch of what is about to be written at `start_offset`; None means the latest one. Raises EpochFenced for an older one."""
+        """The epoch of what is about to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
         latest = self._cache.latest_epoch
         if epoch is None or epoch == latest:
             return latest

@@ -1,7 +1,7 @@
 """One partition's log: append, read, look up, truncate. The face of this package.
 
-Words, as everywhere in Bascule: `log_end_offset` is the offset the next record gets, `newest_offset` the last one given; the high watermark is the
-last *committed* offset, −1 for none; `synced_end_offset` is what would survive a power failure, exclusive.
+Words, as everywhere in Bascule: `log_end_offset` is the offset the next record gets, `newest_offset` the last one given; the high
+watermark is the last *committed* offset, −1 for none; `synced_end_offset` is what would survive a power failure, exclusive.
 
 Threads: appends, truncation and changes of segments hold one lock; reads hold none. A read sees the end of the log as it was
 when it began, and finds its segment again when the cleaner replaced it meanwhile.
@@ -18,13 +18,11 @@ from bascule import limits
 from bascule.core.log.epochs import EpochEntry
 from bascule.errors import (
     CallerError,
-    EncryptionKeyError,
     InvalidRecord,
     LogClosed,
     LogDeleted,
     LogReadonly,
     OffsetOutOfRange,
-    RejectedBatch,
     StorageError,
     TimestampOutOfRange,
 )
@@ -33,17 +31,18 @@ from bascule.kernels.builder import BatchBuilder
 from bascule.log import truncation
 from bascule.log.disk import Disk, PosixDisk
 from bascule.log.durability import Durability, SyncedMark
-from bascule.log.encryption import MasterKeys, master_keys_from_environment
-from bascule.log.files import FileGone, FilePool
+from bascule.log.encryption import MasterKeys
+from bascule.log.files import FilePool
 from bascule.log.leader_epochs import LeaderEpochs
 from bascule.log.options import LogOptions, SyncPolicy
 from bascule.log.recovery import RecoveryReport, recover
-from bascule.log.sealing import Sealer
-from bascule.log.search import batch_reaching, read_backward, read_forward
+from bascule.log.replicated import check_replicated
+from bascule.log.sealing import sealer_for
 from bascule.log.segment import Segment
 from bascule.log.segment_list import SegmentList
 from bascule.log.slices import BatchSlice
 from bascule.log.sync import Syncer
+from bascule.log.view import LogView
 from bascule.log.waiters import Waiters
 
 
@@ -54,19 +53,6 @@ class Appended:
     base_offset: int
     last_offset: int
     timestamp: int
-
-
-def new_batch() -> BatchBuilder:
-    """An empty builder with the limits every log enforces."""
-    return BatchBuilder(
-        key_bytes_max=limits.RECORD_KEY_BYTES_MAX,
-        value_bytes_max=limits.RECORD_VALUE_BYTES_MAX,
-        headers_max=limits.RECORD_HEADERS_MAX,
-        headers_bytes_max=limits.RECORD_HEADERS_BYTES_MAX,
-        subject_bytes_max=limits.RECORD_SUBJECT_BYTES_MAX,
-        batch_bytes_max=limits.BATCH_BYTES_MAX,
-        records_max=limits.BATCH_RECORDS_MAX,
-    )
 
 
 class PartitionLog:
@@ -90,7 +76,7 @@ class PartitionLog:
         self.clock = clock
         self._syncer = syncer or Syncer()
         self._owns_syncer = syncer is None
-        self.sealer = _sealer(self.options, keys)
+        self.sealer = sealer_for(self.options, keys)
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()
         """Held by whoever rearranges segments: cleaning, truncation, deletion. Locks are taken in this order: maintenance,
@@ -119,6 +105,7 @@ class PartitionLog:
         known = found.checkpoint
         self._report = found.report
         self.segments = SegmentList(found.segments)
+        self._view = LogView(self.segments, self.sealer, self._must_exist)
         self.epochs = LeaderEpochs(self.pool.disk, self.directory, found.epochs)
         self._end_offset = self.segments.active.next_offset
         self._last_timestamp = found.last_timestamp
@@ -255,13 +242,8 @@ class PartitionLog:
     def oldest_offset(self) -> int:
         """Offset of the first record that is stored, −1 when there is none."""
         self._use()
-        found = self._read(self.log_start_offset, self._end_offset, 1)
-        while found is not None:
-            first, _ = records.edges(found.clear())
-            if first >= 0:
-                return first
-            found = self._read(found.next_offset, self._end_offset, 1)
-        return -1
+        first = self._view.first_record(0, self._end_offset)
+        return -1 if first is None else first.offset
 
     @property
     def high_watermark(self) -> int:
@@ -324,7 +306,9 @@ class PartitionLog:
         self._use()
         with self.lock:
             self._must_take_appends()
-            headers = self._check_replicated(data)
+            headers = check_replicated(
+                data, self._end_offset, self._last_timestamp, self.epochs.latest, takes_holes=self._takes_holes
+            )
             if not headers:
                 return None
             base_offset = headers[0].base_offset
@@ -339,24 +323,6 @@ class PartitionLog:
                 position += header.length
         self._announce()
         return Appended(base_offset, headers[-1].last_offset, headers[-1].max_timestamp)
-
-    def _check_replicated(self, data: bytes | memoryview) -> list[records.BatchHeader]:
-        headers: list[records.BatchHeader] = []
-        position, next_offset = 0, self._end_offset
-        timestamp, epoch = self._last_timestamp, self.epochs.latest
-        while position < len(data):
-            found = records.scan(data, next_offset, timestamp, epoch, position, gap=self._takes_holes, structure=True)
-            if found.batches == 0:
-                raise RejectedBatch(
-                    f"the batch at byte {position} of {len(data)} is refused: {found.reason} (the log ends at {next_offset})"
-                )
-            while position < found.end:
-                headers.append(records.read_header(data, position))
-                position += headers[-1].length
-            next_offset, timestamp, epoch = found.next_offset, found.last_timestamp, found.last_epoch
-        if any(header.length > limits.BATCH_BYTES_MAX for header in headers):
-            raise RejectedBatch(f"a batch is larger than {limits.BATCH_BYTES_MAX} bytes")
-        return headers
 
     @property
     def _takes_holes(self) -> bool:
@@ -444,31 +410,13 @@ class PartitionLog:
                 f"offset {offset} lies beyond the end of the log {self.directory}, {end_offset}",
                 hint=f"read from {end_offset} or below",
             )
-        return self._read(offset, end_offset, bytes_max)
+        return self._view.read(offset, end_offset, bytes_max)
 
     def _check_read(self, offset: int, bytes_max: int) -> None:
         if offset < 0:
             raise OffsetOutOfRange(f"offset {offset} is negative", hint="offsets begin at 0")
         if bytes_max < 1:
             raise CallerError(f"bytes_max is {bytes_max}", hint="ask for at least one byte")
-
-    def _read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
-        offset = max(offset, self.segments.oldest.base_offset)
-        while offset < end_offset:
-            segment = self.segments.holding(offset)
-            try:
-                data, next_offset = read_forward(segment, offset, end_offset, bytes_max)
-            except FileGone:
-                self._must_exist()
-                offset = max(offset, self.segments.oldest.base_offset)
-                continue
-            if len(data):
-                return BatchSlice(data, offset, end_offset, min(next_offset, end_offset), self.sealer, segment.path)
-            behind = self.segments.behind(segment)
-            if behind is None:
-                return None
-            offset = max(offset, behind.base_offset)
-        return None
 
     def read_reverse(
         self, offset: int, *, bytes_max: int = limits.READ_BYTES_DEFAULT, committed: bool = True
@@ -480,17 +428,7 @@ class PartitionLog:
         self._use()
         self._check_read(offset, bytes_max)
         end_offset = min(offset + 1, self.readable_end_offset(committed=committed))
-        while end_offset > self.log_start_offset:
-            segment = self.segments.holding(end_offset - 1)
-            try:
-                data, base_offset = read_backward(segment, end_offset - 1, bytes_max)
-            except FileGone:
-                self._must_exist()
-                continue
-            if len(data):
-                return BatchSlice(data, base_offset, end_offset, end_offset, self.sealer, segment.path)
-            end_offset = segment.base_offset
-        return None
+        return self._view.read_back(end_offset, bytes_max)
 
     def readable_end_offset(self, *, committed: bool) -> int:
         """Where reading stops for now, exclusive."""
@@ -507,37 +445,19 @@ class PartitionLog:
     def earliest_offset_at(self, timestamp: int) -> int:
         """Offset of the first record at or behind `timestamp`; the end of the log when all are older."""
         self._use()
-        while True:
-            try:
-                return self._earliest_offset_at(timestamp)
-            except FileGone:
-                self._must_exist()
-
-    def _earliest_offset_at(self, timestamp: int) -> int:
         end_offset = self._end_offset
-        for segment in self.segments:
-            if segment.last_timestamp < timestamp or segment.is_empty:
-                continue
-            batch = batch_reaching(segment, timestamp)
-            if batch is not None:
-                return records.offset_at(self.sealer.open(batch), timestamp)
-        return end_offset
+        found = self._view.offset_reaching(timestamp)
+        return end_offset if found is None else found
 
     def latest_offset_at(self, timestamp: int) -> int:
         """Offset of the last record at or before `timestamp`. Raises TimestampOutOfRange when all are younger, or there are none."""
-        end_offset = self.earliest_offset_at(timestamp + 1)
-        while end_offset > self.log_start_offset:
-            found = self.read_reverse(end_offset - 1, bytes_max=1, committed=False)
-            if found is None:
-                break
-            stored = found.records()
-            if stored:
-                return stored[-1].offset
-            end_offset = found.first_offset
-        raise TimestampOutOfRange(
-            f"the log {self.directory} has no record at or before {timestamp}",
-            hint="ask for a later time, or for the earliest offset",
-        )
+        found = self._view.last_record(self.earliest_offset_at(timestamp + 1))
+        if found is None:
+            raise TimestampOutOfRange(
+                f"the log {self.directory} has no record at or before {timestamp}",
+                hint="ask for a later time, or for the earliest offset",
+            )
+        return found.offset
 
     # ── the high watermark and waiting ───────────────────────────────────────────────────────────
 
@@ -553,7 +473,7 @@ class PartitionLog:
     def call_when_readable(
         self, owner: Hashable, offset: int, callback: Callable[[], None], *, committed: bool = True
     ) -> bool:
-        """Call back once, when a record at or behind `offset` can be read, or the log changes its state. False when one can be read now.
+        """Call back once, when a record at or behind `offset` can be read or the log changes its state. False when one can be read now.
 
         An owner is registered at most once; the callback runs on the thread that brings the news and must not block.
         """
@@ -657,17 +577,9 @@ class PartitionLog:
     def epoch_starts(self) -> dict[int, int]:
         """For every epoch that still has records, the offset of the first one stored: compaction and retention move these."""
         self._use()
-        starts: dict[int, int] = {}
-        for entry in self.epochs.entries:
-            found = self._read(entry.start_offset, self._end_offset, 1)
-            while found is not None:
-                stored = found.records()
-                if stored:
-                    if stored[0].leader_epoch == entry.epoch:
-                        starts[entry.epoch] = stored[0].offset
-                    break
-                found = self._read(found.next_offset, self._end_offset, 1)
-        return starts
+        firsts = [self._view.first_record(entry.start_offset, self._end_offset) for entry in self.epochs.entries]
+        pairs = zip(self.epochs.entries, firsts, strict=True)
+        return {entry.epoch: first.offset for entry, first in pairs if first and first.leader_epoch == entry.epoch}
 
     @property
     def epoch_entries(self) -> tuple[EpochEntry, ...]:
@@ -723,14 +635,3 @@ class PartitionLog:
         active = self.segments.active
         self.durability.rewind(SyncedMark(active.base_offset, active, 0, 0, -1, 0, 0))
         self.epochs.clear_latest(offset)
-
-
-def _sealer(options: LogOptions, keys: MasterKeys | None) -> Sealer:
-    if keys is None:
-        try:
-            keys = master_keys_from_environment()
-        except EncryptionKeyError:
-            # A bad key is nobody's business as long as nothing is encrypted; whoever meets an encrypted batch is told then.
-            if options.encryption:
-                raise
-    return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys)

@@ -135,7 +135,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
 
 
 def complete_swap(disk: Disk, directory: str, base_offset: int, end_offset: int) -> None:
-    """Replace the segments of `[base_offset, end_offset)` by the swap file of that name. Can be done again after a crash at any point."""
+    """Replace the segments of `[base_offset, end_offset)` by the swap file of that name. Safe to do again after a crash."""
     for name in sorted(disk.list_directory(directory)):
         found = _LOG_NAME.fullmatch(name)
         if found and base_offset <= int(found[1]) < end_offset:

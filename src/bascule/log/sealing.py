@@ -5,7 +5,8 @@ from __future__ import annotations
 from bascule.errors import EncryptionKeyError
 from bascule.kernels import records
 from bascule.log import compression
-from bascule.log.encryption import KEY_VARIABLES, BodyCipher, MasterKeys
+from bascule.log.encryption import KEY_VARIABLES, BodyCipher, MasterKeys, master_keys_from_environment
+from bascule.log.options import LogOptions
 
 _WORTH_COMPRESSING_BYTES = 128  # below this a zstd frame saves nothing
 
@@ -83,3 +84,15 @@ class Sealer:
                 hint=f"set {KEY_VARIABLES[0]} and open the log again",
             )
         return self._cipher
+
+
+def sealer_for(options: LogOptions, keys: MasterKeys | None) -> Sealer:
+    """The sealer that a log's options ask for, with the keys given or those of the environment."""
+    if keys is None:
+        try:
+            keys = master_keys_from_environment()
+        except EncryptionKeyError:
+            # A bad key is nobody's business as long as nothing is encrypted; whoever meets an encrypted batch is told then.
+            if options.encryption:
+                raise
+    return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys)

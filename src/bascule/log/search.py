@@ -135,13 +135,18 @@ def _last_batch_behind(segment: Segment, position: int, offset: int) -> int | No
 
 
 def batch_reaching(segment: Segment, timestamp: int) -> bytes | None:
-    """The first batch with records whose last one is at or behind `timestamp`."""
-    offset = segment.index().offset_for_timestamp(timestamp)
-    for start, data in segment.chunks(start_position(segment, offset)):
+    """The first readable batch with records whose last one is at or behind `timestamp`."""
+    position = start_position(segment, segment.index().offset_for_timestamp(timestamp))
+    while position < segment.size:
+        start, data = next(segment.chunks(position))
         at = records.find_timestamp(data, timestamp)
         if at >= 0:
             try:
                 return data[at : at + records.check(data, at)]
             except records.BatchError as error:
                 raise find_damage(segment, start + at, error.reason).error() from None
+        hopped = records.scan(data, 0, gap=True, checksums=False)
+        position = start + hopped.end
+        if hopped.reason is not None:
+            position = find_damage(segment, position, hopped.reason).end_position
     return None

@@ -1,4 +1,4 @@
-"""All partition logs of a data directory. They share file handles, the sync thread and the cleaner thread; idle ones cost next to nothing.
+"""All partition logs of a data directory. They share file handles, a sync thread and a cleaner thread; idle ones cost next to nothing.
 
 <directory>/streams/<stream>/<partition>/
 """

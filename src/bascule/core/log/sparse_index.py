@@ -83,7 +83,7 @@ class SparseIndex:
         return (self._offsets[slot], self._positions[slot]) if slot >= 0 else None
 
     def entry_before(self, position: int, bytes_back: int) -> int:
-        """The first entry within `bytes_back` in front of `position`, else the last one at or in front of it: where a reverse read begins."""
+        """Where a reverse read begins: the first entry within `bytes_back` in front of `position`, else the last one before that."""
         slot = bisect_left(self._positions, position - bytes_back, hi=self._count)
         if slot < self._count and self._positions[slot] <= position:
             return self._positions[slot]

@@ -1,0 +1,93 @@
+"""Reading across the segments of a log. Finds its segment again when the cleaner replaced it in the meantime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from bascule.kernels import records
+from bascule.kernels.records import Record
+from bascule.log.files import FileGone
+from bascule.log.sealing import Sealer
+from bascule.log.search import batch_reaching, read_backward, read_forward
+from bascule.log.segment_list import SegmentList
+from bascule.log.slices import BatchSlice
+
+T = TypeVar("T")
+
+
+class LogView:
+    """`must_exist` raises when the log is gone: a segment whose file has vanished is then nothing to look for again."""
+
+    def __init__(self, segments: SegmentList, sealer: Sealer, must_exist: Callable[[], None]) -> None:
+        self._segments = segments
+        self._sealer = sealer
+        self._must_exist = must_exist
+
+    def read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
+        """Batches from `offset` on, or from the first stored offset behind it, below `end_offset`."""
+        return self._retry(lambda: self._read(offset, end_offset, bytes_max))
+
+    def _read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
+        offset = max(offset, self._segments.oldest.base_offset)
+        while offset < end_offset:
+            segment = self._segments.holding(offset)
+            data, next_offset = read_forward(segment, offset, end_offset, bytes_max)
+            if len(data):
+                return BatchSlice(data, offset, end_offset, min(next_offset, end_offset), self._sealer, segment.path)
+            behind = self._segments.behind(segment)
+            if behind is None:
+                break
+            offset = max(offset, behind.base_offset)
+        return None
+
+    def read_back(self, end_offset: int, bytes_max: int) -> BatchSlice | None:
+        """Batches that end with the last one beginning below `end_offset`."""
+        return self._retry(lambda: self._read_back(end_offset, bytes_max))
+
+    def _read_back(self, end_offset: int, bytes_max: int) -> BatchSlice | None:
+        while end_offset > self._segments.oldest.base_offset:
+            segment = self._segments.holding(end_offset - 1)
+            data, base_offset = read_backward(segment, end_offset - 1, bytes_max)
+            if len(data):
+                return BatchSlice(data, base_offset, end_offset, end_offset, self._sealer, segment.path)
+            end_offset = segment.base_offset
+        return None
+
+    def first_record(self, offset: int, end_offset: int) -> Record | None:
+        """The first record stored at or behind `offset`."""
+        while (found := self.read(offset, end_offset, 1)) is not None:
+            stored = found.records()
+            if stored:
+                return stored[0]
+            offset = found.next_offset
+        return None
+
+    def last_record(self, end_offset: int) -> Record | None:
+        """The last record stored below `end_offset`."""
+        while (found := self.read_back(end_offset, 1)) is not None:
+            stored = found.records()
+            if stored:
+                return stored[-1]
+            end_offset = found.first_offset
+        return None
+
+    def offset_reaching(self, timestamp: int) -> int | None:
+        """Offset of the first record at or behind `timestamp`."""
+        return self._retry(lambda: self._offset_reaching(timestamp))
+
+    def _offset_reaching(self, timestamp: int) -> int | None:
+        for segment in self._segments:
+            if segment.is_empty or segment.last_timestamp < timestamp:
+                continue
+            batch = batch_reaching(segment, timestamp)
+            if batch is not None:
+                return records.offset_at(self._sealer.open(batch), timestamp)
+        return None
+
+    def _retry(self, action: Callable[[], T]) -> T:
+        while True:
+            try:
+                return action()
+            except FileGone:
+                self._must_exist()

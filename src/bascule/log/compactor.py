@@ -19,6 +19,10 @@ from bascule.log.rewriting import Rewrite
 from bascule.log.segment import Segment
 
 
+KEY_MAP_BYTES_MIN = 4096
+KEY_MAP_BYTES_PER_KEY = 33  # a slot of 24 bytes, three quarters of them in use, rounded up
+
+
 class CleaningInterrupted(Exception):
     """Truncation, deletion or closing wants the segments: stop and leave the rest as it is."""
 
@@ -81,7 +85,7 @@ class _Run:
         self.log = log
         self.now_ns = now_ns
         self.report = report
-        self.keys = KeyMap(log.options.compact_memory_bytes, os.urandom(16))
+        self.keys = KeyMap(_key_map_bytes(log), os.urandom(16))
         self.end_offset = log.high_watermark + 1
         self.learned_to = log.cleaned_to
         self.first_held = FOREVER
@@ -151,6 +155,12 @@ class _Run:
             self.report.left_alone.append(str(damaged))
         finally:
             rewrite.discard()
+
+
+def _key_map_bytes(log: PartitionLog) -> int:
+    """Room for every dirty record to have a key of its own, but never more than the log may use."""
+    dirty = sum(segment.records for segment in log.segments if segment.next_offset > log.cleaned_to)
+    return min(log.options.compact_memory_bytes, KEY_MAP_BYTES_MIN + dirty * KEY_MAP_BYTES_PER_KEY)
 
 
 class _Damaged(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +42,9 @@ def _case(directory: Path, keys: int, options: LogOptions, *, at_least_rate: boo
     assert log.record_count == keys, f"{log.record_count} records are left of {keys} keys"
     log.delete()
     plural = "run" if runs == 1 else "runs"
-    conditions = f"{MESSAGES:,} × 128 B, {keys:,} keys, {options.compact_memory_bytes >> 20} MiB key map, {runs} {plural}"
+    conditions = (
+        f"{MESSAGES:,} × 128 B, {keys:,} keys, {options.compact_memory_bytes >> 20} MiB key map, {runs} {plural}"
+    )
     rate = MESSAGES / seconds
     if at_least_rate:
         yield at_least("log compaction, rate", rate, "msg/s", conditions, TARGET_RATE)
@@ -61,11 +62,18 @@ def _compact_in_child(directory: Path, options: LogOptions) -> tuple[float, int,
 def _compact(directory: Path, options: LogOptions) -> tuple[float, int, int]:
     log = PartitionLog(str(directory), options)
     log.open()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory begins anew
+    before = _status("VmRSS")
     reports: list[CompactionReport | None] = []
     cost = cost_of(lambda: reports.append(compact(log)))
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    grown = _status("VmHWM") - before
     log.close()
     report = reports[0]
     assert report is not None
     return cost.seconds, report.runs, grown
+
+
+def _status(field: str) -> int:
+    """A memory figure of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))

@@ -34,7 +34,9 @@ def _case(directory: Path, size_mib: int) -> Iterator[Row]:
     else:
         yield measured("log open after a clean stop", clean, "s", label)
     _write(directory, columns, 100, clean=False)
-    yield measured("log open after a kill", _open_seconds(directory), "s", f"{label}, 100 MB written since the checkpoint")
+    yield measured(
+        "log open after a kill", _open_seconds(directory), "s", f"{label}, 100 MB written since the checkpoint"
+    )
     if size_mib <= 1024:
         _lose_side_files(directory)
         yield measured("log open without side files", _open_seconds(directory), "s", f"{label}, all of it verified")

@@ -27,6 +27,7 @@ class Columns:
 
 def fill(log: PartitionLog, columns: Columns, batches: int) -> None:
     """Append `batches` batches of the columns, as fast as it goes."""
+    log.begin_epoch(max(1, log.latest_epoch))
     batch = new_batch()
     for _ in range(batches):
         batch.clear()

@@ -18,7 +18,6 @@ from bascule.log.partition_log import PartitionLog
 from bascule.log.rewriting import Rewrite
 from bascule.log.segment import Segment
 
-
 KEY_MAP_BYTES_MIN = 4096
 KEY_MAP_BYTES_PER_KEY = 33  # a slot of 24 bytes, three quarters of them in use, rounded up
 

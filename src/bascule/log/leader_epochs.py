@@ -5,6 +5,7 @@ from __future__ import annotations
 from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from bascule.errors import EpochFenced
 from bascule.kernels import records
+from bascule.log.damage import find_damage
 from bascule.log.disk import Disk, read_file, replace_file
 from bascule.log.segment import Segment
 
@@ -62,13 +63,16 @@ class LeaderEpochs:
 
 
 def load_epochs(
-    disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]]
+    disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
 ) -> tuple[EpochCache, bool]:
-    """The cache as the file tells it, and what recovery has `seen` in batches behind; True when the file was of no use."""
+    """The cache as the file tells it, and what recovery has `seen` in batches behind; True when the file was of no use.
+
+    Without a file the whole log has to be read, unless no epoch is expected in it.
+    """
     cache = read_epochs(disk, directory)
     is_lost = cache is None
     if cache is None:
-        cache = _epochs_of(segments)
+        cache = _epochs_of(segments) if any_expected else EpochCache()
     before = cache.entries
     for epoch, start_offset in seen:
         cache.assign(epoch, start_offset)
@@ -89,14 +93,17 @@ def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
 
 
 def _epochs_of(segments: list[Segment]) -> EpochCache:
-    """Epoch starts as the batch headers tell them."""
+    """Epoch starts as the batch headers tell them; damage is stepped over."""
     cache = EpochCache()
     for segment in segments:
-        for _, data in segment.chunks():
+        position = 0
+        while position < segment.size:
             seen: list[tuple[int, int]] = []
+            start, data = next(segment.chunks(position))
             found = records.scan(data, 0, gap=True, checksums=False, epochs=seen)
             for epoch, start_offset in seen:
                 cache.assign(epoch, start_offset)
+            position = start + found.end
             if found.reason is not None:
-                break
+                position = find_damage(segment, position, found.reason).end_position
     return cache

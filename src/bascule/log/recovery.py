@@ -97,7 +97,8 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
         report.missing.append((segments[-1].next_offset, checkpoint.recovery_point))
         segments[-1].seal()
         segments.append(Segment.create(pool, directory, checkpoint.recovery_point))
-    epochs, epochs_lost = load_epochs(disk, directory, segments, loader.epochs)
+    any_epoch = checkpoint is None or checkpoint.last_epoch > 0
+    epochs, epochs_lost = load_epochs(disk, directory, segments, loader.epochs, any_expected=any_epoch)
     if epochs_lost:
         report.rebuilt.append(EPOCHS_FILE)
     last_timestamp = max(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from bascule.kernels import keymap
 from bascule.kernels import records as kernel
 
 from . import twin_builder, twin_keymap, twin_records
-from .generate import KEYS, numbers_in
+from .generate import KEYS, fill, numbers_in, record_spec
 from .twin_format import OFFSET_MAX, Header
 
 FIELDS: Final = {
@@ -181,3 +182,27 @@ def agree_on_compaction(rng: random.Random, data: bytes, given: object = None) -
 
     question = f"{question}\nsift({rules})"
     agree(lambda: sifted(keymap, ours, handed), lambda: sifted(twin_keymap, theirs, data), question)
+
+
+# ── the builder ──────────────────────────────────────────────────────────────────────────────────
+
+
+def agree_on_building(rng: random.Random) -> None:
+    """Random records against random limits: taken alike, refused alike, and the same bytes at the end."""
+    limits: Any = {
+        "key_bytes_max": rng.choice((8, 300)),
+        "value_bytes_max": rng.choice((20, 300)),
+        "headers_max": rng.choice((1, 3)),
+        "headers_bytes_max": rng.choice((10, 100)),
+        "subject_bytes_max": rng.choice((8, 130)),
+        "batch_bytes_max": rng.choice((60, 100, 400, 100_000)),
+        "records_max": rng.choice((1, 4, 100)),
+    }
+    ours, theirs = builder_kernel.BatchBuilder(**limits), twin_builder.BatchBuilder(**limits)
+    for _ in range(rng.randint(1, 10)):
+        specs = [record_spec(rng, subject=rng.choice((b"", b"orders")))]
+        agree(partial(fill, ours, specs), partial(fill, theirs, specs), (limits, specs))
+        assert (ours.count, ours.nbytes) == (theirs.count, theirs.nbytes), (limits, specs)
+    if ours.count:
+        stamp = (rng.randrange(2**62), rng.randrange(2**64), rng.randrange(2**62))
+        assert bytes(ours.stamp(*stamp)) == bytes(theirs.stamp(*stamp)), (limits, stamp)

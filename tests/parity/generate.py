@@ -146,6 +146,8 @@ class _Forge:
             packed = packed[:-1] + bytes([packed[-1] | 0x80]) + bytes([0x80]) * (zeros - 1) + b"\0"
         if self.odd():
             packed = b"\xff" * 9 + self.rng.choice((b"\x01", b"\x02", b"\x7f", b"\x80\x00"))
+        if self.odd():  # the right number, if the bits above the 64th were dropped
+            packed = bytes(value >> 7 * index & 0x7F | 0x80 for index in range(9)) + self.rng.choice((b"\x02", b"\x7e"))
         return packed
 
     def field(self, content: bytes) -> bytes:

@@ -237,6 +237,8 @@ BODIES_WRONG = {
     "record size beyond the end": SUBJECT + pack_varint(len(RECORD)) + RECORD[1:],
     "record size of 2^64 - 1": SUBJECT + LAST_OF_TEN + RECORD[1:],
     "record size of eleven bytes": SUBJECT + b"\x87" + b"\x80" * 9 + b"\x00" + RECORD[1:],
+    "record size right but for bit 64": SUBJECT + b"\x87" + b"\x80" * 8 + b"\x02" + RECORD[1:],
+    "record size right but for bit 69": SUBJECT + b"\x87" + b"\x80" * 8 + b"\x40" + RECORD[1:],
     "bytes behind the record": SUBJECT + RECORD + b"\0",
     "bytes left in the record": SUBJECT + sized(RECORD[1:] + b"\0"),
     "flags only": SUBJECT + sized(b"\0"),

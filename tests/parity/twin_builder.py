@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from typing_extensions import Buffer
@@ -81,7 +82,8 @@ class BatchBuilder:
         reply: bytes = b"",
         time_delta: int = 0,
     ) -> None:
-        pairs = tuple(headers)
+        # One more than is allowed is enough to refuse: a generator may have no end.
+        pairs = tuple(islice(headers, self._headers_max + 1))
         key = None if key is None else plain_bytes(key)
         value = None if value is None else plain_bytes(value)
         _bound("key", len(key or b""), self._key_bytes_max)

@@ -100,25 +100,3 @@ def _is_good(segment: Segment, position: int) -> bool:
     except records.BatchError:
         return False
     return True
-
-
-def verify_segment(segment: Segment) -> tuple[int, list[Damage]]:
-    """Check every batch and every record that is in the clear: (good batches, damage)."""
-    damages: list[Damage] = []
-    position, next_offset, batches, timestamp, epoch = 0, segment.base_offset, 0, 0, 0
-    gap = True
-    while position < segment.size:
-        reason = None
-        for start, data in segment.chunks(position):
-            found = records.scan(data, next_offset, timestamp, epoch, gap=gap, structure=True)
-            position, next_offset, gap = start + found.end, found.next_offset, False
-            timestamp, epoch, batches = found.last_timestamp, found.last_epoch, batches + found.batches
-            reason = found.reason
-            if reason is not None:
-                break
-        if reason is None:
-            break
-        damage = find_damage(segment, position, reason)
-        damages.append(damage)
-        position, next_offset, gap = damage.end_position, damage.next_offset, True
-    return batches, damages

@@ -53,10 +53,13 @@ class Disk(Protocol):
 
 
 class PosixDisk:
-    """The real one."""
+    """The real one. With `read_only`, files are opened so that nothing can be changed through them."""
+
+    def __init__(self, *, read_only: bool = False) -> None:
+        self._mode = os.O_RDONLY if read_only else os.O_RDWR
 
     def open(self, path: str, *, create: bool = False) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = self._mode | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
             return os.open(path, flags, 0o644)
         except FileNotFoundError:

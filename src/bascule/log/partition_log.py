@@ -451,7 +451,8 @@ class PartitionLog:
 
     def latest_offset_at(self, timestamp: int) -> int:
         """Offset of the last record at or before `timestamp`. Raises TimestampOutOfRange when all are younger, or there are none."""
-        found = self._view.last_record(self.earliest_offset_at(timestamp + 1))
+        end_offset = self.earliest_offset_at(timestamp + 1)
+        found = self._view.last_record(end_offset)
         if found is None:
             raise TimestampOutOfRange(
                 f"the log {self.directory} has no record at or before {timestamp}",

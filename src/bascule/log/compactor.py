@@ -7,6 +7,7 @@ learned and another one goes on from there. Damaged segments are left alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 
@@ -193,8 +194,9 @@ class _Sieve:
 
     def _mark_hole(self, data: bytes) -> None:
         """Between segments a hole needs no mark; when they become one file it does."""
-        if self.rewrite.size and records.read_header(data).base_offset > self.rewrite.next_offset:
-            self.gap = True
+        with contextlib.suppress(records.BatchError):  # damage: the sieve says so
+            if self.rewrite.size and records.read_header(data).base_offset > self.rewrite.next_offset:
+                self.gap = True
 
     def _sift(self, data: bytes | memoryview) -> tuple[bytearray, keymap.Sifted]:
         out = bytearray()

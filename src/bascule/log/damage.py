@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bascule.errors import CorruptBatch, FormatTooNew
@@ -68,11 +69,15 @@ def _is_intact(segment: Segment, position: int) -> bool:
 def _offset_expected_at(segment: Segment, position: int) -> int:
     """Where the batch at `position` should begin: behind the last good one before it."""
     next_offset, at = segment.index().offset_before(position) or (segment.base_offset, 0)
-    for start, data in segment.chunks(at, position):
+    while at < position:
+        start, data = next(segment.chunks(at, position))
         found = records.scan(data, next_offset, gap=True)
-        next_offset = found.next_offset
-        if found.reason is not None or start + found.end >= position:
-            break
+        next_offset, at = found.next_offset, start + found.end
+        if found.reason is not None and at < position:
+            behind = segment.next_batch(at + 1, position)
+            if behind is None:
+                break
+            at = behind
     return next_offset
 
 
@@ -100,3 +105,26 @@ def _is_good(segment: Segment, position: int) -> bool:
     except records.BatchError:
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Good batches, one behind the other."""
+
+    position: int
+    data: memoryview
+
+
+def walk(segment: Segment, position: int = 0, *, chunk_bytes: int | None = None) -> Iterator[Run | Damage]:
+    """Everything from the batch at `position` to the end of the segment. Every checksum is looked at, no header is believed."""
+    next_offset, gap = segment.base_offset, True
+    while position < segment.size:
+        start, data = next(segment.chunks(position, chunk_bytes=chunk_bytes))
+        found = records.scan(data, next_offset, gap=gap)
+        if found.batches:
+            yield Run(start, memoryview(data)[: found.end])
+        position, next_offset, gap = start + found.end, found.next_offset, gap and not found.batches
+        if found.reason is not None:
+            damage = find_damage(segment, position, found.reason)
+            yield damage
+            position, next_offset, gap = damage.end_position, damage.next_offset, True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from bascule.errors import EpochFenced
 from bascule.kernels import records
-from bascule.log.damage import find_damage
+from bascule.log.damage import Run, walk
 from bascule.log.disk import Disk, read_file, replace_file
 from bascule.log.segment import Segment
 
@@ -96,14 +96,10 @@ def _epochs_of(segments: list[Segment]) -> EpochCache:
     """Epoch starts as the batch headers tell them; damage is stepped over."""
     cache = EpochCache()
     for segment in segments:
-        position = 0
-        while position < segment.size:
-            seen: list[tuple[int, int]] = []
-            start, data = next(segment.chunks(position))
-            found = records.scan(data, 0, gap=True, checksums=False, epochs=seen)
-            for epoch, start_offset in seen:
-                cache.assign(epoch, start_offset)
-            position = start + found.end
-            if found.reason is not None:
-                position = find_damage(segment, position, found.reason).end_position
+        for found in walk(segment):
+            if isinstance(found, Run):
+                seen: list[tuple[int, int]] = []
+                records.scan(found.data, 0, gap=True, checksums=False, epochs=seen)
+                for epoch, start_offset in seen:
+                    cache.assign(epoch, start_offset)
     return cache

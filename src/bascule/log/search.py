@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule import limits
 from bascule.kernels import records
-from bascule.log.damage import find_damage
+from bascule.log.damage import Damage, find_damage, walk
 from bascule.log.segment import Segment
 
 _NOTHING = memoryview(b"")
@@ -16,27 +16,23 @@ def read_forward(segment: Segment, offset: int, end_offset: int, bytes_max: int)
     At least one batch, then as many as fit `bytes_max`. Raises CorruptBatch when `offset` itself lies in damage.
     """
     size = segment.size
-    position = start_position(segment, offset)
+    start = position = start_position(segment, offset)
     want = bytes_max + limits.INDEX_INTERVAL_BYTES
     while position < size:
         data = segment.file.read(min(want, size - position), position)
         found = records.select(data, offset, end_offset, bytes_max)
         if found.start < found.stop:
-            _check_jump(segment, position, data[: found.start], data[found.start :], offset)
-            return memoryview(data)[found.start : found.stop], found.next_offset
-        if found.stop < len(data) and found.reason is None:
-            break  # the next batch begins at or behind end_offset
+            if records.read_header(data, found.start).base_offset <= offset:
+                return memoryview(data)[found.start : found.stop], found.next_offset
+            break
+        if found.reason is None and found.stop < len(data):
+            break  # a batch that begins at or behind end_offset, or says so
         position += found.stop
-        if found.reason in (None, "incomplete"):
-            needed = _bytes_needed(data, found.stop, size - position)
-            if needed is not None:
-                want = max(want, needed)
-                continue
-        damage = find_damage(segment, position, found.reason or "incomplete")
-        if damage.next_offset > offset:
-            raise damage.error()
-        position = damage.end_position  # a header that lies about its offsets hid the batch that is wanted
-    return _NOTHING, offset
+        needed = None if found.reason not in (None, "incomplete") else _bytes_needed(data, found.stop, size - position)
+        if needed is None:
+            break
+        want = max(want, needed)
+    return _read_carefully(segment, start, offset, end_offset, bytes_max)
 
 
 def start_position(segment: Segment, offset: int) -> int:
@@ -63,23 +59,23 @@ def _bytes_needed(data: bytes, at: int, available: int) -> int | None:
     return length if length <= available else None
 
 
-def _check_jump(segment: Segment, position: int, skipped: bytes, data: bytes, offset: int) -> None:
-    """The batch found begins behind the offset that is wanted: fine after compaction, but a damaged header looks the same.
-
-    Headers are hopped over without their checksums, so the batches that were skipped are checked before records are left out.
-    """
-    header = records.read_header(data)
-    if header.base_offset <= offset:
-        return
-    found = records.scan(skipped, segment.base_offset, gap=True)
-    expected = found.next_offset
-    if found.reason is None and (
-        expected == header.base_offset or not found.batches or header.attributes & records.FOLLOWS_GAP
-    ):
-        return
-    damage = find_damage(segment, position + found.end, found.reason or "bad offsets")
-    if damage.next_offset > offset:
-        raise damage.error()
+def _read_carefully(
+    segment: Segment, position: int, offset: int, end_offset: int, bytes_max: int
+) -> tuple[memoryview, int]:
+    """`offset` is not where the headers before it say: it lies in a hole that compaction left, or one of them is damaged."""
+    for found in walk(segment, position, chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
+        if isinstance(found, Damage):
+            if found.next_offset > offset:
+                raise found.error()
+            continue
+        at = records.find_offset(found.data, offset)
+        if at >= 0:
+            position = found.position + at
+            want = max(bytes_max, records.read_header(found.data, at).length)
+            data = segment.file.read(min(want, segment.size - position), position)
+            chosen = records.select(data, offset, end_offset, bytes_max)
+            return memoryview(data)[: chosen.stop], chosen.next_offset
+    return _NOTHING, offset
 
 
 def read_backward(segment: Segment, offset: int, bytes_max: int) -> tuple[memoryview, int]:
@@ -90,63 +86,42 @@ def read_backward(segment: Segment, offset: int, bytes_max: int) -> tuple[memory
     target = _last_batch_from(segment, offset)
     if target is None:
         return _NOTHING, segment.base_offset
-    stop = target + records.read_header(segment.file.read(records.HEADER_BYTES, target)).length
-    start = segment.index().entry_before(target, max(0, bytes_max - (stop - target)))
+    position, length = target
+    stop = position + length
+    start = segment.index().entry_before(position, max(0, bytes_max - length))
     while True:
         data = segment.file.read(stop - start, start)
         found = records.scan(data, segment.base_offset, gap=True)
         if found.reason is None:
             return memoryview(data), records.read_header(data).base_offset
-        damage = find_damage(segment, start + found.end, found.reason)
-        if damage.end_position >= stop:
-            raise damage.error()
-        start = damage.end_position
+        start = find_damage(segment, start + found.end, found.reason).end_position
 
 
-def _last_batch_from(segment: Segment, offset: int) -> int | None:
-    """Position of the last batch with a base offset at or before `offset`."""
-    last: int | None = None
-    for start, data in segment.chunks(start_position(segment, offset)):
+def _last_batch_from(segment: Segment, offset: int) -> tuple[int, int] | None:
+    """Position and length of the last batch with a base offset at or before `offset`."""
+    last: tuple[int, int] | None = None
+    for found in walk(segment, start_position(segment, offset), chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
+        if isinstance(found, Damage):
+            if found.first_offset <= offset < found.next_offset:
+                raise found.error()
+            continue
         at = 0
-        while at < len(data):
-            try:
-                header = records.read_header(data, at)
-            except records.BatchError as error:
-                damage = find_damage(segment, start + at, error.reason)
-                if damage.next_offset > offset:
-                    raise damage.error() from None
-                return _last_batch_behind(segment, damage.end_position, offset)
+        while at < len(found.data):
+            header = records.read_header(found.data, at)
             if header.base_offset > offset:
                 return last
-            last = start + at
+            last = (found.position + at, header.length)
             at += header.length
-    return last
-
-
-def _last_batch_behind(segment: Segment, position: int, offset: int) -> int | None:
-    last: int | None = None
-    while position < segment.size:
-        header = records.read_header(segment.file.read(records.HEADER_BYTES, position))
-        if header.base_offset > offset:
-            break
-        last = position
-        position += header.length
     return last
 
 
 def batch_reaching(segment: Segment, timestamp: int) -> bytes | None:
     """The first readable batch with records whose last one is at or behind `timestamp`."""
     position = start_position(segment, segment.index().offset_for_timestamp(timestamp))
-    while position < segment.size:
-        start, data = next(segment.chunks(position))
-        at = records.find_timestamp(data, timestamp)
+    for found in walk(segment, position, chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
+        if isinstance(found, Damage):
+            continue
+        at = records.find_timestamp(found.data, timestamp)
         if at >= 0:
-            try:
-                return data[at : at + records.check(data, at)]
-            except records.BatchError as error:
-                raise find_damage(segment, start + at, error.reason).error() from None
-        hopped = records.scan(data, 0, gap=True, checksums=False)
-        position = start + hopped.end
-        if hopped.reason is not None:
-            position = find_damage(segment, position, hopped.reason).end_position
+            return bytes(found.data[at : at + records.read_header(found.data, at).length])
     return None

@@ -143,9 +143,8 @@ class Segment:
         """Add the run of batches that begins at `position`; returns where it ends."""
         for start, data in self.chunks(position):
             marks: list[tuple[int, int, int]] = []
-            found = records.scan(
-                data, 0, gap=True, checksums=False, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks
-            )
+            # With checksums: a header that lies would break the order of the entries, and with it every search.
+            found = records.scan(data, 0, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks)
             index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
             position = start + found.end
             if found.reason is not None:
@@ -183,14 +182,17 @@ class Segment:
 
     # ── walking ──────────────────────────────────────────────────────────────────────────────────
 
-    def chunks(self, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    def chunks(
+        self, position: int = 0, stop: int | None = None, *, chunk_bytes: int | None = None
+    ) -> Iterator[tuple[int, bytes]]:
         """The file in pieces of whole batches, as far as headers can tell: (position, bytes).
 
         Where the bytes at `position` are not a batch, the piece is what was read, for the caller to judge and to stop.
         """
         stop = self.size if stop is None else stop
+        chunk_bytes = chunk_bytes or limits.SCAN_CHUNK_BYTES
         while position < stop:
-            data = self.file.read(min(limits.SCAN_CHUNK_BYTES, stop - position), position)
+            data = self.file.read(min(chunk_bytes, stop - position), position)
             if not data:
                 return
             used = records.scan(data, 0, gap=True, checksums=False).end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from bascule.errors import CorruptBatch
 from bascule.kernels import records
 from bascule.kernels.records import Record
 from bascule.log.files import FileGone
@@ -55,22 +56,32 @@ class LogView:
         return None
 
     def first_record(self, offset: int, end_offset: int) -> Record | None:
-        """The first record stored at or behind `offset`."""
-        while (found := self.read(offset, end_offset, 1)) is not None:
-            stored = found.records()
+        """The first record at or behind `offset` that can be read: damage is stepped over."""
+        while True:
+            try:
+                found = self.read(offset, end_offset, 1)
+                if found is None:
+                    return None
+                stored, offset = found.records(), found.next_offset
+            except CorruptBatch as error:
+                if error.next_offset is None:
+                    return None
+                stored, offset = [], error.next_offset
             if stored:
                 return stored[0]
-            offset = found.next_offset
-        return None
 
     def last_record(self, end_offset: int) -> Record | None:
-        """The last record stored below `end_offset`."""
-        while (found := self.read_back(end_offset, 1)) is not None:
-            stored = found.records()
+        """The last record below `end_offset` that can be read: damage is stepped over."""
+        while True:
+            try:
+                found = self.read_back(end_offset, 1)
+                if found is None:
+                    return None
+                stored, end_offset = found.records(), found.first_offset
+            except CorruptBatch as error:
+                stored, end_offset = [], min(error.first_offset, end_offset - 1)
             if stored:
                 return stored[-1]
-            end_offset = found.first_offset
-        return None
 
     def offset_reaching(self, timestamp: int) -> int | None:
         """Offset of the first record at or behind `timestamp`."""

@@ -82,3 +82,6 @@ HOST_NAME_CHARACTERS_MAX: Final = 253
 
 STREAM_NAME_BYTES_MAX: Final = 200
 """A stream's name is a folder's name, and the usual file system takes 255 bytes."""
+
+STREAM_PARTITIONS_MAX: Final = 10_000
+"""Partitions of one stream; what one broker is built to hold when it is alone."""

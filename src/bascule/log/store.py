@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bascule import limits
+from bascule.core.metadata.names import stream_name_fault
 from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
 from bascule.log.cleaner import CleaningReport, clean
 from bascule.log.disk import Disk, PosixDisk
@@ -140,13 +141,9 @@ def _lock_directory(directory: Path) -> int:
 
 
 def _check_name(stream: str, partition: int) -> None:
-    # The name becomes a folder: dots are fine, ways out of the directory are not.
-    bad = not stream or stream in (".", "..") or any(char in "/\\*>\0" or char.isspace() for char in stream)
-    if bad or len(stream.encode()) > limits.STREAM_NAME_BYTES_MAX:
-        raise CallerError(
-            f"stream name {stream!r} cannot be used",
-            hint=f"up to {limits.STREAM_NAME_BYTES_MAX} bytes without spaces, `/`, `\\`, `*` and `>`",
-        )
+    fault = stream_name_fault(stream) if stream else "it is empty"
+    if fault is not None:
+        raise CallerError(f"stream name {stream!r} cannot be used: {fault}", hint="choose a name such as `events.eu`")
     if partition < 0:
         raise CallerError(f"partition {partition} is negative", hint="partitions begin at 0")
 

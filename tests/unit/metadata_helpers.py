@@ -1,0 +1,48 @@
+"""A metadata state to try things on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bascule.core.metadata.ops import Broker, CreateStream, Op
+from bascule.core.metadata.refusal import Refusal
+from bascule.core.metadata.state import Change, Metadata
+from bascule.core.metadata.streams import Partition
+
+BROKERS = tuple(Broker(name) for name in ("a", "b", "c"))
+IDS = ("a", "b", "c")
+
+
+class Cluster:
+    """A state whose log index moves by itself."""
+
+    def __init__(self) -> None:
+        self.state = Metadata()
+        self.index = 0
+
+    def apply(self, op: Op) -> tuple[Change, ...] | Refusal:
+        self.index += 1
+        return self.state.apply(self.index, op)
+
+    def must(self, op: Op) -> tuple[Change, ...]:
+        outcome = self.apply(op)
+        assert not isinstance(outcome, Refusal), outcome
+        return outcome
+
+    def refusal(self, op: Op) -> Refusal:
+        outcome = self.apply(op)
+        assert isinstance(outcome, Refusal), outcome
+        return outcome
+
+    def partition(self, stream: str, number: int = 0) -> Partition:
+        found = self.state.streams[stream].partition(number)
+        assert found is not None
+        return found
+
+    def create(self, name: str, partitions: int = 1, factor: int = 1, **more: Any) -> None:
+        self.must(creation(name, partitions, factor, **more))
+
+
+def creation(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> CreateStream:
+    given = {"subject": "foo", "brokers": BROKERS, "created_ns": 1, **more}
+    return CreateStream(name=name, partitions=partitions, replication_factor=factor, **given)

@@ -99,6 +99,12 @@ class RejectedBatch(CallerError):
     code = "REJECTED_BATCH"
 
 
+class RejectedEnvelope(CallerError):
+    """Bytes that are no envelope, or one of another type: foreign, damaged, or of another version."""
+
+    code = "REJECTED_ENVELOPE"
+
+
 # ── the state does not fit ───────────────────────────────────────────────────────────────────────
 
 
@@ -221,6 +227,7 @@ GRPC_STATUS: dict[str, str] = {
     "RECORD_TOO_LARGE": "INVALID_ARGUMENT",
     "INVALID_RECORD": "INVALID_ARGUMENT",
     "REJECTED_BATCH": "DATA_LOSS",
+    "REJECTED_ENVELOPE": "INVALID_ARGUMENT",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",

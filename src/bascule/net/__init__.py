@@ -1,0 +1,1 @@
+"""Talking: bytes and sockets. Knows nothing of streams."""

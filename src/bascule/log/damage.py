@@ -124,7 +124,7 @@ def walk(segment: Segment, position: int = 0, *, chunk_bytes: int | None = None)
         if found.batches:
             yield Run(start, memoryview(data)[: found.end])
         position, next_offset, gap = start + found.end, found.next_offset, gap and not found.batches
-        if found.reason is not None:
+        if found.reason is not None and position < segment.size:  # else it was cut meanwhile
             damage = find_damage(segment, position, found.reason)
             yield damage
             position, next_offset, gap = damage.end_position, damage.next_offset, True

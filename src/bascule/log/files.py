@@ -90,11 +90,13 @@ class PooledFile:
         self.retired = False
 
     def read(self, size: int, position: int) -> bytes:
+        """Exactly `size` bytes. What a file has lost at its end reads as zeros, which no batch begins with: damage like any other."""
         handle = self.pool.acquire(self)
         try:
-            return self.pool.disk.read(handle, size, position)
+            data = self.pool.disk.read(handle, size, position)
         finally:
             self.pool.release(self)
+        return data if len(data) == size else data.ljust(size, b"\0")
 
     def write(self, data: bytes | memoryview, position: int) -> None:
         """Write all of it, or cut the file back to where the write began.

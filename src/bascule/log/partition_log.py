@@ -166,22 +166,26 @@ class PartitionLog:
 
     def _leave(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
         self.interrupt_cleaning.set()
-        with self.maintenance, self._opening:
-            if self._gone is not None and (self._gone is gone or gone is LogClosed):
-                return
-            try:
-                if self._loaded:
-                    with self.durability.lock, self.lock:
-                        finish()
-                else:
+        try:
+            with self.maintenance, self._opening:
+                if self._gone is None or (gone is LogDeleted and self._gone is LogClosed):
+                    self._finish(gone, finish)
+        finally:
+            # Outside of the locks: the sync thread may just now be waiting for one of them. Also when the last sync failed.
+            self._syncer.forget(self)
+            if self._owns_syncer:
+                self._syncer.close()
+            self._wake_all()
+
+    def _finish(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
+        try:
+            if self._loaded:
+                with self.durability.lock, self.lock:
                     finish()
-            finally:
-                self._gone = gone
-        # Outside of the locks: the sync thread may just now be waiting for one of them.
-        self._syncer.forget(self)
-        if self._owns_syncer:
-            self._syncer.close()
-        self._wake_all()
+            else:
+                finish()
+        finally:
+            self._gone = gone
 
     def _close_files(self) -> None:
         if not self._loaded:
@@ -377,8 +381,10 @@ class PartitionLog:
         self._use()
         with self.lock:
             self._must_take_appends()
-            if not self.segments.active.is_empty:
-                self._roll(self._end_offset)
+            if self.segments.active.is_empty:
+                return
+            self._roll(self._end_offset)
+        self._end_waiters.wake_all()
 
     def _roll(self, base_offset: int) -> None:
         old = self.segments.active
@@ -468,7 +474,7 @@ class PartitionLog:
         with self.lock:
             self._must_exist()
             self._high_watermark = max(self._high_watermark, min(offset, self._end_offset - 1))
-        self._commit_waiters.wake(self.readable_end_offset(committed=True))
+        self._wake_committed()
         return self._high_watermark
 
     def call_when_readable(
@@ -502,6 +508,12 @@ class PartitionLog:
             self._readonly = readonly
         self._wake_all()
 
+    def _wake_committed(self) -> None:
+        if self._readonly:
+            self._commit_waiters.wake_all()  # who waits behind the end of a readonly log may be done now
+        else:
+            self._commit_waiters.wake(self.readable_end_offset(committed=True))
+
     def _wake_all(self) -> None:
         for waiters in (self._commit_waiters, self._end_waiters, self._sync_waiters):
             waiters.wake_all()
@@ -533,7 +545,7 @@ class PartitionLog:
             self._wake_all()
             raise
         self._sync_waiters.wake(mark.end_offset)
-        self._commit_waiters.wake(self.readable_end_offset(committed=True))
+        self._wake_committed()
 
     def _begin_sync(self) -> SyncedMark:
         self._must_take_appends()

@@ -40,17 +40,18 @@ class LogReader:
         """What can be read now; None when the end is reached and more may come."""
         if self._cancelled:
             raise ReaderCancelled("the reader was cancelled")
+        was_at_end = self._at_readonly_end()  # asked first: what is committed in the meantime is still to be read
         found = self._log.read(self.next_offset, bytes_max=self._bytes_max, committed=self._committed)
         if found is not None:
             self.next_offset = found.next_offset
             return found
-        if self._at_readonly_end():
+        if was_at_end:
             raise EndOfReadonlyLog(f"the log {self._log.directory} is readonly and ends at {self.next_offset}")
         return None
 
     def _at_readonly_end(self) -> bool:
         log = self._log
-        return self._committed and log.readonly and log.high_watermark == log.newest_offset
+        return self._committed and log.readonly and log.readable_end_offset(committed=True) == log.log_end_offset
 
     def read(self, timeout: float | None = None) -> BatchSlice | None:
         """Wait in this thread for something to read; None after `timeout` seconds without."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from bascule.errors import StorageError
 from bascule.kernels import records
 from bascule.kernels.builder import BatchBuilder
@@ -25,7 +27,7 @@ NOW: Final = 1_700_000_000_000_000_000
 
 SECOND: Final = 1_000_000_000
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 15.0
 """Seconds after which something that must happen is taken for hanging. Never waited for in a test that passes."""
 
 ONE_RECORD_PER_SEGMENT: Final = 1
@@ -289,3 +291,18 @@ def outcome_of(thread: threading.Thread, outcome: list[object]) -> object:
     thread.join(PATIENCE)
     assert not thread.is_alive(), "still waiting"
     return outcome[0]
+
+
+def waiting_event(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as a reader of the log has gone to wait."""
+    event = threading.Event()
+    register = log.call_when_readable
+
+    def call_when_readable(*given: Any, **named: Any) -> bool:
+        waits = register(*given, **named)
+        if waits:
+            event.set()
+        return waits
+
+    monkeypatch.setattr(log, "call_when_readable", call_when_readable)
+    return event

@@ -1,0 +1,1 @@
+"""Wiring: what makes a broker out of cores, logs and sockets."""

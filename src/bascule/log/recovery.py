@@ -7,6 +7,7 @@ to be unsynced: everything is verified, and only a tail with nothing good behind
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +16,7 @@ from itertools import pairwise
 from bascule import limits
 from bascule.core.log.epochs import EpochCache
 from bascule.core.log.sparse_index import SparseIndex
-from bascule.errors import NotALog
+from bascule.errors import NotALog, StorageError
 from bascule.kernels import records
 from bascule.log import checkpoint as checkpoints
 from bascule.log import index_file
@@ -161,8 +162,9 @@ def _segment_bases(disk: Disk, directory: str, checkpoint: Checkpoint | None) ->
     # Retention had decided about these; a crash or a failed unlink left the files behind.
     while len(bases) > 1 and bases[1] <= checkpoint.log_start_offset:
         gone = bases.pop(0)
-        disk.remove(segment_path(directory, gone))
-        disk.remove(segment_path(directory, gone, INDEX_SUFFIX))
+        with contextlib.suppress(StorageError):  # nobody reads them; the next open tries again
+            disk.remove(segment_path(directory, gone))
+            disk.remove(segment_path(directory, gone, INDEX_SUFFIX))
     return bases
 
 
@@ -201,28 +203,57 @@ class _Loader:
         for number, base_offset in enumerate(bases):
             next_base = bases[number + 1] if number + 1 < len(bases) else None
             segments.append(self._load_one(base_offset, next_base))
+            self._check_continuity(segments[-1], next_base)
             if self.report.cut_reason is not None:
                 self._drop(bases[number + 1 :])
                 break
         return segments
 
+    def _check_continuity(self, segment: Segment, next_base: int | None) -> None:
+        """Segments that were never synced continue each other, or the first of them lost its end with the power."""
+        known = self.checkpoint
+        if known is None or next_base is None or next_base <= known.active_base or self.report.cut_reason is not None:
+            return
+        if next_base != segment.next_offset:
+            self.report.cut_from_offset = segment.next_offset
+            self.report.cut_reason = "bad offsets"
+
     def _load_one(self, base_offset: int, next_base: int | None) -> Segment:
         size = self.pool.disk.file_size(segment_path(self.directory, base_offset))
         known = self.checkpoint
+        totals = None
+        if next_base is not None:
+            totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
+            if totals is not None and not 0 < totals.end_offset <= next_base:
+                totals = None
         if known is not None and base_offset == known.active_base and size >= known.active_position:
             segment = self._load_behind_checkpoint(known, size)
         elif known is not None and base_offset <= known.active_base:
-            totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
-            if next_base is not None and totals is not None and totals.bytes == size:
+            if totals is not None and 0 < totals.bytes <= size:
                 return Segment(self.pool, self.directory, totals)
             end_offset = known.recovery_point if next_base is None else next_base
             segment = self._verify_all(base_offset, size, _Trust.SYNCED, end_offset)
         else:
             trust = _Trust.UNSYNCED if known is not None else _Trust.UNKNOWN
             segment = self._verify_all(base_offset, size, trust, next_base)
+        if totals is not None:
+            self._compare(segment, totals)
         if next_base is not None:
             segment.seal()
         return segment
+
+    def _compare(self, segment: Segment, totals: SegmentTotals) -> None:
+        """The index of a sealed segment knows how long it was, and how far the hole behind it reaches."""
+        if segment.next_offset >= totals.end_offset or self.report.cut_reason is not None:
+            return
+        if segment.size < totals.bytes:
+            if self.checkpoint is None or segment.base_offset > self.checkpoint.active_base:
+                return  # never synced: it may have lost its end
+            missing = totals.bytes - segment.size
+            self.report.damage.append(
+                Damage(segment.path, segment.size, missing, segment.next_offset, totals.end_offset, "cut short")
+            )
+        segment.next_offset = totals.end_offset
 
     def _index_path(self, base_offset: int) -> str:
         return segment_path(self.directory, base_offset, INDEX_SUFFIX)

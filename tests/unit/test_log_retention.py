@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_with_several_limits_the_strictest_decides(limits: RetentionLimits, dele
 # ── on a log ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def ten_segments(logs: Logs, *, disk: WatchedDisk | None = None, **limits: int) -> PartitionLog:
+def ten_segments(logs: Logs, *, disk: WatchedDisk | None = None, **limits: Any) -> PartitionLog:
     """Ten records a second apart, each in a segment of its own; one takes 63 bytes."""
     log = logs.open(disk=disk, segment_bytes_max=ONE_RECORD_PER_SEGMENT, **limits)
     for number in range(10):
@@ -114,7 +115,7 @@ def ten_segments(logs: Logs, *, disk: WatchedDisk | None = None, **limits: int) 
         ({}, 0),
     ],
 )
-def test_the_first_readable_offset_is_the_first_one_kept(logs: Logs, limits: dict[str, int], first: int) -> None:
+def test_the_first_readable_offset_is_the_first_one_kept(logs: Logs, limits: dict[str, Any], first: int) -> None:
     log = ten_segments(logs, **limits)
     commit_all(log)
     report = apply_retention(log, NOW + 10 * SECOND)
@@ -127,7 +128,7 @@ def test_the_first_readable_offset_is_the_first_one_kept(logs: Logs, limits: dic
 
 
 def test_a_log_without_records_and_one_with_a_single_segment_stay_as_they_are(logs: Logs) -> None:
-    limits = {"retention_records_max": 1, "retention_bytes_max": 1, "retention_age_max_ns": 1}
+    limits: dict[str, Any] = {"retention_records_max": 1, "retention_bytes_max": 1, "retention_age_max_ns": 1}
     assert apply_retention(logs.open("empty", **limits), NOW * 2).deleted == []
     log = logs.open("one", **limits)
     put_values(log, 10)

@@ -412,8 +412,11 @@ def select(data: Buffer, offset: int, end_offset: int, bytes_max: int, start: in
                 break
             if first is not None and at + header.length - first > bytes_max:
                 break
-            # Whether batches continue each other and their records parse was settled when they were appended or recovered.
+            # Whether their records parse was settled when they were appended or recovered.
             verify_alone(content, at, len(content))
+            jumps = header.base_offset > next_offset and not header.attributes & FOLLOWS_GAP
+            if first is not None and (header.base_offset < next_offset or jumps):
+                raise BatchError("bad offsets", at)
         except BatchError as error:
             reason = error.reason
             break

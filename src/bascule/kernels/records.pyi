@@ -161,7 +161,7 @@ def find_timestamp(data: Buffer, timestamp: int, start: int = 0) -> int:
 def select(data: Buffer, offset: int, end_offset: int, bytes_max: int, start: int = 0) -> Selection:
     """The checked batches from the one that holds `offset` on, below `end_offset`; at least one, then up to `bytes_max` bytes.
 
-    Stops in front of a batch that begins at or behind `end_offset`, that is incomplete, or that fails its check.
+    Stops in front of a batch that begins at or behind `end_offset`, is incomplete, fails its check or does not continue the one before.
     """
 
 def resync(data: Buffer, start: int, offset: int) -> int:

@@ -314,6 +314,10 @@ def select(data, int64_t offset, int64_t end_offset, int64_t bytes_max, Py_ssize
             if first != NULL and (at - first) + <int64_t> view.length > bytes_max:
                 break
             fault = view_batch(at, end, &view, True)
+            if fault == GOOD and first != NULL and view.base_offset != next_offset:
+                # intact but not in its place: an older copy, or a batch behind one that is lost
+                if view.base_offset < next_offset or not view.attributes & ATTR_FOLLOWS_GAP:
+                    fault = BAD_OFFSETS
             if fault:
                 break
             if first == NULL:

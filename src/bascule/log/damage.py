@@ -52,7 +52,7 @@ def find_damage(segment: Segment, position: int, reason: str) -> Damage:
             hint="use the version of Bascule that wrote it, or a later one",
         )
     first_offset = _offset_expected_at(segment, position)
-    stop, next_offset = _next_good(segment, position + 1)
+    stop, next_offset = _next_good(segment, position + 1, first_offset)
     return Damage(segment.path, position, stop - position, first_offset, max(first_offset, next_offset), reason)
 
 
@@ -74,37 +74,37 @@ def _offset_expected_at(segment: Segment, position: int) -> int:
         found = records.scan(data, next_offset, gap=True)
         next_offset, at = found.next_offset, start + found.end
         if found.reason is not None and at < position:
-            behind = segment.next_batch(at + 1, position)
+            behind = segment.next_batch(at + 1, position, next_offset)
             if behind is None:
                 break
             at = behind
     return next_offset
 
 
-def _next_good(segment: Segment, position: int) -> tuple[int, int]:
-    """(position, base offset) of the first good batch at or behind `position`; the segment's end when there is none.
+def _next_good(segment: Segment, position: int, offset: int) -> tuple[int, int]:
+    """(position, base offset) of the next good batch that begins at or behind `offset`; the segment's end when there is none.
 
     Goes from one index entry to the next, so that damage in a large segment does not read all of it.
     """
     while position < segment.size:
         behind = segment.index().entry_behind(position)
         stop = segment.size if behind is None else behind
-        found = segment.next_batch(position, stop)
+        found = segment.next_batch(position, stop, offset)
         if found is None and behind is not None:
-            found = behind if _is_good(segment, behind) else None
+            found = behind if _is_good(segment, behind, offset) else None
         if found is not None:
             return found, records.read_header(segment.file.read(records.HEADER_BYTES, found)).base_offset
         position = stop + 1
     return segment.size, segment.next_offset
 
 
-def _is_good(segment: Segment, position: int) -> bool:
+def _is_good(segment: Segment, position: int, offset: int) -> bool:
     try:
-        length = records.read_header(segment.file.read(records.HEADER_BYTES, position)).length
-        records.check(segment.file.read(min(length, segment.size - position), position))
+        header = records.read_header(segment.file.read(records.HEADER_BYTES, position))
+        records.check(segment.file.read(min(header.length, segment.size - position), position))
     except records.BatchError:
         return False
-    return True
+    return header.base_offset >= offset
 
 
 @dataclass(frozen=True, slots=True)

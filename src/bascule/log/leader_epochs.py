@@ -5,11 +5,13 @@ from __future__ import annotations
 from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from bascule.errors import EpochFenced
 from bascule.kernels import records
+from bascule.kernels.records import crc32c
 from bascule.log.damage import Run, walk
 from bascule.log.disk import Disk, read_file, replace_file
 from bascule.log.segment import Segment
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
+_CHECKSUM_BYTES = 9
 
 
 class LeaderEpochs:
@@ -59,7 +61,7 @@ class LeaderEpochs:
             self._save()
 
     def _save(self) -> None:
-        replace_file(self._disk, self._path, format_epochs(self._cache).encode(), durable=True)
+        replace_file(self._disk, self._path, _encode(self._cache), durable=True)
 
 
 def load_epochs(
@@ -80,14 +82,27 @@ def load_epochs(
     cache.clear_latest(segments[-1].next_offset + 1)
     cache.clear_earliest(segments[0].base_offset)
     if cache.entries and (is_lost or cache.entries != before):
-        replace_file(disk, f"{directory}/{EPOCHS_FILE}", format_epochs(cache).encode(), durable=True)
+        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
     return cache, is_lost and bool(cache.entries)
 
 
 def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
     data = read_file(disk, f"{directory}/{EPOCHS_FILE}")
+    return None if data is None else _decode(data)
+
+
+def _encode(cache: EpochCache) -> bytes:
+    """The entries, and the checksum of all lines as the last one: a digit that changed still looks like a number."""
+    text = format_epochs(cache).encode()
+    return b"%s%08x\n" % (text, crc32c(text))
+
+
+def _decode(data: bytes) -> EpochCache | None:
+    text, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if checksum != b"%08x\n" % crc32c(text):
+        return None
     try:
-        return None if data is None else parse_epochs(data.decode("ascii"))
+        return parse_epochs(text.decode("ascii"))
     except ValueError:
         return None
 

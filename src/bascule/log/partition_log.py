@@ -395,6 +395,7 @@ class PartitionLog:
             # a follower that begins in the middle: an empty segment holds nothing anybody could miss
             self.segments.replace_active(segment).remove()
             return
+        old.next_offset = base_offset  # a hole belongs to the segment before it: its index says how far it reaches
         old.seal()
         self.durability.note_sealed(old)
         self.segments.roll(segment)

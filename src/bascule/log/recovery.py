@@ -247,7 +247,7 @@ class _Loader:
         if segment.next_offset >= totals.end_offset or self.report.cut_reason is not None:
             return
         if segment.size < totals.bytes:
-            if self.checkpoint is None or segment.base_offset > self.checkpoint.active_base:
+            if self.checkpoint is None or segment.next_offset >= self.checkpoint.recovery_point:
                 return  # never synced: it may have lost its end
             missing = totals.bytes - segment.size
             self.report.damage.append(

@@ -128,28 +128,30 @@ class Segment:
     def rebuild_index(self) -> SparseIndex:
         """Make the index again from the batch headers. Damage is stepped over: what lies behind it must be found too."""
         index = SparseIndex()
-        position = 0
+        position, next_offset = 0, self.base_offset
         while position < self.size:
-            position = self._index_from(position, index)
+            position, next_offset = self._index_from(position, next_offset, index)
             if position < self.size:
-                found = self.next_batch(position + 1, self.size)
+                found = self.next_batch(position + 1, self.size, next_offset)
                 position = self.size if found is None else found
         self._index = index
         index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
         self._index_flushed = len(index)
         return index
 
-    def _index_from(self, position: int, index: SparseIndex) -> int:
-        """Add the run of batches that begins at `position`; returns where it ends."""
+    def _index_from(self, position: int, next_offset: int, index: SparseIndex) -> tuple[int, int]:
+        """Add the run of batches that begins at `position`; returns where it ends, and with which offset."""
         for start, data in self.chunks(position):
             marks: list[tuple[int, int, int]] = []
             # With checksums: a header that lies would break the order of the entries, and with it every search.
-            found = records.scan(data, 0, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks)
+            found = records.scan(
+                data, next_offset, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks
+            )
             index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
-            position = start + found.end
+            position, next_offset = start + found.end, found.next_offset
             if found.reason is not None:
                 break
-        return position
+        return position, next_offset
 
     def start_index(self, index: SparseIndex) -> None:
         """Write the file of an active segment: totals not final, the entries known so far."""
@@ -212,10 +214,10 @@ class Segment:
             return data
         return self.file.read(length, position)
 
-    def next_batch(self, position: int, stop: int) -> int | None:
-        """Position of the first wholly good batch at or behind `position` that ends at or before `stop`."""
+    def next_batch(self, position: int, stop: int, offset: int) -> int | None:
+        """Position of the first good batch from `position` to `stop` whose base offset is at or behind `offset`."""
         data = self.file.read(stop - position, position)
-        found = records.resync(data, 0, self.base_offset)
+        found = records.resync(data, 0, offset)
         return None if found < 0 else position + found
 
     # ── the end of it ────────────────────────────────────────────────────────────────────────────

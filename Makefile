@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint con
 
 KERNELS := $(wildcard src/bascule/kernels/*.pyx src/bascule/kernels/*.pxd src/bascule/kernels/*.h)
 
-.PHONY: help run test check bench soak docs build clean
+.PHONY: help run test check bench soak docs proto build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=6
 
 docs: build ## write docs/reference/ from the code
 	$(PY) -m tools.reference
+
+proto: build ## write src/bascule/proto/ from proto/*.proto
+	$(PY) -m grpc_tools.protoc -I proto --python_out=src/bascule/proto --pyi_out=src/bascule/proto proto/*.proto
 
 build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when nothing changed
 

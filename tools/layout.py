@@ -5,6 +5,7 @@
     log       keeps                                                     → core, kernels, errors, limits
     net       talks: bytes and sockets, not streams                     → kernels, errors, limits
     config    is what can be set                                        → errors, limits
+    proto     is generated                                              → nothing of ours
     broker    wires                                                     → everything
     client, spark, pipeline, console, cli                               → everything but broker
 
@@ -36,6 +37,7 @@ EVERYTHING: Final = frozenset(
         "kernels",
         "log",
         "net",
+        "proto",
         "broker",
         "client",
         "spark",
@@ -55,6 +57,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "kernels": frozenset(),
     "log": frozenset({"core", "kernels", "errors", "limits"}),
     "net": frozenset({"kernels", "errors", "limits"}),
+    "proto": frozenset(),
     "broker": EVERYTHING,
     "client": ALL_BUT_BROKER,
     "spark": ALL_BUT_BROKER,

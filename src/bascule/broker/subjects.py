@@ -1,0 +1,38 @@
+"""The subjects that brokers of one cluster talk on. All begin with the namespace, so clusters can share a NATS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSubjects:
+    namespace: str
+
+    def raft(self, server_id: str) -> str:
+        """Raft messages for one server."""
+        return f"{self.namespace}.raft.metadata.{server_id}.message"
+
+    @property
+    def join(self) -> str:
+        """Every server listens, only the leader answers."""
+        return f"{self.namespace}.raft.metadata.join"
+
+    @property
+    def bootstrap(self) -> str:
+        """Servers that were started as seed tell each other so."""
+        return f"{self.namespace}.raft.metadata.bootstrap"
+
+    @property
+    def propagate(self) -> str:
+        """Requests for the controller, which alone listens."""
+        return f"{self.namespace}.raft.metadata.propagate"
+
+    @property
+    def info(self) -> str:
+        """Every server answers with its address."""
+        return f"{self.namespace}.raft.metadata.info"
+
+    def status(self, server_id: str) -> str:
+        """How a partition is doing on one server."""
+        return f"{self.namespace}.raft.metadata.status.{server_id}"

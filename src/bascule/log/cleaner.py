@@ -54,8 +54,10 @@ def _drop(log: PartitionLog, count: int) -> list[int]:
         for segment in dropped:
             segment.retire()
         log.doomed.extend(dropped)
+    # Before the epochs are told: a segment that came back would hold records of epochs that nobody knows.
+    log.write_checkpoint(durable=True)
+    with log.lock:
         log.epochs.clear_earliest(log.segments.oldest.base_offset)
-    log.write_checkpoint()
     return [segment.base_offset for segment in dropped]
 
 

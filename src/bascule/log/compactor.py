@@ -51,6 +51,7 @@ def compact(log: PartitionLog, now_ns: int | None = None, *, force: bool = False
         if len(facts) < 2 or not (force or is_due(facts, log.cleaned_to, log.tombstones_due_ns, now_ns)):
             return None
         report = CompactionReport(segments_before=len(facts))
+        log.compacted = True  # in the checkpoint before there is a hole, or a crash would make it look like a loss
         log.settle()
         try:
             _run_until_clean(log, now_ns, report)

@@ -85,3 +85,41 @@ STREAM_NAME_BYTES_MAX: Final = 200
 
 STREAM_PARTITIONS_MAX: Final = 10_000
 """Partitions of one stream; what one broker is built to hold when it is alone."""
+
+# ── raft ─────────────────────────────────────────────────────────────────────────────────────────
+
+RAFT_PROPOSAL_BYTES_MAX: Final = 256 * KIB
+"""One proposal. With one in an append and all names around it, a message stays below nats-server's `max_payload` default of 1 MiB."""
+
+RAFT_APPEND_BYTES_MAX: Final = 256 * KIB
+"""Entries of one append; a follower that is behind gets several of them, one after the other."""
+
+RAFT_APPENDS_INFLIGHT_MAX: Final = 32
+"""Unanswered appends to one follower: 8 MiB at most wait for a server that has stopped reading."""
+
+RAFT_SNAPSHOT_CHUNK_BYTES: Final = 256 * KIB
+"""A snapshot travels in pieces of this size, one at a time."""
+
+RAFT_SNAPSHOT_BYTES_MAX: Final = 256 * MIB
+"""A snapshot is held in memory while it is sent or received; metadata of 10,000 partitions takes a few MiB."""
+
+RAFT_UNCOMMITTED_BYTES_MAX: Final = 16 * MIB
+"""What a leader takes without being able to commit it; a leader cut off from its followers must not grow without bound."""
+
+RAFT_READS_PENDING_MAX: Final = 4096
+"""Reads that wait for a quorum's word; more are refused at once instead of late."""
+
+RAFT_SESSIONS_MAX: Final = 1024
+"""Sessions whose requests are remembered, the longest unused one goes first. A server opens one each time it starts."""
+
+RAFT_SESSION_WINDOW: Final = 128
+"""Sequence numbers of one session that may be outstanding, and whose results are kept for a retry."""
+
+RAFT_SESSION_RESULT_BYTES_MAX: Final = 4 * KIB
+"""A result that is kept for a retry: a code and a sentence."""
+
+RAFT_MEMBERS_MAX: Final = 1024
+"""Voters and learners; a membership is one entry and goes around with every chunk of a snapshot."""
+
+RAFT_SEGMENT_BYTES: Final = 16 * MIB
+"""The durable log is cut into files of about this size, which are dropped whole once a snapshot covers them."""

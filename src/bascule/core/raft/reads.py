@@ -1,0 +1,50 @@
+"""Linearizable reads by ReadIndex (thesis §6.4): no entry is written, but the leader asks a quorum whether it still leads.
+
+A read gets the commit index of its moment and the number of a heartbeat round that begins after it. When a quorum has answered
+that round, no newer leader can have acknowledged anything before the read was asked for: the state at that index will do. A leader
+that has not committed an entry of its own term does not know the commit index; the read then waits for that first entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRead:
+    request: int
+    origin: str
+    """The member that asked."""
+
+    round: int
+    index: int
+
+
+class ReadQueue:
+    __slots__ = ("_pending", "round")
+
+    def __init__(self) -> None:
+        self.round = 0
+        self._pending: deque[PendingRead] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, request: int, origin: str, index: int) -> None:
+        self.round += 1
+        self._pending.append(PendingRead(request, origin, self.round, index))
+
+    def confirmed(self, is_confirmed: Callable[[int], bool], commit_index: int) -> Iterator[PendingRead]:
+        """Take out the reads whose round a quorum has answered and whose index is committed. Both only grow along the queue."""
+        while self._pending:
+            first = self._pending[0]
+            if first.index > commit_index or not is_confirmed(first.round):
+                return
+            yield self._pending.popleft()
+
+    def drain(self) -> list[PendingRead]:
+        pending = list(self._pending)
+        self._pending.clear()
+        return pending

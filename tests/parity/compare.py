@@ -162,8 +162,9 @@ def agree_on_compaction(rng: random.Random, data: bytes, given: object = None) -
     ours, theirs = maps(rng.choice((96, 200, 1000, 100_000)))
     end_offset = rng.choice((rng.choice(offsets), OFFSET_MAX))
     start = rng.choice((0, 0, rng.choice(positions), rng.randint(0, len(data))))
-    question = f"learn(end_offset={end_offset}, start={start}) of bytes.fromhex('{data.hex()}')"
-    agree(lambda: ours.learn(handed, end_offset, start), lambda: theirs.learn(data, end_offset, start), question)
+    limits = (end_offset, start, rng.choice((0, 0, rng.choice(offsets))))
+    question = f"learn(end_offset, start, first_offset = {limits}) of bytes.fromhex('{data.hex()}')"
+    agree(lambda: ours.learn(handed, *limits), lambda: theirs.learn(data, *limits), question)
     assert ours.count == theirs.count <= ours.capacity
     for key in KEYS:
         assert ours.get(key) == theirs.get(key), question

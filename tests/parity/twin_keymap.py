@@ -63,7 +63,7 @@ class KeyMap:
     def get(self, key: Buffer) -> int:
         return self._offsets.get(siphash128(self._secret, plain_bytes(key)), -1)
 
-    def learn(self, data: Buffer, end_offset: int, start: int = 0) -> Learned:
+    def learn(self, data: Buffer, end_offset: int, start: int = 0, first_offset: int = 0) -> Learned:
         content = plain_bytes(data)
         at = inside(content, start)
         next_offset = -1
@@ -76,7 +76,7 @@ class KeyMap:
                 break
             for one in stored:
                 record = one.record
-                if record.key is None or record.offset >= end_offset:
+                if record.key is None or not first_offset <= record.offset < end_offset:
                     continue
                 if not self.put(record.key, record.offset):
                     return Learned(at, record.offset, full=True, reason=None)

@@ -26,8 +26,8 @@ class KeyMap:
         """Remember the higher of the known and the given offset; False when the map is full and the key new."""
     def get(self, key: Buffer) -> int:
         """The remembered offset, −1 for an unknown key."""
-    def learn(self, data: Buffer, end_offset: int, start: int = 0) -> Learned:
-        """Put every keyed record below `end_offset` of the whole batches in `data`; stops in front of a sealed or incomplete batch."""
+    def learn(self, data: Buffer, end_offset: int, start: int = 0, first_offset: int = 0) -> Learned:
+        """Put every keyed record of [first_offset, end_offset) in the whole batches of `data`; stops in front of a sealed or incomplete one."""
 
 @final
 class Learned:

@@ -190,7 +190,7 @@ cdef class KeyMap:
         cdef Bytes source = Bytes(key)
         return self.newest(source.data, <uint32_t> source.size)
 
-    def learn(self, data, int64_t end_offset, Py_ssize_t start=0):
+    def learn(self, data, int64_t end_offset, Py_ssize_t start=0, int64_t first_offset=0):
         cdef Bytes source = Bytes(data)
         cdef const uint8_t* at = source.data + start
         cdef const uint8_t* end = source.data + source.size
@@ -207,7 +207,7 @@ cdef class KeyMap:
                 fault = view_clear(at, end, &batch)
                 if fault or batch.base_offset >= end_offset:
                     break
-                next_offset = self.learn_batch(&batch, end_offset)
+                next_offset = self.learn_batch(&batch, first_offset, end_offset)
                 full = next_offset <= batch.last_offset and next_offset < end_offset
                 if full:
                     break
@@ -218,7 +218,7 @@ cdef class KeyMap:
         result.reason = fault_name(fault)
         return result
 
-    cdef int64_t learn_batch(self, BatchView* batch, int64_t end_offset) noexcept nogil:
+    cdef int64_t learn_batch(self, BatchView* batch, int64_t first_offset, int64_t end_offset) noexcept nogil:
         # Returns the offset below which everything is in the map.
         cdef RecordView record
         cdef const uint8_t* at = open_body(batch)
@@ -227,7 +227,9 @@ cdef class KeyMap:
             at = read_record(at, batch, &record)
             if record.offset >= end_offset:
                 return end_offset
-            if record.flags & HAS_KEY and not self.remember(record.key, record.key_size, record.offset):
+            if not record.flags & HAS_KEY or record.offset < first_offset:
+                continue
+            if not self.remember(record.key, record.key_size, record.offset):
                 return record.offset
         return min(batch.last_offset + 1, end_offset)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bascule.core.log.compaction import FOREVER, Horizon, group_segments, horizon, is_due
 from bascule.kernels import keymap, records
@@ -88,7 +88,7 @@ class _Run:
         self.report = report
         self.keys = KeyMap(_key_map_bytes(log), os.urandom(16))
         self.end_offset = log.high_watermark + 1
-        self.learned_to = log.cleaned_to
+        self.first_offset = self.learned_to = log.cleaned_to
         self.first_held = FOREVER
         self.oldest_tombstone = FOREVER
         report.runs += 1
@@ -113,7 +113,7 @@ class _Run:
         while position < size:
             self._check_interrupt()
             start, data = next(segment.chunks(position, size))
-            found = self.keys.learn(data, self.end_offset)
+            found = self.keys.learn(data, self.end_offset, first_offset=self.first_offset)
             self.learned_to = max(self.learned_to, found.next_offset)
             position = start + found.stop
             if found.full or (found.reason is None and found.stop < len(data)):
@@ -128,9 +128,13 @@ class _Run:
         return False
 
     def _learn_sealed(self, batch: bytes) -> bool:
-        found = self.keys.learn(self.log.sealer.open(batch), self.end_offset)
+        try:
+            clear = self.log.sealer.open(batch)
+        except ValueError:
+            return False  # damage: the sieve says so
+        found = self.keys.learn(clear, self.end_offset, first_offset=self.first_offset)
         self.learned_to = max(self.learned_to, found.next_offset)
-        return found.full or found.stop == 0
+        return found.full or (found.reason is None and found.stop == 0)
 
     # ── sifting ──────────────────────────────────────────────────────────────────────────────────
 
@@ -140,22 +144,33 @@ class _Run:
         sealed = [segment for segment in log.segments.sealed if segment.base_offset < self.learned_to]
         groups = group_segments([segment.facts for segment in sealed], log.options.segment_bytes_max)
         for first, stop in groups:
-            self._sift_group(tuple(sealed[first:stop]), lines)
+            lines = self._sift_group(tuple(sealed[first:stop]), lines)
         log.compacted = True
         log.cleaned_to = max(log.cleaned_to, min(self.learned_to, self.first_held, log.segments.active.base_offset))
-        due = self.oldest_tombstone + log.options.compact_tombstone_retention_ns
+        # Tombstones that stay because of damage are over their time already: they are not looked at again with every tick.
+        since = self.now_ns if self.report.left_alone else self.oldest_tombstone
+        due = max(since, self.oldest_tombstone) + log.options.compact_tombstone_retention_ns
         log.tombstones_due_ns = None if self.oldest_tombstone == FOREVER else due + 1
 
-    def _sift_group(self, group: tuple[Segment, ...], lines: Horizon) -> None:
+    def _sift_group(self, group: tuple[Segment, ...], lines: Horizon) -> Horizon:
+        """Returns the lines for what lies behind: there a tombstone stays when damage may hide what it deletes."""
         rewrite = Rewrite(self.log, group)
+        counts = self.report.kept, self.report.removed
         try:
             for segment in group:
                 _Sieve(self, rewrite, lines).pour(segment)
             rewrite.commit()
+            return lines
         except _Damaged as damaged:
-            self.report.left_alone.append(str(damaged))
+            self.report.kept, self.report.removed = counts
+            if len(group) == 1:
+                self.report.left_alone.append(str(damaged))
+                return replace(lines, tombstones_before=0)
         finally:
             rewrite.discard()
+        for segment in group:
+            lines = self._sift_group((segment,), lines)
+        return lines
 
 
 def _key_map_bytes(log: PartitionLog) -> int:
@@ -188,7 +203,7 @@ class _Sieve:
             position = start + found.stop
             if found.reason == "sealed":
                 length = records.read_header(data, found.stop).length
-                self._pour_sealed(data[found.stop : found.stop + length])
+                self._pour_sealed(data[found.stop : found.stop + length], segment.path)
                 position += length
             elif found.reason is not None:
                 raise _Damaged(find_damage(segment, position, found.reason).describe())
@@ -224,12 +239,12 @@ class _Sieve:
         if found.stop:
             self.gap = found.gap
 
-    def _pour_sealed(self, batch: bytes) -> None:
+    def _pour_sealed(self, batch: bytes, path: str) -> None:
         log = self.run.log
         try:
             clear = log.sealer.open(batch)
         except ValueError as error:
-            raise _Damaged(f"offset {records.read_header(batch).base_offset}: {error}") from None
+            raise _Damaged(f"{path}: the batch of offset {records.read_header(batch).base_offset}: {error}") from None
         out, found = self._sift(clear)
         if found.removed or self.gap:
             self.rewrite.change(log.sealer.seal(bytes(out)) if out else b"")

@@ -2,10 +2,11 @@
 
     1. write `<base>.log.cleaned`, sync it
     2. rename it to `<base>-<end>.swap`: from here on the replacement is decided, a crash completes it
-    3. retire the old segments, remove their files, rename the swap file to `<base>.log`
-    4. put the new segment into the list
+    3. put the new segment into the list: readers find the swap file
+    4. remove the files of the old segments, rename the swap file to `<base>.log`
 
-Readers of an old segment finish with the handle they have; afterwards they find the new one.
+Readers of an old segment finish with the handle they have; afterwards they find the new one. Should the disk fail from step 3 on, the
+log stays readable and takes no more changes: the next open completes them.
 """
 
 from __future__ import annotations
@@ -97,15 +98,19 @@ class Rewrite:
         self._disk.sync(self._handle)
         self._disk.close(self._handle)
         self._handle = None
+        swap = swap_path(self._log.directory, self._base_offset, self._end_offset)
         if self.size:
-            self._swap()
+            self._disk.rename(self._path, swap)
         else:
             self._disk.remove(self._path)
-            self._vanish()
+        try:
+            self._swap(swap) if self.size else self._vanish()
+        except StorageError as error:
+            self._log.durability.failure = error
+            raise
 
-    def _swap(self) -> None:
+    def _swap(self, swap: str) -> None:
         log = self._log
-        self._disk.rename(self._path, swap_path(log.directory, self._base_offset, self._end_offset))
         self._disk.sync_directory(log.directory)
         totals = SegmentTotals(
             self._base_offset,
@@ -115,13 +120,15 @@ class Rewrite:
             self._first_timestamp,
             self._last_timestamp,
         )
+        replacement = Segment(log.pool, log.directory, totals)
+        replacement.adopt_index(self._index)
+        path, replacement.file.path = replacement.file.path, swap
         with log.lock:
+            log.segments.replace(self._group, replacement)
             for segment in self._group:
                 segment.retire()
             complete_swap(self._disk, log.directory, self._base_offset, self._end_offset)
-            replacement = Segment(log.pool, log.directory, totals)
-            replacement.adopt_index(self._index)
-            log.segments.replace(self._group, replacement)
+            replacement.file.path = path
         replacement.seal()
         replacement.forget_index()
         self._disk.sync_directory(log.directory)

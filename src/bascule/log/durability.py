@@ -6,8 +6,9 @@ kernel may have thrown away what it could not write, so nothing is taken for syn
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -68,8 +69,16 @@ class Durability:
     def rewind(self, mark: SyncedMark) -> None:
         """The log was cut back: nothing of its last segment counts as synced until the next sync."""
         self.synced = mark
-        self._sealed.clear()
         self._directory_changed = True
+
+    @contextlib.contextmanager
+    def whole_or_failed(self) -> Iterator[None]:
+        """Around changes of several files: half done they are no ground to build upon, and the log has to be opened again."""
+        try:
+            yield
+        except StorageError as error:
+            self.failure = error
+            raise
 
     def sync(self, log_lock: AbstractContextManager[object], take_mark: Callable[[], SyncedMark]) -> SyncedMark:
         """Force out everything up to the mark that is taken now. The log may go on growing meanwhile."""
@@ -98,10 +107,10 @@ class Durability:
         segments[-1].flush_index()
 
     def _sync_directories(self) -> None:
-        """The directory's own entries; for a new log also the folders above it, which may be as new: stream and streams."""
+        """The directory's own entries; for a new log also the folders above it, which may be as new: stream, streams and data."""
         self._disk.sync_directory(self._directory)
         if self._is_new:
-            for ancestor in list(PurePosixPath(self._directory).parents)[:2]:
+            for ancestor in list(PurePosixPath(self._directory).parents)[:3]:
                 self._disk.sync_directory(str(ancestor))
             self._is_new = False
 

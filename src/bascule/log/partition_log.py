@@ -121,7 +121,9 @@ class PartitionLog:
         mark = (
             self._mark() if is_synced else SyncedMark.from_checkpoint(known, self.segments.holding(known.active_base))
         )
-        self.durability = Durability(self.pool.disk, self.directory, mark, is_new=found.is_new)
+        # Nothing was ever synced: the process that made the directory may not have lived to make it last.
+        is_new = found.is_new or known.recovery_point == 0
+        self.durability = Durability(self.pool.disk, self.directory, mark, is_new=is_new)
         self._loaded = True
         if not is_synced or not found.report.is_clean:
             self._sync_recovered()
@@ -179,10 +181,8 @@ class PartitionLog:
 
     def _finish(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
         try:
-            if self._loaded:
-                with self.durability.lock, self.lock:
-                    finish()
-            else:
+            # What is not loaded syncs nothing: there the lock that is held anyway stands in.
+            with self.durability.lock if self._loaded else self.maintenance, self.lock:
                 finish()
         finally:
             self._gone = gone
@@ -410,7 +410,7 @@ class PartitionLog:
         Below the start of the log reading begins at its start. `committed` stops at the high watermark.
         """
         self._use()
-        self._check_read(offset, bytes_max)
+        self._check_range(offset, bytes_max)
         end_offset = self.readable_end_offset(committed=committed)
         if not committed and offset > end_offset:
             raise OffsetOutOfRange(
@@ -419,7 +419,7 @@ class PartitionLog:
             )
         return self._view.read(offset, end_offset, bytes_max)
 
-    def _check_read(self, offset: int, bytes_max: int) -> None:
+    def _check_range(self, offset: int, bytes_max: int = 1) -> None:
         if offset < 0:
             raise OffsetOutOfRange(f"offset {offset} is negative", hint="offsets begin at 0")
         if bytes_max < 1:
@@ -433,7 +433,7 @@ class PartitionLog:
         Read on at `data`'s first base offset − 1, which is `first_offset − 1` of what this returns.
         """
         self._use()
-        self._check_read(offset, bytes_max)
+        self._check_range(offset, bytes_max)
         end_offset = min(offset + 1, self.readable_end_offset(committed=committed))
         return self._view.read_back(end_offset, bytes_max)
 
@@ -605,8 +605,7 @@ class PartitionLog:
     def truncate(self, offset: int, *, allow_committed: bool = False) -> None:
         """Delete every record at or behind `offset`, and the epochs that begin there. Committed records only when asked to."""
         self._use()
-        if offset < 0:
-            raise OffsetOutOfRange(f"offset {offset} is negative", hint="offsets begin at 0")
+        self._check_range(offset)
         self.interrupt_cleaning.set()
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
@@ -617,23 +616,25 @@ class PartitionLog:
                     f"truncating {self.directory} at {offset} would delete committed records up to {self._high_watermark}",
                     hint="truncate behind the high watermark, or pass allow_committed to lose them knowingly",
                 )
-            truncation.truncate_segments(self.segments, max(offset, self.log_start_offset), self.sealer)
-            self._rewind()
+            with self.durability.whole_or_failed():
+                truncation.truncate_segments(self.segments, max(offset, self.log_start_offset), self.sealer)
+                self._rewind()
             self.settle()
 
     def reset_to(self, offset: int) -> None:
         """Delete everything and go on at `offset`: for a follower whose leader no longer has what comes next."""
         self._use()
-        if offset < 0:
-            raise OffsetOutOfRange(f"offset {offset} is negative", hint="offsets begin at 0")
+        self._check_range(offset)
         self.interrupt_cleaning.set()
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
-            for segment in reversed(tuple(self.segments)):
-                segment.remove()
-            self.segments.replace_all(Segment.create(self.pool, self.directory, offset))
-            self._high_watermark = offset - 1
-            self._rewind()
+            with self.durability.whole_or_failed():
+                for segment in reversed(tuple(self.segments)):
+                    segment.remove()
+                self.segments.replace_all(Segment.create(self.pool, self.directory, offset))
+                self._high_watermark = offset - 1
+                self._rewind()
+                self.epochs.clear_earliest(offset)
             self.settle()
 
     def _rewind(self) -> None:

@@ -103,11 +103,8 @@ class Rewrite:
             self._disk.rename(self._path, swap)
         else:
             self._disk.remove(self._path)
-        try:
+        with self._log.durability.whole_or_failed():
             self._swap(swap) if self.size else self._vanish()
-        except StorageError as error:
-            self._log.durability.failure = error
-            raise
 
     def _swap(self, swap: str) -> None:
         log = self._log

@@ -157,6 +157,7 @@ class Segment:
         """Write the file of an active segment: totals not final, the entries known so far."""
         self._index = index
         index_file.write_index(self.pool.disk, self._index_file.path, SegmentTotals(self.base_offset), index)
+        self._index_file.close()  # a handle from before would write into the file that was just replaced
         self._index_flushed = len(index)
 
     def adopt_index(self, index: SparseIndex) -> None:

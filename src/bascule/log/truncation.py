@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from bascule.kernels import records
 from bascule.log.damage import find_damage
 from bascule.log.index_file import SegmentTotals
@@ -23,8 +25,9 @@ def _truncate_segment(segment: Segment, offset: int, sealer: Sealer) -> None:
     head = None
     if split is not None:
         position, length = split
-        batch = sealer.open(segment.file.read(length, position))
-        head = sealer.seal(records.trim(batch, offset))
+        with contextlib.suppress(ValueError):  # a damaged batch cannot be cut in two: it goes as a whole
+            batch = sealer.open(segment.file.read(length, position))
+            head = sealer.seal(records.trim(batch, offset))
     segment.cut(totals)
     if head is not None:
         segment.append(head, records.read_header(head))

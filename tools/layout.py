@@ -3,6 +3,7 @@
     core      decides; pure: no clock, no file, no socket, no chance     → errors, limits
     kernels   are fast                                                  → nothing of ours
     log       keeps                                                     → core, kernels, errors, limits
+    raft      keeps what consensus must not forget                      → core, kernels, log, errors, limits
     net       talks: bytes and sockets, not streams                     → kernels, errors, limits
     config    is what can be set                                        → errors, limits
     proto     is generated                                              → nothing of ours
@@ -36,6 +37,7 @@ EVERYTHING: Final = frozenset(
         "core",
         "kernels",
         "log",
+        "raft",
         "net",
         "proto",
         "broker",
@@ -56,6 +58,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "core": frozenset({"errors", "limits"}),
     "kernels": frozenset(),
     "log": frozenset({"core", "kernels", "errors", "limits"}),
+    "raft": frozenset({"core", "kernels", "log", "errors", "limits"}),
     "net": frozenset({"kernels", "errors", "limits"}),
     "proto": frozenset(),
     "broker": EVERYTHING,

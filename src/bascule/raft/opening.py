@@ -59,7 +59,7 @@ def create_wal(disk: Disk, directory: str, *, cluster_id: str, server_id: str, m
         file.close()
     disk.sync_directory(unfinished)
     disk.rename(unfinished, directory)
-    disk.sync_directory(directory.rpartition("/")[0] or "/")
+    disk.sync_directory(_parent(directory))
 
 
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
@@ -86,6 +86,7 @@ def open_wal(
             for entry in frame:
                 segment.first_index = entry.index if segment.first_index is None else segment.first_index
                 log.add(entry)
+    log.check()
     _check_term(superblock, directory)
     _repair(disk, directory, superblock, segments[-1][0], last)
     wal = Wal(
@@ -161,10 +162,15 @@ class _Replay:
         self._seen_index = entry.index
         del self.entries[max(0, entry.index - self._base - 1) :]
         if entry.index > self._base:
-            previous = self.entries[-1].term if self.entries else self._base_term
-            if entry.term < previous:
-                raise DamagedRaftLog(f"{self._directory}: the term of entry {entry.index} is lower than that before it")
             self.entries.append(entry)
+
+    def check(self) -> None:
+        """At the end only: on the way there are entries, behind the snapshot even, that later ones replace."""
+        term = self._base_term
+        for entry in self.entries:
+            if entry.term < term:
+                raise DamagedRaftLog(f"{self._directory}: the term of entry {entry.index} is lower than that before it")
+            term = entry.term
 
 
 def _check_term(superblock: Superblock, directory: str) -> None:
@@ -196,3 +202,9 @@ def _repair(disk: Disk, directory: str, superblock: Superblock, last: Segment, s
         if is_old_segment or (name.startswith(PREFIX) and name != current):
             disk.remove(f"{directory}/{name}")
     disk.sync_directory(directory)
+    # The directory's own name may be as new: its creator may have been killed before it could sync it.
+    disk.sync_directory(_parent(directory))
+
+
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0] or "/"

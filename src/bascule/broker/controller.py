@@ -64,7 +64,8 @@ _NAMES: Final = {number: name for name, number in GRPC_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    tick_seconds: float = 0.1
+    tick_seconds: float
+    election_ticks: int
     snapshot_entries: int = 8192
     leader_timeout_ns: int = 15_000_000_000
     coordinator_timeout_ns: int = 15_000_000_000
@@ -97,6 +98,7 @@ class Controller:
             self._sessions,
             self._transport.send,
             tick_seconds=options.tick_seconds,
+            election_ticks=options.election_ticks,
             snapshot_entries=options.snapshot_entries,
             on_role_change=self._on_role_change,
         )

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,8 +36,8 @@ RECENT_RESULTS_MAX = 1024
 
 
 class DurableLog(Protocol):
-    def persist(self, effects: Sequence[Effects]) -> None:
-        """Everything in these effects that has to be durable, in their order. Blocks; raises when the disk refuses."""
+    def save(self, *steps: Effects) -> None:
+        """Make durable what these steps ask for, in their order. Blocks; raises when the disk refuses."""
 
     def close(self) -> None: ...
 
@@ -71,6 +71,7 @@ class RaftDriver:
         send: Callable[[Message], None],
         *,
         tick_seconds: float,
+        election_ticks: int,
         snapshot_entries: int,
         on_role_change: Callable[[bool], None] | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class RaftDriver:
         self._machine = machine
         self._send = send
         self._tick_seconds = tick_seconds
+        self._election_ticks = election_ticks
         self._snapshot_entries = snapshot_entries
         self._on_role_change = on_role_change or (lambda _leads: None)
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
@@ -98,6 +100,10 @@ class RaftDriver:
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
+        if self.node.membership.voters == {self.node.id}:
+            # Nobody else could lead, so there is nobody to wait for: time passes at once.
+            for _ in range(2 * self._election_ticks):
+                self._inbox.put_nowait(Tick())
         self._tasks = [
             asyncio.create_task(self._run(), name="raft"),
             asyncio.create_task(self._tick(), name="raft-ticks"),
@@ -148,7 +154,7 @@ class RaftDriver:
                 self._tick_pending = False
             effects.append(self.node.step(event))
         if any(each.is_durable_work for each in effects):
-            await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.persist, effects)
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.save, *effects)
         for each in effects:
             for message in each.messages:
                 self._send(message)

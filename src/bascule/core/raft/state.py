@@ -32,6 +32,7 @@ class State:
         "chance",
         "commit_index",
         "elapsed_ticks",
+        "handed_over",
         "id",
         "incoming",
         "leader",
@@ -89,6 +90,7 @@ class State:
         self.proposed: list[Proposed] = []
         self.refused: list[Refused] = []
         self.reads: list[ReadReady] = []
+        self.handed_over: list[int] = []
         self.snapshot_installed: Snapshot | None = None
         self.snapshot_taken: Snapshot | None = None
         self.reset_timer()
@@ -132,6 +134,8 @@ class State:
         self.leadership = None
         for read in leadership.reads.drain():
             self.refuse_read(read.origin, read.request, Reason.LEADERSHIP_LOST)
+        if leadership.transfer is not None and leadership.transfer.request:
+            self.handed_over.append(leadership.transfer.request)
 
     def reset_timer(self) -> None:
         self.elapsed_ticks = 0

@@ -32,6 +32,9 @@ class Checkpoint:
     compacted: bool = False
     """Whether compaction ever ran: holes between segments are then no damage."""
 
+    cutting: bool = False
+    """Whether a truncation was under way: what is gone may be gone from memory only."""
+
 
 def encode(checkpoint: Checkpoint) -> bytes:
     line = json.dumps({"version": VERSION, **asdict(checkpoint)}, separators=(",", ":")).encode()
@@ -64,4 +67,5 @@ def read_checkpoint(disk: Disk, directory: str) -> Checkpoint | None:
 
 
 def write_checkpoint(disk: Disk, directory: str, checkpoint: Checkpoint, *, durable: bool = False) -> None:
-    replace_file(disk, f"{directory}/{FILE_NAME}", encode(checkpoint), durable=durable)
+    """Power loss leaves this one or the one before it; with `durable` it is this one."""
+    replace_file(disk, f"{directory}/{FILE_NAME}", encode(checkpoint), sync=True, durable=durable)

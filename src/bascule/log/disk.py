@@ -173,18 +173,18 @@ def read_file(disk: Disk, path: str) -> bytes | None:
         disk.close(handle)
 
 
-def replace_file(disk: Disk, path: str, data: bytes, *, durable: bool) -> None:
+def replace_file(disk: Disk, path: str, data: bytes, *, durable: bool, sync: bool = False) -> None:
     """Put `data` in place of the file at once: a reader, or a crash of the process, sees the old content or the new.
 
-    `durable` makes it survive power loss too. Without it the old content may come back, or a file cut short: only for content
-    that checks itself and can be made again.
+    With `sync` that is so after power loss as well, with `durable` it is the new one. With neither the file may be cut short then:
+    only for content that checks itself and can be made again.
     """
     temporary = f"{path}.tmp"
     handle = disk.open(temporary, create=True)
     try:
         disk.truncate(handle, 0)
         disk.write(handle, data, 0)
-        if durable:
+        if sync or durable:
             disk.sync(handle)
     finally:
         disk.close(handle)

@@ -53,6 +53,8 @@ class Durability:
         self._directory = directory
         self._sealed: list[Segment] = []
         self._directory_changed = is_new
+        self._directory_unsure = True
+        """Whether the process before this one may have left changes to the directory that were never synced."""
         self._is_new = is_new
         self._written = written
         self.synced = synced
@@ -98,7 +100,7 @@ class Durability:
                 directory_changed, self._directory_changed = self._directory_changed, False
             if mark.end_offset != self.synced.end_offset or sealed or directory_changed:
                 try:
-                    self._force_out([*sealed, mark.segment], directory_changed)
+                    self._force_out([*sealed, mark.segment], directory_changed or self._directory_unsure)
                 except StorageError as error:
                     self.failure = error
                     raise
@@ -118,13 +120,21 @@ class Durability:
     def _sync_directories(self) -> None:
         """The directory's own entries; for a new log also the folders above it, which may be as new: stream, streams and data."""
         self._disk.sync_directory(self._directory)
+        self._directory_unsure = False
         if self._is_new:
             for ancestor in list(PurePosixPath(self._directory).parents)[:3]:
                 self._disk.sync_directory(str(ancestor))
             self._is_new = False
 
     def write_checkpoint(
-        self, *, high_watermark: int, log_start_offset: int, cleaned_to: int, compacted: bool, durable: bool
+        self,
+        *,
+        high_watermark: int,
+        log_start_offset: int,
+        cleaned_to: int,
+        compacted: bool,
+        cutting: bool,
+        durable: bool,
     ) -> None:
         with self.lock:
             mark = self.synced
@@ -140,6 +150,7 @@ class Durability:
                 log_start_offset=log_start_offset,
                 cleaned_to=cleaned_to,
                 compacted=compacted,
+                cutting=cutting,
             )
             if checkpoint != self._written or durable:
                 write_checkpoint(self._disk, self._directory, checkpoint, durable=durable)

@@ -91,6 +91,15 @@ def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
     return None if data is None else _decode(data)
 
 
+def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
+    """For a log that has lost its records, or never had any: the latest epoch goes on fencing, and begins with the next record."""
+    known = read_epochs(disk, directory) or EpochCache()
+    cache = EpochCache([EpochEntry(known.latest_epoch, offset)] if known.latest_epoch else [])
+    if cache != known:
+        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
+    return cache
+
+
 def _encode(cache: EpochCache) -> bytes:
     """The entries, and the checksum of all lines as the last one: a digit that changed still looks like a number."""
     text = format_epochs(cache).encode()

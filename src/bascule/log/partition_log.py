@@ -108,13 +108,14 @@ class PartitionLog:
         self.doomed: list[Segment] = []
         """Segments that retention took out of the log and whose files still have to go."""
         self._dirty = False
-        is_synced = known.recovery_point >= self._end_offset
+        is_synced = known.recovery_point >= self._end_offset and not known.cutting
         mark = (
             self._mark() if is_synced else SyncedMark.from_checkpoint(known, self.segments.holding(known.active_base))
         )
         # Nothing was ever synced: the process that made the directory may not have lived to make it last.
         is_new = found.is_new or known.recovery_point == 0
-        self.durability = Durability(self.pool.disk, self.directory, mark, is_new=is_new)
+        written = known if found.has_checkpoint else None
+        self.durability = Durability(self.pool.disk, self.directory, mark, is_new=is_new, written=written)
         self._loaded = True
         if not is_synced or not found.report.is_clean:
             self._sync_recovered()
@@ -548,11 +549,15 @@ class PartitionLog:
     def write_checkpoint(self, *, durable: bool = False) -> None:
         """Remember what is synced, so that the next open need not verify it."""
         self._use()
+        self._write_checkpoint(durable=durable, cutting=False)
+
+    def _write_checkpoint(self, *, durable: bool, cutting: bool) -> None:
         self.durability.write_checkpoint(
             high_watermark=self._high_watermark,
             log_start_offset=self.segments.oldest.base_offset,
             cleaned_to=self.cleaned_to,
             compacted=self.compacted,
+            cutting=cutting,
             durable=durable,
         )
 
@@ -608,10 +613,23 @@ class PartitionLog:
                     f"truncating {self.directory} at {offset} would delete committed records up to {self._high_watermark}",
                     hint="truncate behind the high watermark, or pass allow_committed to lose them knowingly",
                 )
+            offset = max(offset, self.log_start_offset)
             with self.durability.whole_or_failed():
-                truncation.truncate_segments(self.segments, max(offset, self.log_start_offset), self.sealer)
+                self._announce_cut(offset)
+                truncation.truncate_segments(self.segments, offset, self.sealer)
+                if self.segments.active.next_offset < offset:
+                    # Compaction had removed what came before; those offsets were given out all the same.
+                    self._roll(offset)
                 self._rewind()
             self.settle()
+
+    def _announce_cut(self, offset: int) -> None:
+        """From now on the records behind the cut are no loss to whoever opens the log after a crash."""
+        segment = truncation.last_kept(self.segments, offset)
+        self._high_watermark = min(self._high_watermark, offset - 1)
+        if segment.base_offset < self.durability.synced.end_offset:
+            self.durability.rewind(SyncedMark(segment.base_offset, segment, 0, 0, -1, 0, 0))
+        self._write_checkpoint(durable=True, cutting=True)
 
     def reset_to(self, offset: int) -> None:
         """Delete everything and go on at `offset`: for a follower whose leader no longer has what comes next."""
@@ -621,6 +639,7 @@ class PartitionLog:
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
             with self.durability.whole_or_failed():
+                self._announce_cut(self.log_start_offset)
                 for segment in reversed(tuple(self.segments)):
                     segment.remove()
                 self.segments.replace_all(Segment.create(self.pool, self.directory, offset))
@@ -630,10 +649,7 @@ class PartitionLog:
             self.settle()
 
     def _rewind(self) -> None:
-        """The segments were cut back: everything that is known of the end follows them.
-
-        The end may lie below the offset asked for, where compaction had removed what came before it: a log does not end in a hole.
-        """
+        """The segments were cut back: everything that is known of the end follows them."""
         offset = self._end_offset = self.segments.active.next_offset
         self._last_timestamp = max(0, *(segment.last_timestamp for segment in self.segments))
         self._high_watermark = min(self._high_watermark, offset - 1)

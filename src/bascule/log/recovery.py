@@ -25,7 +25,7 @@ from bascule.log.damage import Damage, find_damage
 from bascule.log.disk import Disk
 from bascule.log.files import FilePool
 from bascule.log.index_file import SegmentTotals
-from bascule.log.leader_epochs import EPOCHS_FILE, load_epochs, read_epochs
+from bascule.log.leader_epochs import EPOCHS_FILE, begin_epochs_at, load_epochs
 from bascule.log.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, segment_path
 
 CLEANED_SUFFIX = ".log.cleaned"
@@ -177,7 +177,7 @@ def _new_log(pool: FilePool, directory: str, checkpoint: Checkpoint | None, repo
     base_offset = 0 if checkpoint is None else checkpoint.recovery_point
     if base_offset:
         report.missing.append((checkpoint.log_start_offset if checkpoint else 0, base_offset))
-    epochs = read_epochs(pool.disk, directory) or EpochCache()
+    epochs = begin_epochs_at(pool.disk, directory, base_offset)
     segment = Segment.create(pool, directory, base_offset)
     last_timestamp = 0 if checkpoint is None else checkpoint.last_timestamp
     return RecoveredLog([segment], epochs, checkpoint or Checkpoint(), last_timestamp, report, is_new=True)

@@ -55,9 +55,21 @@ def decode(data: bytes, path: str) -> Checkpoint | None:
                 hint="open the directory with the version of Bascule that wrote it, or a later one",
             )
         known = {field.name for field in fields(Checkpoint)}
-        return Checkpoint(**{name: value for name, value in content.items() if name in known})
+        found = Checkpoint(**{name: value for name, value in content.items() if name in known})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    return found if _is_plausible(found) else None
+
+
+def _is_plausible(checkpoint: Checkpoint) -> bool:
+    """Whether every field is of its kind and in the range that batches can have. Epochs use all 64 bits."""
+    for field in fields(checkpoint):
+        value = getattr(checkpoint, field.name)
+        high = 1 << (64 if field.name == "last_epoch" else 63)
+        is_of_its_kind = type(value) is type(field.default)
+        if not is_of_its_kind or not -1 <= value < high:
+            return False
+    return True
 
 
 def read_checkpoint(disk: Disk, directory: str) -> Checkpoint | None:

@@ -300,14 +300,20 @@ class PartitionLog:
         The first must begin at the end of this log. Behind it, holes are taken where compaction left them on the leader.
         """
         self._use()
+        before = self._end_offset
+        try:
+            headers = self._write_replicated(data)
+        finally:
+            if self._end_offset != before:
+                self._announce()  # also what was written before the disk failed
+        return Appended(headers[0].base_offset, headers[-1].last_offset, headers[-1].max_timestamp) if headers else None
+
+    def _write_replicated(self, data: bytes | memoryview) -> list[records.BatchHeader]:
         with self.lock:
             self._must_take_appends()
             headers = check_replicated(
                 data, self._end_offset, self._last_timestamp, self.epochs.latest, takes_holes=self._takes_holes
             )
-            if not headers:
-                return None
-            base_offset = headers[0].base_offset
             position = 0
             for header in headers:
                 if header.base_offset > self._end_offset and not header.attributes & records.FOLLOWS_GAP:
@@ -317,8 +323,7 @@ class PartitionLog:
                 self.segments.active.append(memoryview(data)[position : position + header.length], header)
                 self._accept(header)
                 position += header.length
-        self._announce()
-        return Appended(base_offset, headers[-1].last_offset, headers[-1].max_timestamp)
+            return headers
 
     @property
     def _takes_holes(self) -> bool:

@@ -32,6 +32,7 @@ CLEANED_SUFFIX = ".log.cleaned"
 SWAP_SUFFIX = ".swap"
 
 _LOG_NAME = re.compile(r"(\d{20})\.log")
+_INDEX_NAME = re.compile(r"(\d{20})\.index")
 _SWAP_NAME = re.compile(r"(\d{20})-(\d{20})\.swap")
 _OUR_NAME = re.compile(
     r"\d{20}(\.log|\.index|\.log\.cleaned)(\.tmp)?|\d{20}-\d{20}\.swap|(checkpoint|leader-epoch-checkpoint)(\.tmp)?"
@@ -159,7 +160,7 @@ def _segment_bases(disk: Disk, directory: str, checkpoint: Checkpoint | None) ->
     names = disk.list_directory(directory)
     bases = sorted(int(found[1]) for name in names if (found := _LOG_NAME.fullmatch(name)))
     for name in names:
-        if name.endswith(INDEX_SUFFIX) and int(name[: -len(INDEX_SUFFIX)]) not in bases:
+        if (found := _INDEX_NAME.fullmatch(name)) and int(found[1]) not in bases:
             disk.remove(f"{directory}/{name}")
     if checkpoint is None:
         return bases

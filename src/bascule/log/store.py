@@ -17,7 +17,7 @@ from bascule.core.metadata.names import stream_name_fault
 from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
 from bascule.log.cleaner import CleaningReport, clean
 from bascule.log.disk import Disk, PosixDisk
-from bascule.log.encryption import MasterKeys, master_keys_from_environment
+from bascule.log.encryption import MasterKeys
 from bascule.log.files import FilePool
 from bascule.log.options import LogOptions
 from bascule.log.partition_log import PartitionLog
@@ -42,7 +42,7 @@ class LogStore:
         self._lock_handle = _lock_directory(self.directory)
         self.pool = FilePool(disk or PosixDisk(), open_files_max)
         self._syncer = Syncer(sync_interval_ms)
-        self._keys = keys or master_keys_from_environment()
+        self._keys = keys
         self._lock = threading.Lock()
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._cleaner = _CleanerThread(on_cleaned or (lambda _log, _report: None))

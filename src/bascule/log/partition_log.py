@@ -43,7 +43,7 @@ from bascule.log.segment_list import SegmentList
 from bascule.log.slices import BatchSlice
 from bascule.log.sync import Syncer
 from bascule.log.view import LogView
-from bascule.log.waiters import Waiters
+from bascule.log.waiters import LogWaiters
 
 
 class PartitionLog:
@@ -77,9 +77,7 @@ class PartitionLog:
         self._loaded = False
         self._gone: type[LogClosed] | None = None
         self._readonly = False
-        self._end_waiters = Waiters()
-        self._commit_waiters = Waiters()
-        self._sync_waiters = Waiters()
+        self._waiters = LogWaiters()
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────
 
@@ -169,7 +167,7 @@ class PartitionLog:
             self._syncer.forget(self)
             if self._owns_syncer:
                 self._syncer.close()
-            self._wake_all()
+            self._waiters.wake_all()
 
     def _finish(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
         try:
@@ -343,7 +341,7 @@ class PartitionLog:
             self._syncer.note_dirty(self)
         if self.options.sync is SyncPolicy.ALWAYS:
             self._syncer.request(self)
-        self._end_waiters.wake(self._end_offset)
+        self._waiters.end.wake(self._end_offset)
 
     # ── rolling ──────────────────────────────────────────────────────────────────────────────────
 
@@ -354,7 +352,7 @@ class PartitionLog:
             self._must_take_appends()
             rolled = self._roll_if_due(0)
         if rolled:
-            self._end_waiters.wake_all()
+            self._waiters.end.wake_all()
         return rolled
 
     def _roll_if_due(self, more_bytes: int) -> bool:
@@ -376,7 +374,7 @@ class PartitionLog:
             if self.segments.active.is_empty:
                 return
             self._roll(self._end_offset)
-        self._end_waiters.wake_all()
+        self._waiters.end.wake_all()
 
     def _roll(self, base_offset: int) -> None:
         old = self.segments.active
@@ -478,7 +476,7 @@ class PartitionLog:
         An owner is registered at most once; the callback runs on the thread that brings the news and must not block.
         """
         self._use()
-        waiters = self._commit_waiters if committed else self._end_waiters
+        waiters = self._waiters.commit if committed else self._waiters.end
         waiters.add(owner, offset, callback)
         if self.readable_end_offset(committed=committed) > offset or self._gone is not None:
             waiters.remove(owner)
@@ -486,30 +484,24 @@ class PartitionLog:
         return True
 
     def stop_waiting(self, owner: Hashable) -> None:
-        for waiters in (self._commit_waiters, self._end_waiters, self._sync_waiters):
-            waiters.remove(owner)
+        self._waiters.remove(owner)
 
     def wake_reader(self, owner: Hashable) -> None:
         """Call back an owner that waits, whatever it waits for."""
-        for waiters in (self._commit_waiters, self._end_waiters):
-            waiters.wake_owner(owner)
+        self._waiters.wake_owner(owner)
 
     def set_readonly(self, readonly: bool) -> None:
         """Refuse or take appends of publishers again. Waiting readers have a look: at the end of a readonly log they are done."""
         with self.lock:
             self._must_exist()
             self._readonly = readonly
-        self._wake_all()
+        self._waiters.wake_all()
 
     def _wake_committed(self) -> None:
         if self._readonly:
-            self._commit_waiters.wake_all()  # who waits behind the end of a readonly log may be done now
+            self._waiters.commit.wake_all()  # who waits behind the end of a readonly log may be done now
         else:
-            self._commit_waiters.wake(self.readable_end_offset(committed=True))
-
-    def _wake_all(self) -> None:
-        for waiters in (self._commit_waiters, self._end_waiters, self._sync_waiters):
-            waiters.wake_all()
+            self._waiters.commit.wake(self.readable_end_offset(committed=True))
 
     # ── syncing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -520,15 +512,12 @@ class PartitionLog:
             self._syncer.request(self)
 
     def call_when_synced(self, owner: Hashable, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once, when the record at `offset` would survive a power failure, or never will. False when it does already.
-
-        Raises when it never will, so whoever is called back asks again.
-        """
+        """Call back once, when the record at `offset` is safe on disk or never will be: then asking raises. False when it is."""
         self._use()
-        self._sync_waiters.add(owner, offset, callback)
+        self._waiters.sync.add(owner, offset, callback)
         is_synced = self.durability.synced.end_offset > offset
         if is_synced or self._gone is not None or self.durability.failure is not None:
-            self._sync_waiters.remove(owner)
+            self._waiters.sync.remove(owner)
             if not is_synced:
                 self._must_take_appends()
             return False
@@ -541,9 +530,9 @@ class PartitionLog:
         try:
             mark = self.durability.sync(self.lock, self._begin_sync)
         except StorageError:
-            self._wake_all()
+            self._waiters.wake_all()
             raise
-        self._sync_waiters.wake(mark.end_offset)
+        self._waiters.sync.wake(mark.end_offset)
         self._wake_committed()
 
     def _begin_sync(self) -> SyncedMark:
@@ -551,12 +540,9 @@ class PartitionLog:
         self._dirty = False
         return self._mark()
 
-    def write_checkpoint(self, *, durable: bool = False) -> None:
+    def write_checkpoint(self, *, durable: bool = False, cutting: bool = False) -> None:
         """Remember what is synced, so that the next open need not verify it."""
         self._use()
-        self._write_checkpoint(durable=durable, cutting=False)
-
-    def _write_checkpoint(self, *, durable: bool, cutting: bool) -> None:
         self.durability.write_checkpoint(
             high_watermark=self._high_watermark,
             log_start_offset=self.segments.oldest.base_offset,
@@ -593,9 +579,7 @@ class PartitionLog:
     def epoch_starts(self) -> dict[int, int]:
         """For every epoch that still has records, the offset of the first one stored: compaction and retention move these."""
         self._use()
-        firsts = [self._view.first_record(entry.start_offset, self._end_offset) for entry in self.epochs.entries]
-        pairs = zip(self.epochs.entries, firsts, strict=True)
-        return {entry.epoch: first.offset for entry, first in pairs if first and first.leader_epoch == entry.epoch}
+        return self._view.epoch_starts(self.epochs.entries, self._end_offset)
 
     @property
     def epoch_entries(self) -> tuple[EpochEntry, ...]:
@@ -634,7 +618,7 @@ class PartitionLog:
         self._high_watermark = min(self._high_watermark, offset - 1)
         if segment.base_offset < self.durability.synced.end_offset:
             self.durability.rewind(SyncedMark(segment.base_offset, segment, 0, 0, -1, 0, 0))
-        self._write_checkpoint(durable=True, cutting=True)
+        self.write_checkpoint(durable=True, cutting=True)
 
     def reset_to(self, offset: int) -> None:
         """Delete everything and go on at `offset`: for a follower whose leader no longer has what comes next."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from bascule.core.log.epochs import EpochEntry
 from bascule.errors import CorruptBatch
 from bascule.kernels import records
 from bascule.kernels.records import Record
@@ -69,6 +70,15 @@ class LogView:
                 stored, offset = [], error.next_offset
             if stored:
                 return stored[0]
+
+    def epoch_starts(self, entries: Iterable[EpochEntry], end_offset: int) -> dict[int, int]:
+        """The first record that can be read of each epoch, for those that have one."""
+        starts: dict[int, int] = {}
+        for entry in entries:
+            first = self.first_record(entry.start_offset, end_offset)
+            if first is not None and first.leader_epoch == entry.epoch:
+                starts[entry.epoch] = first.offset
+        return starts
 
     def last_record(self, end_offset: int) -> Record | None:
         """The last record below `end_offset` that can be read: damage is stepped over."""

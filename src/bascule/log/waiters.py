@@ -51,3 +51,24 @@ class Waiters:
             self._waiting.clear()
         for callback in callbacks:
             callback()
+
+
+class LogWaiters:
+    """Everybody who waits at a log: for its end, for its high watermark, for the platter."""
+
+    def __init__(self) -> None:
+        self.end = Waiters()
+        self.commit = Waiters()
+        self.sync = Waiters()
+
+    def remove(self, owner: Hashable) -> None:
+        for waiters in (self.commit, self.end, self.sync):
+            waiters.remove(owner)
+
+    def wake_owner(self, owner: Hashable) -> None:
+        for waiters in (self.commit, self.end, self.sync):
+            waiters.wake_owner(owner)
+
+    def wake_all(self) -> None:
+        for waiters in (self.commit, self.end, self.sync):
+            waiters.wake_all()

@@ -272,7 +272,7 @@ def swap_states(logs: Logs) -> tuple[PartitionLog, bytes, dict[str, bytes]]:
 
 @pytest.mark.parametrize("removed", range(7))
 def test_a_swap_is_completed_from_every_intermediate_state(logs: Logs, removed: int) -> None:
-    log, content, files = swap_states(logs)
+    log, content, _ = swap_states(logs)
     directory = Path(log.directory)
     # In the order in which they go: the index of each segment, then its log unless the swap file takes that name.
     order = [f"{0:020d}.index"] + [f"{base:020d}{suffix}" for base in (3, 6) for suffix in (".index", ".log")]
@@ -283,12 +283,10 @@ def test_a_swap_is_completed_from_every_intermediate_state(logs: Logs, removed: 
     if removed == 6:
         swap.rename(directory / f"{0:020d}.log")
     log = logs.reopen(log)
-    assert bases(log) == [0, 9] or log.open()
     assert offsets(log) == list(range(10))
     assert bases(log) == [0, 9]
     assert log_files(log)[0].read_bytes() == content
     assert not swap.exists()
-    assert f"{0:020d}.log" in files
 
 
 def test_two_swaps_at_once_are_both_completed(logs: Logs) -> None:

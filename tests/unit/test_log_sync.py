@@ -9,7 +9,7 @@ import pytest
 
 from bascule import limits
 from bascule.errors import LogClosed, StorageError
-from bascule.log import LogOptions, LogReader, PartitionLog, SyncPolicy
+from bascule.log import BatchSlice, LogOptions, LogReader, PartitionLog, SyncPolicy
 from bascule.log.files import FilePool
 from bascule.log.sync import Syncer
 from tests.unit.log_helpers import (
@@ -82,10 +82,11 @@ def test_under_always_nothing_is_visible_before_it_is_synced(logs: Logs) -> None
     assert offsets(log, committed=True) == []
     assert offsets(log, committed=False) == [0, 1, 2]
     waiter = in_thread(LogReader(log, 0).read)
+    synced = threading.Event()
+    assert log.call_when_synced("me", 2, synced.set)
     disk.gate.set()
-    piece = outcome_of(*waiter)
-    assert not isinstance(piece, Exception), piece
-    assert log.synced_end_offset == 3
+    assert isinstance(outcome_of(*waiter), BatchSlice)
+    assert synced.wait(PATIENCE)
     assert offsets(log, committed=True) == [0, 1, 2]
 
 

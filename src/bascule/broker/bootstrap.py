@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from bascule.broker.identity import random_id
-from bascule.broker.raft_transport import Bus
+from bascule.broker.raft_transport import Bus, publish_quietly
 from bascule.broker.subjects import ControlSubjects
 from bascule.core.raft.membership import Membership
 from bascule.errors import InvalidConfig, RejectedEnvelope, StateError, Unavailable
@@ -147,8 +146,7 @@ class SeedWatch:
             await asyncio.sleep(interval_seconds)
 
     async def _say(self) -> None:
-        with contextlib.suppress(Unavailable):  # nobody can hear anything now; the next round will do
-            await self._bus.publish(self._subjects.bootstrap, self._word())
+        await publish_quietly(self._bus, self._subjects.bootstrap, self._word())
 
     def stop(self) -> None:
         if self._task is not None:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from bascule.broker.bootstrap import SeedWatch, decode_join_request, encode_join_response
 from bascule.broker.metadata_machine import MetadataMachine, decode_verdict
 from bascule.broker.raft_driver import DurableLog, RaftDriver
-from bascule.broker.raft_transport import Bus, RaftTransport
+from bascule.broker.raft_transport import Bus, RaftTransport, publish_quietly
 from bascule.broker.subjects import ControlSubjects
 from bascule.core.metadata.failures import CoordinatorFailures, LeaderFailures, Noted
 from bascule.core.metadata.ops import ChangeCoordinator, ChangeLeader, Op, encode_op
@@ -244,7 +244,7 @@ class Controller:
             answer = encode_join_response(self._cluster_id)
         except BasculeError as error:
             answer = encode_join_response(self._cluster_id, error.message)
-        await self._answer(reply, answer)
+        await publish_quietly(self._bus, reply, answer)
 
     async def _promote_learners(self) -> None:
         """A learner that has caught up gets its vote, as long as there are votes to give."""
@@ -302,7 +302,7 @@ class Controller:
         refusal = await self._judge_report(request)
         if refusal is not None:
             response.error.CopyFrom(Error(code=GRPC_CODES[refusal.code], msg=refusal.text))
-        await self._answer(reply, encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString()))
+        await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString()))
 
     async def _judge_report(self, request: PropagatedRequest) -> Refusal | None:
         verdict = self._count(request)
@@ -340,12 +340,6 @@ class Controller:
                 now_ns,
             )
         return Refusal("INVALID_ARGUMENT", "the request holds nothing that a controller can do")
-
-    async def _answer(self, reply: str, data: bytes) -> None:
-        try:
-            await self._bus.publish(reply, data)
-        except Unavailable:
-            return  # whoever asked will ask again
 
 
 class _SessionExpired(Exception):

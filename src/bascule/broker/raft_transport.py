@@ -25,6 +25,15 @@ class Bus(Protocol):
     async def subscribe(self, subject: str, handler: Handler) -> None: ...
 
 
+async def publish_quietly(bus: Bus, subject: str, data: bytes) -> bool:
+    """Send what may as well be lost: the other side asks, or this one says it, again. False when it was lost for sure."""
+    try:
+        await bus.publish(subject, data)
+    except Unavailable:
+        return False
+    return True
+
+
 class RaftTransport:
     def __init__(self, bus: Bus, subjects: ControlSubjects, server_id: str, cluster_id: str) -> None:
         self._bus = bus
@@ -59,10 +68,8 @@ class RaftTransport:
     async def _run(self) -> None:
         while True:
             message = await self._outbox.get()
-            try:
-                await self._bus.publish(self._subjects.raft(message.to), encode_message(message, self._cluster_id))
-            except Unavailable:
-                self.dropped += 1
+            data = encode_message(message, self._cluster_id)
+            self.dropped += not await publish_quietly(self._bus, self._subjects.raft(message.to), data)
 
     async def stop(self) -> None:
         if self._task is not None:

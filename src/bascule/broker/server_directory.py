@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from bascule.broker.raft_transport import Bus
+from bascule.broker.raft_transport import Bus, publish_quietly
 from bascule.broker.subjects import ControlSubjects
 from bascule.errors import RejectedEnvelope, Unavailable
 from bascule.net.envelope import MessageType, decode, encode
@@ -127,7 +127,7 @@ class ServerDirectory:
             return
         own = self._own
         response = ServerInfoResponse(id=own.id, host=own.host, port=own.port, rack=own.rack).SerializeToString()
-        await self._answer(reply, encode(MessageType.SERVER_INFO_RESPONSE, response))
+        await publish_quietly(self._bus, reply, encode(MessageType.SERVER_INFO_RESPONSE, response))
 
     async def _on_info(self, data: bytes, _reply: str) -> None:
         try:
@@ -147,10 +147,4 @@ class ServerDirectory:
         if reply:
             status = self._partition_status(asked.stream, asked.partition)
             response = PartitionStatusResponse(exists=status.exists, is_leader=status.is_leader).SerializeToString()
-            await self._answer(reply, encode(MessageType.PARTITION_STATUS_RESPONSE, response))
-
-    async def _answer(self, reply: str, data: bytes) -> None:
-        try:
-            await self._bus.publish(reply, data)
-        except Unavailable:
-            return  # whoever asked will ask again
+            await publish_quietly(self._bus, reply, encode(MessageType.PARTITION_STATUS_RESPONSE, response))

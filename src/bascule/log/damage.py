@@ -115,12 +115,20 @@ class Run:
     data: memoryview
 
 
-def walk(segment: Segment, position: int = 0, *, chunk_bytes: int | None = None) -> Iterator[Run | Damage]:
-    """Everything from the batch at `position` to the end of the segment. Every checksum is looked at, no header is believed."""
+def walk(
+    segment: Segment, position: int = 0, *, chunk_bytes: int | None = None, strict: bool = False
+) -> Iterator[Run | Damage]:
+    """Everything from the batch at `position` to the end of the segment. Every checksum is looked at, no header is believed.
+
+    `strict` looks at times, epochs and every record in the clear as well.
+    """
     next_offset, gap = segment.base_offset, True
+    timestamp = epoch = 0
     while position < segment.size:
         start, data = next(segment.chunks(position, chunk_bytes=chunk_bytes))
-        found = records.scan(data, next_offset, gap=gap)
+        found = records.scan(data, next_offset, timestamp, epoch, gap=gap, structure=strict)
+        if strict:
+            timestamp, epoch = found.last_timestamp, found.last_epoch
         if found.batches:
             yield Run(start, memoryview(data)[: found.end])
         position, next_offset, gap = start + found.end, found.next_offset, gap and not found.batches

@@ -13,7 +13,7 @@ from bascule.kernels import records
 from bascule.kernels.records import BatchHeader
 from bascule.log import checkpoint as checkpoints
 from bascule.log.checkpoint import Checkpoint, read_checkpoint
-from bascule.log.damage import Damage, find_damage
+from bascule.log.damage import Damage, walk
 from bascule.log.disk import PosixDisk, read_file
 from bascule.log.files import FilePool
 from bascule.log.index_file import SegmentTotals
@@ -108,22 +108,15 @@ def open_segments(directory: Path) -> Iterator[Segment]:
 
 def walk_batches(segment: Segment) -> Iterator[BatchFacts | Damage]:
     """Every good batch and every stretch of damage, in the order of the file."""
-    position, next_offset, timestamp, epoch, gap = 0, segment.base_offset, 0, 0, True
-    while position < segment.size:
-        start, data = next(segment.chunks(position))
-        found = records.scan(data, next_offset, timestamp, epoch, gap=gap, structure=True)
+    for found in walk(segment, strict=True):
+        if isinstance(found, Damage):
+            yield found
+            continue
         at = 0
-        while at < found.end:
-            header = records.read_header(data, at)
-            yield BatchFacts(start + at, header)
+        while at < len(found.data):
+            header = records.read_header(found.data, at)
+            yield BatchFacts(found.position + at, header)
             at += header.length
-        position, next_offset = start + found.end, found.next_offset
-        timestamp, epoch, gap = found.last_timestamp, found.last_epoch, gap and not found.batches
-        if found.reason is not None:
-            segment.next_offset = next_offset
-            damage = find_damage(segment, position, found.reason)
-            yield damage
-            position, next_offset, gap = damage.end_position, damage.next_offset, True
 
 
 def _inspect_segment(segment: Segment) -> SegmentReport:

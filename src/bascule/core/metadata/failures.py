@@ -29,11 +29,13 @@ class _Tally:
 
 
 class _Tallies:
+    """Who has reported what, each for as long as reports keep coming."""
+
     def __init__(self, timeout_ns: int) -> None:
         self._timeout_ns = timeout_ns
         self._tallies: dict[Hashable, _Tally] = {}
 
-    def note(self, what: Hashable, reporter: str, needed: int, now_ns: int) -> Noted | None:
+    def _note(self, what: Hashable, reporter: str, needed: int, now_ns: int) -> Noted | None:
         """Count the report; None when it makes enough, and the tally is cleared."""
         tally = self._tallies.setdefault(what, _Tally())
         if tally.expires_ns <= now_ns:
@@ -49,17 +51,15 @@ class _Tallies:
         self._tallies = {what: tally for what, tally in self._tallies.items() if tally.expires_ns > now_ns}
 
     def clear(self) -> None:
+        """This server is controller no more."""
         self._tallies.clear()
 
     def __len__(self) -> int:
         return len(self._tallies)
 
 
-class LeaderFailures:
+class LeaderFailures(_Tallies):
     """Reports of in-sync followers that their leader is silent."""
-
-    def __init__(self, timeout_ns: int) -> None:
-        self._tallies = _Tallies(timeout_ns)
 
     def report(
         self, state: Metadata, stream: str, partition: int, reporter: str, leader: str, leader_epoch: int, now_ns: int
@@ -77,25 +77,12 @@ class LeaderFailures:
             return precondition(f"{reporter} is not an in-sync follower of the partition")
         needed = (len(known.in_sync_replicas) - 1) // 2 + 1
         # The stream's id and the epoch are part of the key: reports about an earlier leader never count for this one.
-        noted = self._tallies.note((found.id, partition, leader_epoch), reporter, needed, now_ns)
+        noted = self._note((found.id, partition, leader_epoch), reporter, needed, now_ns)
         return noted or ChangeLeader(stream, partition, leader, leader_epoch)
 
-    def expire(self, now_ns: int) -> None:
-        self._tallies.expire(now_ns)
 
-    def clear(self) -> None:
-        """This server is controller no more."""
-        self._tallies.clear()
-
-    def __len__(self) -> int:
-        return len(self._tallies)
-
-
-class CoordinatorFailures:
+class CoordinatorFailures(_Tallies):
     """Reports of group members that their coordinator is silent."""
-
-    def __init__(self, timeout_ns: int) -> None:
-        self._tallies = _Tallies(timeout_ns)
 
     def report(
         self,
@@ -117,14 +104,5 @@ class CoordinatorFailures:
             )
         if consumer not in known.members:
             return precondition(f"{consumer} is not a member of group {group}")
-        noted = self._tallies.note((group, epoch, coordinator), consumer, len(known.members) // 2 + 1, now_ns)
+        noted = self._note((group, epoch, coordinator), consumer, len(known.members) // 2 + 1, now_ns)
         return noted or ChangeCoordinator(group, coordinator, epoch, brokers)
-
-    def expire(self, now_ns: int) -> None:
-        self._tallies.expire(now_ns)
-
-    def clear(self) -> None:
-        self._tallies.clear()
-
-    def __len__(self) -> int:
-        return len(self._tallies)

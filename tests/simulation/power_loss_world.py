@@ -87,6 +87,7 @@ class World:
         self.now = START
         self.epoch = 1
         self.crashes = 0
+        self.has_bad_disk = False
         self.doing = "nothing"
         self.log = self._new_log()
 
@@ -100,7 +101,7 @@ class World:
     def live(self, steps: int) -> None:
         """Open the log and work on it; the power may fail before all steps are done."""
         try:
-            self._open()
+            self.reopen()
             for _ in range(steps):
                 action = self.rng.choices(ACTIONS, WEIGHTS)[0]
                 self.doing = action.__name__
@@ -111,7 +112,7 @@ class World:
         except PowerLoss:
             pass
 
-    def _open(self) -> None:
+    def reopen(self) -> None:
         self.doing = f"opening after {self.doing.removeprefix('opening after ')}"
         self.log = self._new_log()
         report = self.log.open()
@@ -177,13 +178,13 @@ class World:
     def restart(self) -> None:
         """A clean stop and a start."""
         self.log.close()
-        assert self.disk.open_handles == 0
-        self._open()
+        assert self.disk.open_handles == 0 or self.has_bad_disk
+        self.reopen()
 
     def die(self) -> None:
         """The process is killed, another one starts."""
         self._after_death(self.disk.kill())
-        self._open()
+        self.reopen()
 
     # ── dying ────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,7 +19,7 @@ from tests.support.logs import small_limits
 
 ONLY: Final = os.environ.get("BASCULE_POWER_SEED")
 PARTS: Final = 8
-SEEDS_PER_PART: Final = 400
+SEEDS_PER_PART: Final = 600
 FIRST: Final = random.SystemRandom().randrange(1 << 40)
 
 

@@ -115,7 +115,8 @@ class Durability:
                 continue  # deleted meanwhile: nothing of it needs to survive
         if directory_changed:
             self._sync_directories()
-        segments[-1].flush_index()
+        with contextlib.suppress(StorageError):  # entries that are not written are found by scanning
+            segments[-1].flush_index()
 
     def _sync_directories(self) -> None:
         """The directory's own entries; for a new log also the folders above it, which may be as new: stream, streams and data."""

@@ -80,7 +80,7 @@ class FilePool:
 class PooledFile:
     """One file of the pool. Every operation is safe from any thread."""
 
-    __slots__ = ("handle", "path", "pool", "retired", "users")
+    __slots__ = ("handle", "has_leftover", "path", "pool", "retired", "users")
 
     def __init__(self, pool: FilePool, path: str) -> None:
         self.pool = pool
@@ -88,6 +88,7 @@ class PooledFile:
         self.handle: int | None = None
         self.users = 0
         self.retired = False
+        self.has_leftover = False
 
     def read(self, size: int, position: int) -> bytes:
         """Exactly `size` bytes. What a file has lost at its end reads as zeros, which no batch begins with: damage like any other."""
@@ -101,17 +102,26 @@ class PooledFile:
     def write(self, data: bytes | memoryview, position: int) -> None:
         """Write all of it, or cut the file back to where the write began.
 
-        Should the cut fail as well, the leftover lies behind what anybody reads; the next write covers it, recovery cuts it.
+        Should the cut fail as well, the leftover lies behind what anybody reads. It has to go before anything else is written: a
+        shorter batch would not cover it, and recovery would take what lies behind it for lost.
         """
+        self.cut_leftover(position)
         handle = self.pool.acquire(self)
         try:
             self.pool.disk.write(handle, data, position)
         except StorageError:
+            self.has_leftover = True
             with contextlib.suppress(StorageError):
-                self.pool.disk.truncate(handle, position)
+                self.cut_leftover(position)
             raise
         finally:
             self.pool.release(self)
+
+    def cut_leftover(self, size: int) -> None:
+        """Whatever a failed write left behind `size`."""
+        if self.has_leftover:
+            self.truncate(size)
+            self.has_leftover = False
 
     def truncate(self, size: int) -> None:
         handle = self.pool.acquire(self)

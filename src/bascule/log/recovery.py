@@ -206,13 +206,23 @@ class _Loader:
     def load(self, bases: list[int]) -> list[Segment]:
         segments: list[Segment] = []
         for number, base_offset in enumerate(bases):
-            next_base = bases[number + 1] if number + 1 < len(bases) else None
-            segments.append(self._load_one(base_offset, next_base))
-            self._check_continuity(segments[-1], next_base)
+            behind = bases[number + 1 :]
+            segment = self._load_one(base_offset, behind[0] if behind else None)
+            if behind and segment.next_offset > behind[0] and self._are_empty(behind):
+                # A roll that failed left a file behind, and the log went on without it.
+                self._drop(behind)
+                behind = []
+                segment = self._load_one(base_offset, None)
+            segments.append(segment)
+            self._check_continuity(segment, behind[0] if behind else None)
             if self.report.cut_reason is not None:
-                self._drop(bases[number + 1 :])
+                self._drop(behind)
+            if self.report.cut_reason is not None or not behind:
                 break
         return segments
+
+    def _are_empty(self, bases: list[int]) -> bool:
+        return all(self.pool.disk.file_size(segment_path(self.directory, base)) == 0 for base in bases)
 
     def _check_continuity(self, segment: Segment, next_base: int | None) -> None:
         """Segments that were never synced continue each other, or the first of them lost its end with the power."""

@@ -56,14 +56,19 @@ class Segment:
 
     @classmethod
     def create(cls, pool: FilePool, directory: str, base_offset: int) -> Segment:
-        """A new, empty segment on disk. A leftover file of the same name is emptied."""
-        handle = pool.disk.open(segment_path(directory, base_offset), create=True)
-        try:
-            pool.disk.truncate(handle, 0)
-        finally:
-            pool.disk.close(handle)
+        """A new, empty segment on disk. A leftover file of the same name is emptied; a failure leaves none."""
         segment = cls(pool, directory, SegmentTotals(base_offset, base_offset))
-        segment.start_index(SparseIndex())
+        try:
+            handle = pool.disk.open(segment.path, create=True)
+            try:
+                pool.disk.truncate(handle, 0)
+            finally:
+                pool.disk.close(handle)
+            segment.start_index(SparseIndex())
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                segment.remove()
+            raise
         return segment
 
     @property
@@ -181,6 +186,7 @@ class Segment:
 
     def seal(self) -> None:
         """No more appends: write the index with the totals, so that the next open need not read the log. Doing it twice is fine."""
+        self.file.cut_leftover(self.size)
         index_file.write_index(self.pool.disk, self._index_file.path, self.totals, self.index())
 
     def forget_index(self) -> None:

@@ -52,6 +52,9 @@ class Memory:
     attempted: list[Stored] = field(default_factory=list)
     """Records of an append that did not return."""
 
+    failed: set[Stored] = field(default_factory=set)
+    """Records of appends that were refused. Should the disk refuse to cut them off as well, power loss may bring them back."""
+
     synced_end: int = 0
     retained_from: int = 0
     """Retention may have deleted what lies below."""
@@ -235,14 +238,16 @@ class World:
     def _check_found(self, found: list[Stored]) -> None:
         known = self._known()
         for stored in found:
-            assert known.get(stored.offset) == stored, f"{stored} was never written, or something else was"
+            is_known = known.get(stored.offset) == stored or stored in self.memory.failed
+            assert is_known, f"{stored} was never written, or something else was"
         for before, behind in pairwise(found):
             assert before.offset < behind.offset and before.timestamp <= behind.timestamp
         entries = self.log.epoch_entries
         for stored in found:
             assert epoch_of(entries, stored.offset) == stored.leader_epoch, entries
+        offsets = {stored.offset for stored in found}
         whole = {stored.offset for stored in self.memory.attempted}
-        assert whole <= {stored.offset for stored in found} or not whole & {stored.offset for stored in found}
+        assert whole <= offsets or not whole & offsets or self.memory.failed, "half of a batch was kept"
 
     def _check_absent(self, found: dict[int, Stored], excused: set[int]) -> None:
         """From the newest to the oldest, so that it is known what came behind a record that is not there."""
@@ -273,7 +278,9 @@ class World:
         memory.history = {at: stored for at, stored in memory.history.items() if at < log.log_end_offset}
         memory.absent = set(memory.history) - {stored.offset for stored in found}
         memory.damaged |= excused
+        memory.history.update((stored.offset, stored) for stored in found)
         memory.attempted = []
+        memory.failed = set()
         memory.truncating = None
         memory.resetting_to = None
         memory.retained_from = max(memory.retained_from, log.log_start_offset)

@@ -62,6 +62,7 @@ def work_on_a_bad_disk(world: World, faults: Faults, steps: int) -> None:
             faults.probability = 0.0
             if action is World.append:
                 assert world.log.log_end_offset == before, "a part of an append that failed was kept"
+                world.memory.failed |= set(world.memory.attempted)
             look_around(world)
         faults.probability = 0.0
         world.memory.synced_end = world.log.synced_end_offset

@@ -205,24 +205,21 @@ class _Loader:
 
     def load(self, bases: list[int]) -> list[Segment]:
         segments: list[Segment] = []
-        for number, base_offset in enumerate(bases):
-            behind = bases[number + 1 :]
+        behind = list(bases)
+        while behind and self.report.cut_reason is None:
+            base_offset = behind.pop(0)
             segment = self._load_one(base_offset, behind[0] if behind else None)
-            if behind and segment.next_offset > behind[0] and self._are_empty(behind):
+            while behind and segment.next_offset > behind[0] and self._is_empty(behind[0]):
                 # A roll that failed left a file behind, and the log went on without it.
-                self._drop(behind)
-                behind = []
-                segment = self._load_one(base_offset, None)
+                self._drop([behind.pop(0)])
+                segment = self._load_one(base_offset, behind[0] if behind else None)
             segments.append(segment)
             self._check_continuity(segment, behind[0] if behind else None)
-            if self.report.cut_reason is not None:
-                self._drop(behind)
-            if self.report.cut_reason is not None or not behind:
-                break
+        self._drop(behind)
         return segments
 
-    def _are_empty(self, bases: list[int]) -> bool:
-        return all(self.pool.disk.file_size(segment_path(self.directory, base)) == 0 for base in bases)
+    def _is_empty(self, base_offset: int) -> bool:
+        return self.pool.disk.file_size(segment_path(self.directory, base_offset)) == 0
 
     def _check_continuity(self, segment: Segment, next_base: int | None) -> None:
         """Segments that were never synced continue each other, or the first of them lost its end with the power."""

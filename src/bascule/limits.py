@@ -23,7 +23,7 @@ RECORD_HEADERS_MAX: Final = 1024
 """Headers of one record; bounds the work a single small message can cause."""
 
 RECORD_HEADERS_BYTES_MAX: Final = 1 * MIB
-"""All header names and values of one record together."""
+"""All header names and values of one record together, as they are stored: with their lengths."""
 
 RECORD_SUBJECT_BYTES_MAX: Final = 4 * KIB
 """nats-server's `max_control_line` default: subject and reply of a message fit one line."""

@@ -7,6 +7,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import repeat
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from . import twin_builder
 from .compare import agree, agree_on_building
 from .strategies import RANDOMS, examples
 
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "key_bytes_max": 10,
     "value_bytes_max": 20,
     "headers_max": 3,
@@ -34,7 +35,7 @@ Builder = builder_kernel.BatchBuilder | twin_builder.BatchBuilder
 Change = Callable[[Builder], None]
 
 
-def pair(**limits: int) -> tuple[builder_kernel.BatchBuilder, twin_builder.BatchBuilder]:
+def pair(**limits: Any) -> tuple[builder_kernel.BatchBuilder, twin_builder.BatchBuilder]:
     return builder_kernel.BatchBuilder(**{**LIMITS, **limits}), twin_builder.BatchBuilder(**{**LIMITS, **limits})
 
 
@@ -376,3 +377,31 @@ def test_what_is_not_bytes_is_refused_without_a_trace(arguments: tuple[object, .
     with pytest.raises((TypeError, ValueError)):
         builder.add(*arguments)  # type: ignore[arg-type]
     assert bytes(builder.stamp(0, 0, 0)) == bytes(theirs.stamp(0, 0, 0))
+
+
+def look_at(builder: Any) -> bytes:
+    """Past the type checker: a builder has a buffer, which is nobody's business before it is stamped."""
+    return bytes(memoryview(builder))
+
+
+def test_a_builder_shows_nothing_before_it_is_stamped() -> None:
+    ours, _ = pair()
+    with pytest.raises(BufferError, match="stamped"):
+        look_at(ours)
+    ours.add(None, b"v")
+    with pytest.raises(BufferError, match="stamped"):
+        look_at(ours)
+    bytes(ours.stamp(0, 0, 0))
+    ours.add(None, b"more")
+    with pytest.raises(BufferError, match="stamped"):
+        look_at(ours)
+
+
+def test_refusals_are_the_errors_that_were_asked_for() -> None:
+    builder = builder_kernel.BatchBuilder(**LIMITS, error=KeyError)
+    with pytest.raises(KeyError):
+        builder.add(b"k" * 11, None)
+    with pytest.raises(KeyError):
+        builder.add(None, None, [(b"", b"")] * 4)
+    with pytest.raises(KeyError):
+        builder.add_columns(b"v" * 22, ends(1, 22))

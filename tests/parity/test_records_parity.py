@@ -6,6 +6,7 @@ import mmap
 import pickle
 import random
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from .compare import Call, agree_on, agree_on_everything, plain
 from .generate import fill, log, record_spec, with_header
 from .strategies import RANDOMS, examples
 
-LIMITS = {
+LIMITS: dict[str, Any] = {
     "key_bytes_max": limits.RECORD_KEY_BYTES_MAX,
     "value_bytes_max": limits.RECORD_VALUE_BYTES_MAX,
     "headers_max": limits.RECORD_HEADERS_MAX,

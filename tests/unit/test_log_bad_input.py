@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from bascule import limits
-from bascule.errors import BasculeError, CallerError, FormatTooNew, InvalidConfig, NotALog, OffsetOutOfRange
-from bascule.kernels.builder import LimitError
+from bascule.errors import (
+    BasculeError,
+    CallerError,
+    FormatTooNew,
+    InvalidConfig,
+    NotALog,
+    OffsetOutOfRange,
+    RecordTooLarge,
+)
 from bascule.kernels.records import crc32c
 from bascule.log import LogOptions, LogReader, PartitionLog
 from bascule.log.batches import new_batch
@@ -50,11 +57,10 @@ def test_a_record_above_a_limit_is_refused_and_the_batch_stays_usable(
 ) -> None:
     batch = new_batch()
     batch.add(b"k", b"before")
-    with pytest.raises(LimitError) as caught:
+    with pytest.raises(RecordTooLarge, match=f"{field}.* above the limit of {limit}") as caught:
         batch.add(**{"key": None, "value": None, **record})
-    assert caught.value.field.startswith(field)
-    assert caught.value.limit == limit
-    assert caught.value.size > limit
+    assert caught.value.code == "RECORD_TOO_LARGE"
+    assert caught.value.hint is not None
     batch.add(b"k", b"after")
     log = logs.open()
     log.append(batch)

@@ -1,6 +1,6 @@
 """Building record batches: many records into one buffer, a header on top."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from typing_extensions import Buffer
@@ -15,7 +15,7 @@ class LimitError(ValueError):
 
 @final
 class BatchBuilder:
-    """Collects the records of one batch in one growing buffer and stamps the header on top."""
+    """Collects the records of one batch in one growing buffer and stamps the header on top. Not for two threads at once."""
 
     def __init__(
         self,
@@ -27,7 +27,10 @@ class BatchBuilder:
         subject_bytes_max: int,
         batch_bytes_max: int,
         records_max: int,
-    ) -> None: ...
+        error: Callable[[str, int, int], Exception] = ...,
+    ) -> None:
+        """`error` makes the exception for a refusal from field, size and limit; LimitError by default."""
+
     @property
     def count(self) -> int: ...
     @property

@@ -4,7 +4,7 @@
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -29,6 +29,7 @@ cdef enum Refusal:
     BATCH_TOO_LARGE
     TOO_MANY_RECORDS
     OUT_OF_MEMORY
+    CHANGED_MEANWHILE
 
 cdef tuple REFUSED_FIELDS = (
     None, "key", "value", "headers", "header bytes", "subject", "reply", "batch", "records", None,
@@ -49,8 +50,9 @@ class LimitError(ValueError):
 cdef class BatchBuilder:
     def __cinit__(
         self, *, uint32_t key_bytes_max, uint32_t value_bytes_max, uint32_t headers_max, uint32_t headers_bytes_max,
-        uint32_t subject_bytes_max, uint32_t batch_bytes_max, uint32_t records_max,
+        uint32_t subject_bytes_max, uint32_t batch_bytes_max, uint32_t records_max, error=LimitError,
     ):
+        self.error = error
         self.key_bytes_max = key_bytes_max
         self.value_bytes_max = value_bytes_max
         self.headers_max = headers_max
@@ -90,6 +92,7 @@ cdef class BatchBuilder:
     cdef int must_not_be_viewed(self) except -1:
         if self.views:
             raise BufferError("the stamped batch is still in use: release its view before changing the builder")
+        self.stamped = False
         return 0
 
     cdef int reserve(self, size_t more) noexcept nogil:
@@ -190,6 +193,8 @@ cdef class BatchBuilder:
         cdef tuple sizes, limits
         if refusal == OUT_OF_MEMORY:
             return MemoryError("no memory for a record batch")
+        if refusal == CHANGED_MEANWHILE:
+            return ValueError("the columns changed while they were read")
         sizes = (
             None, record.key_size, record.value_size, record.header_count, record.headers_size,
             record.subject_size, record.reply_size, self.refused_size, self.records + 1,
@@ -198,7 +203,7 @@ cdef class BatchBuilder:
             None, self.key_bytes_max, self.value_bytes_max, self.headers_max, self.headers_bytes_max,
             self.subject_bytes_max, self.subject_bytes_max, self.batch_bytes_max, self.records_max,
         )
-        return LimitError(REFUSED_FIELDS[refusal], sizes[refusal], limits[refusal])
+        return self.error(REFUSED_FIELDS[refusal], sizes[refusal], limits[refusal])
 
     def add(
         self, key, value, headers=(), bytes subject not None=b"", bytes reply not None=b"", int64_t time_delta=0,
@@ -214,20 +219,20 @@ cdef class BatchBuilder:
             key_bytes = Bytes(key)
             record.flags |= HAS_KEY
             record.key = key_bytes.data
-            record.key_size = size_of_field("key", key_bytes.size, self.key_bytes_max)
+            record.key_size = size_of_field(self.error, "key", key_bytes.size, self.key_bytes_max)
         if value is not None:
             value_bytes = Bytes(value)
             record.flags |= HAS_VALUE
             record.value = value_bytes.data
-            record.value_size = size_of_field("value", value_bytes.size, self.value_bytes_max)
+            record.value_size = size_of_field(self.error, "value", value_bytes.size, self.value_bytes_max)
         if headers:
-            record.header_count, encoded = encode_headers(headers, self.headers_max)
+            record.header_count, encoded = encode_headers(self.error, headers, self.headers_max)
             record.headers = <const uint8_t*> PyBytes_AS_STRING(encoded)
-            record.headers_size = size_of_field("header bytes", len(encoded), self.headers_bytes_max)
+            record.headers_size = size_of_field(self.error, "header bytes", len(encoded), self.headers_bytes_max)
         record.subject = <const uint8_t*> PyBytes_AS_STRING(subject)
-        record.subject_size = size_of_field("subject", len(subject), self.subject_bytes_max)
+        record.subject_size = size_of_field(self.error, "subject", len(subject), self.subject_bytes_max)
         record.reply = <const uint8_t*> PyBytes_AS_STRING(reply)
-        record.reply_size = size_of_field("reply", len(reply), self.subject_bytes_max)
+        record.reply_size = size_of_field(self.error, "reply", len(reply), self.subject_bytes_max)
         # now, not earlier: the key or the value may be a view of this very builder
         self.must_not_be_viewed()
         refusal = self.add_record(&record, <uint64_t> max(time_delta, 0))
@@ -246,6 +251,7 @@ cdef class BatchBuilder:
         cdef RecordView record
         cdef int refusal = ACCEPTED
         cdef bint keyed = keys is not None
+        cdef int64_t value_at = 0, key_at = 0
         check_ends("value_ends", ends, value_bytes.size)
         if keyed != (key_ends is not None):
             raise ValueError("keys and key_ends belong together")
@@ -255,22 +261,27 @@ cdef class BatchBuilder:
             if stops.shape[0] != count:
                 raise ValueError(f"key_ends has {stops.shape[0]} entries, value_ends has {count}")
             check_ends("key_ends", stops, key_bytes.size)
-        check_column("value", ends, self.value_bytes_max)
+        check_column(self.error, "value", ends, self.value_bytes_max)
         if keyed:
-            check_column("key", stops, self.key_bytes_max)
+            check_column(self.error, "key", stops, self.key_bytes_max)
         record.flags = HAS_VALUE | (HAS_KEY if keyed else 0)
         record.key = record.headers = record.reply = NULL
         record.key_size = record.headers_size = record.header_count = record.reply_size = 0
         record.subject = <const uint8_t*> PyBytes_AS_STRING(subject)
-        record.subject_size = size_of_field("subject", len(subject), self.subject_bytes_max)
+        record.subject_size = size_of_field(self.error, "subject", len(subject), self.subject_bytes_max)
         self.must_not_be_viewed()
         with nogil:
             while index < count:
-                record.value = value_bytes.data + (ends[index - 1] if index else 0)
-                record.value_size = <uint32_t> (ends[index] - (ends[index - 1] if index else 0))
+                # Looked at once more, each number once: another thread may have changed them since they were checked.
+                if not take_span(ends[index], &value_at, value_bytes.size, &record.value_size):
+                    refusal = CHANGED_MEANWHILE
+                    break
+                record.value = value_bytes.data + (value_at - record.value_size)
                 if keyed:
-                    record.key = key_bytes.data + (stops[index - 1] if index else 0)
-                    record.key_size = <uint32_t> (stops[index] - (stops[index - 1] if index else 0))
+                    if not take_span(stops[index], &key_at, key_bytes.size, &record.key_size):
+                        refusal = CHANGED_MEANWHILE
+                        break
+                    record.key = key_bytes.data + (key_at - record.key_size)
                 refusal = self.add_record(&record, 0)
                 if refusal:
                     break
@@ -306,9 +317,13 @@ cdef class BatchBuilder:
             raise ValueError(f"timestamp {timestamp} is out of range")
         with nogil:
             self.finish(base_offset, leader_epoch, timestamp)
+        self.stamped = True
         return memoryview(self)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
+        # Before it is stamped the header is whatever was in that memory.
+        if not self.stamped:
+            raise BufferError("only a stamped batch can be looked at")
         PyBuffer_FillInfo(view, self, self.buffer, self.size, 1, flags)
         self.views += 1
 
@@ -316,9 +331,18 @@ cdef class BatchBuilder:
         self.views -= 1
 
 
-cdef uint32_t size_of_field(str field, Py_ssize_t size, uint32_t limit) except? 0xFFFFFFFF:
+cdef inline bint take_span(int64_t end, int64_t* at, Py_ssize_t size, uint32_t* taken) noexcept nogil:
+    # Move `at` forward to `end`, and tell by how much; False when `end` cannot be.
+    if end < at[0] or end > size or end - at[0] > <int64_t> UINT32_MAX:
+        return False
+    taken[0] = <uint32_t> (end - at[0])
+    at[0] = end
+    return True
+
+
+cdef uint32_t size_of_field(error, str field, Py_ssize_t size, uint32_t limit) except? 0xFFFFFFFF:
     if size > limit:
-        raise LimitError(field, size, limit)
+        raise error(field, size, limit)
     return <uint32_t> size
 
 
@@ -341,25 +365,25 @@ cdef int check_ends(str name, const int64_t[::1] ends, Py_ssize_t size) except -
     return 0
 
 
-cdef int check_column(str field, const int64_t[::1] ends, uint32_t limit) except -1:
+cdef int check_column(error, str field, const int64_t[::1] ends, uint32_t limit) except -1:
     # before a size is cut down to 32 bits
     cdef Py_ssize_t index
     cdef int64_t last = 0
     for index in range(ends.shape[0]):
         if ends[index] - last > limit:
-            raise LimitError(field, ends[index] - last, limit)
+            raise error(field, ends[index] - last, limit)
         last = ends[index]
     return 0
 
 
-cdef tuple encode_headers(headers, uint32_t limit):
+cdef tuple encode_headers(error, headers, uint32_t limit):
     cdef bytearray encoded = bytearray()
     cdef bytes name, value
     cdef uint32_t count = 0
     cdef uint8_t number[10]
     for name, value in headers:
         if count == limit:
-            raise LimitError("headers", count + 1, limit)
+            raise error("headers", count + 1, limit)
         encoded += number[:write_varint(number, len(name)) - number]
         encoded += name
         encoded += number[:write_varint(number, len(value)) - number]

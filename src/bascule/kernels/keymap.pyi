@@ -27,7 +27,7 @@ class KeyMap:
     def get(self, key: Buffer) -> int:
         """The remembered offset, −1 for an unknown key."""
     def learn(self, data: Buffer, end_offset: int, start: int = 0, first_offset: int = 0) -> Learned:
-        """Put every keyed record of [first_offset, end_offset) in the whole batches of `data`; stops in front of a sealed or incomplete one."""
+        """Put every keyed record of [first_offset, end_offset) in the whole batches of `data`; stops at a sealed or incomplete one."""
 
 @final
 class Learned:

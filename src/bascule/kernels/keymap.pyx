@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from bascule.kernels.records cimport (
-    ATTR_FOLLOWS_GAP, ATTR_SEALED, ATTRIBUTES_AT, BODY_BYTES_AT, COUNT_AT, CRC_AT, GOOD, HAS_KEY, HAS_VALUE,
+    ATTR_FOLLOWS_GAP, ATTR_SEALED, ATTRIBUTES_AT, BAD_RECORDS, BODY_BYTES_AT, COUNT_AT, CRC_AT, GOOD, HAS_KEY, HAS_VALUE,
     HEADER_SIZE, LENGTH_AT, MAX_TIMESTAMP_AT, SEALED,
     BatchView, Bytes, RecordView, check_body, crc32c_of, crc32c_setup, fault_name, open_body, read_record, view_batch,
 )
@@ -178,7 +178,7 @@ cdef class KeyMap:
 
     cdef inline int64_t newest(self, const uint8_t* key, uint32_t size) noexcept nogil:
         cdef Hash hashed
-        return <int64_t> self.find(key, size, &hashed).mark - 1
+        return <int64_t> (self.find(key, size, &hashed).mark - 1)
 
     def put(self, key, int64_t offset):
         cdef Bytes source = Bytes(key)
@@ -225,6 +225,8 @@ cdef class KeyMap:
         cdef uint32_t index
         for index in range(batch.count):
             at = read_record(at, batch, &record)
+            if at == NULL:
+                return batch.base_offset  # the bytes changed since they were checked
             if record.offset >= end_offset:
                 return end_offset
             if not record.flags & HAS_KEY or record.offset < first_offset:
@@ -297,6 +299,8 @@ cdef uint8_t* sift_batch(KeyMap keys, Sieve* sieve, BatchView* batch, uint8_t* o
     cdef int64_t max_timestamp = batch.first_timestamp
     for index in range(batch.count):
         following = read_record(at, batch, &record)
+        if following == NULL:
+            return NULL  # the bytes changed since they were checked
         if must_go(keys, sieve, &record):
             memcpy(to, run, at - run)
             to += at - run
@@ -356,6 +360,9 @@ def sift(
             if fault:
                 break
             behind = sift_batch(keys, &sieve, &batch, to, gap)
+            if behind == NULL:
+                fault = BAD_RECORDS
+                break
             gap = behind == to
             to = behind
             at = batch.end

@@ -383,6 +383,8 @@ cdef int decode_batch(BatchView* batch, int64_t first_offset, int64_t end_offset
     subject = copy_bytes(batch.subject, batch.subject_size)
     for index in range(batch.count):
         at = read_record(at, batch, &record)
+        if at == NULL:
+            return BAD_RECORDS  # the bytes changed since they were checked
         if record.offset >= end_offset:
             break
         if record.offset >= first_offset:
@@ -412,6 +414,8 @@ def offset_at(data, int64_t timestamp, Py_ssize_t position=0):
     at = open_body(&batch)
     for index in range(batch.count):
         at = read_record(at, &batch, &record)
+        if at == NULL:
+            raise BatchError("bad records", position)
         if record.timestamp >= timestamp:
             return record.offset
     return -1
@@ -428,6 +432,8 @@ def edges(data, Py_ssize_t position=0):
     at = open_body(&batch)
     for index in range(batch.count):
         at = read_record(at, &batch, &record)
+        if at == NULL:
+            raise BatchError("bad records", position)
         if first < 0:
             first = record.offset
         last = record.offset
@@ -483,6 +489,8 @@ def trim(batch, int64_t end_offset):
     at = cut = open_body(&view)
     for index in range(view.count):
         at = read_record(at, &view, &record)
+        if at == NULL:
+            raise BatchError("bad records", 0)
         if record.offset >= end_offset:
             break
         cut = at

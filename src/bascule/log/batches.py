@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bascule import limits
+from bascule.errors import RecordTooLarge
 from bascule.kernels.builder import BatchBuilder
 
 
@@ -27,4 +28,14 @@ def new_batch() -> BatchBuilder:
         subject_bytes_max=limits.RECORD_SUBJECT_BYTES_MAX,
         batch_bytes_max=limits.BATCH_BYTES_MAX,
         records_max=limits.BATCH_RECORDS_MAX,
+        error=_too_large,
     )
+
+
+def _too_large(field: str, size: int, limit: int) -> RecordTooLarge:
+    if field in ("batch", "records"):
+        what = "bytes" if field == "batch" else "records"
+        return RecordTooLarge(
+            f"the batch would have {size} {what}, above the limit of {limit}", hint="begin another batch"
+        )
+    return RecordTooLarge(f"{field} of a record: {size} is above the limit of {limit}", hint=f"use at most {limit}")

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from bascule.core.log.compaction import FOREVER, Horizon, group_segments, horizon, is_due
+from bascule.errors import StateError
 from bascule.kernels import keymap, records
 from bascule.kernels.keymap import KeyMap
 from bascule.log.damage import find_damage
@@ -276,7 +277,7 @@ def _rewrap_segment(log: PartitionLog, segment: Segment, rewrite: Rewrite) -> in
         at = 0
         while at < len(data):
             if log.interrupt_cleaning.is_set():
-                raise CleaningInterrupted
+                raise StateError(f"wrapping the keys of {log.directory} anew was interrupted", hint="do it again")
             try:
                 batch = memoryview(data)[at : at + records.check(data, at)]
             except records.BatchError as error:

@@ -135,7 +135,7 @@ def split_sealed(sealed: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
 
 
 def _place(base_offset: int) -> bytes:
-    # Associated data: a ciphertext belongs to its offset. Partitions have different data keys.
+    # Associated data: a ciphertext belongs to its offset.
     return base_offset.to_bytes(8, "little")
 
 

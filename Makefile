@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint con
 
 KERNELS := $(wildcard src/bascule/kernels/*.pyx src/bascule/kernels/*.pxd src/bascule/kernels/*.h)
 
-.PHONY: help run test check bench soak docs proto build clean
+.PHONY: help run test check bench soak mutants docs proto build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: build ## measure; prints a table and writes bench/out/latest.json
 
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
 	HYPOTHESIS_PROFILE=soak BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
+
+mutants: build ## plant bugs in the Raft core and its log; a named test has to kill each
+	$(PY) -m tools.mutants
 
 docs: build ## write docs/reference/ from the code
 	$(PY) -m tools.reference

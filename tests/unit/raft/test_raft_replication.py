@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bascule.core.raft.codec import encode_membership
 from bascule.core.raft.effects import Effects, Reason
 from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.events import Propose
+from bascule.core.raft.events import Propose, TakeSnapshot
 from bascule.core.raft.messages import (
     AppendEntries,
     AppendReply,
@@ -276,17 +277,16 @@ def test_a_lost_append_is_noticed_and_repeated() -> None:
 
 
 def test_a_lost_append_is_repeated_although_it_is_compacted_meanwhile() -> None:
-    from bascule.core.raft.events import TakeSnapshot
-
     cluster = Cluster("ABC", options=with_options(appends_inflight_max=1, trailing_entries=0))
     cluster.elect("A")
     cluster.isolate("C")
-    cluster.propose("A", b"lost")
-    cluster.settle()
+    for data in (b"lost", b"never sent: one is under way"):
+        cluster.propose("A", data)
+        cluster.settle()
     cluster.step("A", TakeSnapshot(cluster["A"].applied_index, b"state"))
     cluster.heal()
-    cluster.run(2 * OPTIONS.election_ticks)
-    assert cluster["C"].commit_index == 2 and cluster["C"].snapshot.data == b"state"
+    cluster.run(2 * OPTIONS.heartbeat_ticks)
+    assert cluster["C"].commit_index == 3 and cluster["C"].snapshot.data == b"state"
 
 
 # ── flow control ─────────────────────────────────────────────────────────────────────────────────
@@ -414,8 +414,6 @@ def test_a_log_whose_terms_exceed_the_hard_state_is_not_believed() -> None:
 
 
 def test_a_membership_that_is_cut_from_the_log_no_longer_holds() -> None:
-    from bascule.core.raft.codec import encode_membership
-
     cluster = Cluster("ABC")
     four = Entry(1, 1, EntryKind.MEMBERSHIP, encode_membership(members("ABCD")))
     cluster.receive(AppendEntries("A", "B", 1, 0, 0, (four,), 0))

@@ -302,6 +302,14 @@ def test_a_missing_file_stops_the_server() -> None:
         check_refused(damaged, DamagedRaftLog, "missing")
 
 
+def test_a_hole_in_the_log_stops_the_server() -> None:
+    disk, _ = filled()
+    wal, _ = reopen(disk)
+    wal.save(Effects(entries=commands(17, 18, 4)))
+    wal.close()
+    check_refused(disk, DamagedRaftLog, "entries 15 to 16 are missing")
+
+
 def test_an_empty_segment_in_the_middle_stops_the_server() -> None:
     disk, _ = filled()
     segments = sorted(name for name in disk.list_directory(DIRECTORY) if name.endswith(".wal"))

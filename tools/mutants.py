@@ -1,0 +1,631 @@
+"""Planted bugs of the Raft core and its durable log, each of which a named test must kill: `make mutants`.
+
+A mutant is a replacement in one source file. It is made in a copy of `src/`, the named test is run against the copy, and has to
+fail. What survives is a test that proves less than its name says. With `--simulate N` the simulator alone hunts each mutant, over N
+seeds, to see what random search finds without being told where to look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+CORE: Final = "src/bascule/core/raft"
+SHELL: Final = "src/bascule/raft"
+
+ELECTIONS: Final = "tests/unit/raft/test_raft_elections.py"
+REPLICATION: Final = "tests/unit/raft/test_raft_replication.py"
+MEMBERSHIP: Final = "tests/unit/raft/test_raft_membership.py"
+READS: Final = "tests/unit/raft/test_raft_reads.py"
+SNAPSHOTS: Final = "tests/unit/raft/test_raft_snapshots.py"
+SESSIONS: Final = "tests/unit/raft/test_raft_sessions.py"
+MESSAGES: Final = "tests/property/test_raft_messages.py"
+WAL: Final = "tests/unit/raft/test_raft_wal.py"
+CRASHES: Final = "tests/property/test_raft_wal_crashes.py"
+SIMULATION: Final = "tests/simulation/test_raft_simulation.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    file: str
+    old: str
+    new: str
+    killer: str
+    """The test, as pytest names it."""
+
+
+MUTANTS: Final = (
+    # ── elections ────────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "votes twice in a term",
+        f"{CORE}/election.py",
+        "and (state.vote == request.sender or (state.vote is None and state.leader is None))",
+        "and True",
+        f"{ELECTIONS}::test_paper_5_2_a_server_votes_once_in_a_term",
+    ),
+    Mutant(
+        "the vote is not handed out to be persisted",
+        f"{CORE}/node.py",
+        "if state.term != self._saved.term or state.vote != self._saved.vote:",
+        "if state.term != self._saved.term and state.vote is None:",
+        f"{ELECTIONS}::test_paper_5_2_a_vote_survives_a_restart",
+    ),
+    Mutant(
+        "the term is not persisted",
+        f"{CORE}/node.py",
+        "hard_state = self._saved = HardState(state.term, state.vote)",
+        "self._saved = HardState(state.term, state.vote)",
+        f"{ELECTIONS}::test_a_vote_is_never_sent_without_being_persisted_in_the_same_step",
+    ),
+    Mutant(
+        "no election restriction",
+        f"{CORE}/election.py",
+        "return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)",
+        "return True",
+        f"{ELECTIONS}::test_paper_5_4_1_election_restriction",
+    ),
+    Mutant(
+        "the election restriction compares lengths before terms",
+        f"{CORE}/election.py",
+        "return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)",
+        "return (request.last_index, request.last_term) >= (state.log.last_index, state.log.last_term)",
+        f"{ELECTIONS}::test_paper_5_4_1_election_restriction",
+    ),
+    Mutant(
+        "a pre-vote is granted for a term that is not new",
+        f"{CORE}/election.py",
+        "is_granted = request.term > state.term and _is_up_to_date(state, request) and not state.trusts_leader()",
+        "is_granted = _is_up_to_date(state, request) and not state.trusts_leader()",
+        f"{ELECTIONS}::test_thesis_9_6_a_pre_vote_for_a_term_that_is_not_new_is_refused",
+    ),
+    Mutant(
+        "a pre-vote is granted while the leader is alive",
+        f"{CORE}/election.py",
+        "is_granted = request.term > state.term and _is_up_to_date(state, request) and not state.trusts_leader()",
+        "is_granted = request.term > state.term and _is_up_to_date(state, request)",
+        f"{ELECTIONS}::test_thesis_4_2_3_a_follower_that_hears_its_leader_helps_nobody_to_depose_it",
+    ),
+    Mutant(
+        "a vote request deposes a leader that is alive",
+        f"{CORE}/election.py",
+        "if state.trusts_leader() and not request.is_transfer:",
+        "if False:",
+        f"{ELECTIONS}::test_thesis_4_2_3_a_leader_with_a_quorum_is_not_deposed_by_a_request",
+    ),
+    Mutant(
+        "pre-votes count as votes",
+        f"{CORE}/election.py",
+        "if state.role is not asked or (reply.is_pre_vote and reply.is_granted and reply.term != state.term + 1):",
+        "if state.role not in (Role.PRE_CANDIDATE, Role.CANDIDATE):",
+        f"{ELECTIONS}::test_a_pre_vote_is_not_counted_as_a_vote",
+    ),
+    Mutant(
+        "no pre-vote: every timeout enters a new term",
+        f"{CORE}/election.py",
+        "campaign(state, is_pre_vote=True)",
+        "campaign(state, is_pre_vote=False)",
+        f"{ELECTIONS}::test_thesis_9_6_a_cut_off_server_does_not_raise_its_term",
+    ),
+    Mutant(
+        "no check-quorum",
+        f"{CORE}/leader.py",
+        "if not _quorum_is_active(state, leadership):",
+        "if False:",
+        f"{ELECTIONS}::test_thesis_6_2_a_leader_without_a_quorum_steps_down",
+    ),
+    Mutant(
+        "a transfer never times out",
+        f"{CORE}/leader.py",
+        "if transfer.ticks >= state.options.election_ticks:",
+        "if False:",
+        f"{ELECTIONS}::test_thesis_3_10_a_transfer_is_given_up_after_an_election_timeout",
+    ),
+    Mutant(
+        "a transfer does not wait for the target's log",
+        f"{CORE}/leader.py",
+        "if progress is not None and progress.match_index == state.log.last_index:",
+        "if progress is not None:",
+        f"{ELECTIONS}::test_thesis_3_10_the_target_gets_the_whole_log_first",
+    ),
+    Mutant(
+        "replies of strangers are listened to",
+        f"{CORE}/node.py",
+        "if state.is_known(message.sender):",
+        "if True:",
+        f"{ELECTIONS}::test_replies_of_strangers_are_ignored_their_term_included",
+    ),
+    # ── replication ──────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "an entry of an older term is committed by counting",
+        f"{CORE}/leader.py",
+        "if index <= state.commit_index or state.log.term(index) != state.term:",
+        "if index <= state.commit_index:",
+        f"{REPLICATION}::test_paper_figure_8_an_entry_of_an_older_term_is_not_committed_by_counting",
+    ),
+    Mutant(
+        "a majority is one too few",
+        f"{CORE}/leader.py",
+        "index = matches[(len(matches) - 1) // 2]",
+        "index = matches[len(matches) // 2]",
+        f"{REPLICATION}::test_a_majority_of_even_and_odd_groups",
+    ),
+    Mutant(
+        "a learner counts in the quorum",
+        f"{CORE}/membership.py",
+        "return 2 * len(self.voters.intersection(servers)) > len(self.voters)",
+        "return 2 * len((self.voters | self.learners).intersection(servers)) > len(self.voters)",
+        f"{ELECTIONS}::test_a_learner_is_not_asked_and_its_vote_does_not_count",
+    ),
+    Mutant(
+        "a learner counts for commitment",
+        f"{CORE}/leader.py",
+        "voters = state.membership.voters\n    progress = leadership.progress\n",
+        "voters = frozenset(state.membership.members)\n    progress = leadership.progress\n",
+        f"{REPLICATION}::test_a_learner_does_not_count",
+    ),
+    Mutant(
+        "applied before committed",
+        f"{CORE}/node.py",
+        "        if state.applied_index < state.commit_index:\n"
+        "            committed = state.log.slice(state.applied_index + 1, state.commit_index)\n"
+        "            state.applied_index = state.commit_index\n",
+        "        if state.applied_index < state.log.last_index:\n"
+        "            committed = state.log.slice(state.applied_index + 1, state.log.last_index)\n"
+        "            state.applied_index = state.log.last_index\n",
+        f"{REPLICATION}::test_paper_5_3_nothing_is_applied_before_a_majority_holds_it",
+    ),
+    Mutant(
+        "a follower commits beyond what its leader vouches for",
+        f"{CORE}/follower.py",
+        "state.commit_to(max(state.commit_index, min(append.commit_index, match_index)))",
+        "state.commit_to(max(state.commit_index, min(append.commit_index, state.log.last_index)))",
+        f"{REPLICATION}::test_a_follower_commits_only_what_its_leader_vouches_for",
+    ),
+    Mutant(
+        "the commit index goes beyond the log",
+        f"{CORE}/follower.py",
+        "state.commit_to(max(state.commit_index, min(append.commit_index, match_index)))",
+        "state.commit_index = max(state.commit_index, append.commit_index)",
+        f"{REPLICATION}::test_a_follower_commits_only_what_its_leader_vouches_for",
+    ),
+    Mutant(
+        "conflicting entries are ignored",
+        f"{CORE}/follower.py",
+        "        if term is not None:\n            state.truncate_from(entry.index)\n",
+        "        if term is not None:\n            return\n",
+        f"{REPLICATION}::test_paper_figure_7_a_leader_repairs_every_log",
+    ),
+    Mutant(
+        "every append truncates, also a late one",
+        f"{CORE}/follower.py",
+        "        if term == entry.term:\n            continue\n",
+        "",
+        f"{REPLICATION}::test_paper_5_3_only_a_conflict_truncates",
+    ),
+    Mutant(
+        "no check of the previous term",
+        f"{CORE}/follower.py",
+        "if append.previous_index > state.commit_index and state.log.term(append.previous_index) != append.previous_term:",
+        "if append.previous_index > state.log.last_index:",
+        f"{REPLICATION}::test_paper_5_3_an_append_that_does_not_fit_is_rejected_and_changes_nothing",
+    ),
+    Mutant(
+        "acknowledgements of an earlier term count",
+        f"{CORE}/node.py",
+        "    if message.term < state.term:\n        return\n    if isinstance(message, VoteReply):",
+        "    if isinstance(message, VoteReply):",
+        f"{REPLICATION}::test_acknowledgements_of_an_earlier_reign_do_not_count",
+    ),
+    Mutant(
+        "what is sent counts as received",
+        f"{CORE}/progress.py",
+        "            self._inflight.append(last_index)\n",
+        "            self._inflight.append(last_index)\n            self.match_index = last_index\n",
+        f"{REPLICATION}::test_paper_5_3_nothing_is_applied_before_a_majority_holds_it",
+    ),
+    Mutant(
+        "a lost append is never noticed",
+        f"{CORE}/leader.py",
+        "        _probe(state, reply.sender, progress)\n",
+        "        pass\n",
+        f"{REPLICATION}::test_a_lost_append_is_noticed_and_repeated",
+    ),
+    Mutant(
+        "a lost append that was compacted is never noticed",
+        f"{CORE}/leader.py",
+        "        progress.become_probe()\n        return\n",
+        "        return\n",
+        f"{REPLICATION}::test_a_lost_append_is_repeated_although_it_is_compacted_meanwhile",
+    ),
+    Mutant(
+        "appends in flight are not bounded",
+        f"{CORE}/progress.py",
+        "return len(self._inflight) < inflight_max",
+        "return True",
+        f"{REPLICATION}::test_unanswered_appends_to_one_follower_are_bounded",
+    ),
+    Mutant(
+        "a heartbeat commits what the follower may not have",
+        f"{CORE}/leader.py",
+        "commit_index = min(progress.match_index, state.commit_index)",
+        "commit_index = state.commit_index",
+        f"{REPLICATION}::test_a_heartbeat_commits_no_more_than_the_follower_holds",
+    ),
+    # ── membership ───────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "a change before an entry of the own term is committed (erratum of 2015)",
+        f"{CORE}/requests.py",
+        "if state.commit_index < leadership.first_index:",
+        "if False:",
+        f"{MEMBERSHIP}::test_erratum_2015_no_change_before_an_entry_of_the_own_term_is_committed",
+    ),
+    Mutant(
+        "two membership changes overlap",
+        f"{CORE}/requests.py",
+        "if state.memberships.latest_index > state.commit_index:",
+        "if False:",
+        f"{MEMBERSHIP}::test_thesis_4_1_one_change_at_a_time",
+    ),
+    Mutant(
+        "a membership that is truncated still holds",
+        f"{CORE}/state.py",
+        "        self.memberships.truncate_from(index)\n",
+        "",
+        f"{REPLICATION}::test_a_membership_that_is_cut_from_the_log_no_longer_holds",
+    ),
+    Mutant(
+        "a server whose removal is not committed never campaigns",
+        f"{CORE}/state.py",
+        "return self.id in self.membership.voters or self.id in self.memberships.at(self.commit_index).voters",
+        "return self.id in self.membership.voters",
+        f"{MEMBERSHIP}::test_thesis_4_2_2_a_leader_that_is_no_member_does_not_count_itself",
+    ),
+    Mutant(
+        "a removed leader leads on",
+        f"{CORE}/leader.py",
+        "if state.id not in voters and state.memberships.latest_index <= index:",
+        "if False:",
+        f"{MEMBERSHIP}::test_thesis_4_2_2_a_leader_that_is_no_member_does_not_count_itself",
+    ),
+    Mutant(
+        "a leader removes itself without handing over",
+        f"{CORE}/requests.py",
+        "if event.change == RemoveServer(state.id):",
+        "if False:",
+        f"{MEMBERSHIP}::test_thesis_4_2_2_a_leader_hands_over_before_it_is_removed",
+    ),
+    Mutant(
+        "a learner is promoted before it has caught up",
+        f"{CORE}/requests.py",
+        "return None if is_caught_up(state, leadership, server) else Reason.NOT_CAUGHT_UP",
+        "return None",
+        f"{MEMBERSHIP}::test_thesis_4_2_1_a_learner_that_is_behind_is_not_promoted",
+    ),
+    # ── reads ────────────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "a read without a quorum's word",
+        f"{CORE}/reads.py",
+        "if first.index > commit_index or not is_confirmed(first.round):",
+        "if first.index > commit_index:",
+        f"{READS}::test_a_deposed_leader_answers_no_read",
+    ),
+    Mutant(
+        "a read before an entry of the own term is committed",
+        f"{CORE}/leader.py",
+        "leadership.reads.add(request, origin, max(state.commit_index, leadership.first_index))",
+        "leadership.reads.add(request, origin, state.commit_index)",
+        f"{READS}::test_thesis_6_4_a_new_leader_answers_no_read_before_its_first_entry_is_committed",
+    ),
+    Mutant(
+        "answers to an earlier round confirm a read",
+        f"{CORE}/reads.py",
+        "        self.round += 1\n",
+        "",
+        f"{READS}::test_thesis_6_4_answers_to_an_earlier_round_do_not_count",
+    ),
+    Mutant(
+        "a follower answers a read before it has applied that far",
+        f"{CORE}/requests.py",
+        "elif reply.index <= state.commit_index:",
+        "elif True:",
+        f"{READS}::test_a_follower_reads_by_the_leaders_index_once_it_has_applied_that_far",
+    ),
+    # ── snapshots ────────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "a snapshot is taken for the log without a look at its term",
+        f"{CORE}/follower.py",
+        "if state.log.term(snapshot.index) == snapshot.term:",
+        "if state.log.term(snapshot.index) is not None:",
+        f"{SNAPSHOTS}::test_a_snapshot_replaces_a_log_that_differs_at_its_index",
+    ),
+    Mutant(
+        "a snapshot that was overtaken is installed",
+        f"{CORE}/follower.py",
+        "    if chunk.index <= state.commit_index:\n",
+        "    if chunk.index <= state.snapshot.index:\n",
+        f"{SNAPSHOTS}::test_a_snapshot_that_appends_have_overtaken_changes_nothing",
+    ),
+    Mutant(
+        "entries are applied again behind an installed snapshot",
+        f"{CORE}/follower.py",
+        "    state.applied_index = snapshot.index\n",
+        "",
+        f"{SNAPSHOTS}::test_a_snapshot_replaces_a_log_that_differs_at_its_index",
+    ),
+    Mutant(
+        "a snapshot carries the latest membership",
+        f"{CORE}/requests.py",
+        "state.snapshot = Snapshot(event.index, term, state.memberships.at(event.index), event.data)",
+        "state.snapshot = Snapshot(event.index, term, state.membership, event.data)",
+        f"{SNAPSHOTS}::test_a_snapshot_carries_the_membership_of_its_index_not_a_later_one",
+    ),
+    Mutant(
+        "chunks of two leaders are mixed",
+        f"{CORE}/follower.py",
+        "if state.incoming is None or not state.incoming.is_of(chunk):",
+        "if state.incoming is None:",
+        f"{SNAPSHOTS}::test_chunks_of_two_leaders_are_not_mixed",
+    ),
+    Mutant(
+        "a lost chunk is never repeated",
+        f"{CORE}/leader.py",
+        "            if progress.quiet_ticks >= state.options.election_ticks:\n",
+        "            if False:\n",
+        f"{SNAPSHOTS}::test_a_lost_chunk_or_answer_is_repeated",
+    ),
+    Mutant(
+        "a snapshot is sent for ever when another was taken meanwhile",
+        f"{CORE}/leader.py",
+        "progress.match_index >= min(progress.snapshot.index, state.log.offset):",
+        "progress.match_index >= state.log.offset:",
+        f"{SNAPSHOTS}::test_the_snapshot_being_sent_stays_the_same_while_others_are_taken",
+    ),
+    # ── sessions and messages ────────────────────────────────────────────────────────────────────
+    Mutant(
+        "a retry is applied again",
+        f"{CORE}/sessions.py",
+        "if entry.sequence in session.results:",
+        "if False:",
+        f"{SESSIONS}::test_a_retry_is_applied_once_and_gets_the_result_it_had",
+    ),
+    Mutant(
+        "what is too old to be remembered is applied",
+        f"{CORE}/sessions.py",
+        "if entry.sequence <= session.highest - self._window:",
+        "if False:",
+        f"{SESSIONS}::test_a_number_too_old_to_be_remembered_is_not_applied",
+    ),
+    Mutant(
+        "a session that has expired begins anew",
+        f"{CORE}/sessions.py",
+        "            return Applied(Outcome.SESSION_EXPIRED)\n",
+        "            session = _Session()\n",
+        f"{SESSIONS}::test_a_session_that_is_unknown_applies_nothing",
+    ),
+    Mutant(
+        "snapshots forget the sessions",
+        f"{CORE}/sessions.py",
+        "        self._sessions = sessions\n",
+        "        self._sessions = {}\n",
+        f"{SESSIONS}::test_a_snapshot_holds_sessions_and_machine",
+    ),
+    Mutant(
+        "messages of another cluster are taken",
+        f"{CORE}/message_codec.py",
+        "if (other := reader.string()) != cluster:",
+        "if (other := reader.string()) is None:",
+        f"{MESSAGES}::test_a_message_of_another_cluster_is_refused",
+    ),
+    Mutant(
+        "entries that do not follow each other are taken",
+        f"{CORE}/message_codec.py",
+        "if entry.index != index + 1 or entry.term < term:",
+        "if entry.term < term:",
+        f"{MESSAGES}::test_fields_that_contradict_each_other_are_refused",
+    ),
+    # ── the durable log ──────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "the vote is not synced",
+        f"{SHELL}/superblock.py",
+        "            self._disk.write(handle, data, 0)\n            self._disk.sync(handle)\n",
+        "            self._disk.write(handle, data, 0)\n",
+        f"{WAL}::test_everything_is_on_the_platter_when_save_returns",
+    ),
+    Mutant(
+        "entries are not synced",
+        f"{SHELL}/wal.py",
+        "        self._disk.write(self._handle, frame, segment.size_bytes)\n        self._disk.sync(self._handle)\n",
+        "        self._disk.write(self._handle, frame, segment.size_bytes)\n",
+        f"{WAL}::test_everything_is_on_the_platter_when_save_returns",
+    ),
+    Mutant(
+        "a snapshot is named before it is durable",
+        f"{SHELL}/snapshot_file.py",
+        "        disk.write(handle, data, 0)\n        disk.sync(handle)\n",
+        "        disk.write(handle, data, 0)\n",
+        f"{WAL}::test_everything_is_on_the_platter_when_save_returns",
+    ),
+    Mutant(
+        "the names of new files are not synced",
+        f"{SHELL}/wal.py",
+        "        crc = write_snapshot(self._disk, self._directory, snapshot)\n"
+        "        self._disk.sync_directory(self._directory)\n",
+        "        crc = write_snapshot(self._disk, self._directory, snapshot)\n",
+        f"{WAL}::test_everything_is_on_the_platter_when_save_returns",
+    ),
+    Mutant(
+        "both copies of the state are written before either is synced",
+        f"{SHELL}/superblock.py",
+        "        for handle in self._handles:\n"
+        "            self._disk.write(handle, data, 0)\n"
+        "            self._disk.sync(handle)\n",
+        "        for handle in self._handles:\n"
+        "            self._disk.write(handle, data, 0)\n"
+        "        for handle in self._handles:\n"
+        "            self._disk.sync(handle)\n",
+        f"{CRASHES}::test_power_loss_at_any_operation_loses_nothing_that_was_saved",
+    ),
+    Mutant(
+        "files are removed before the superblock no longer names them",
+        f"{SHELL}/wal.py",
+        "        before = self._superblock\n        crc =",
+        "        before = self._superblock\n"
+        "        for segment in self._segments[:first]:\n"
+        "            self._disk.remove(self._path(segment.number))\n"
+        "        crc =",
+        f"{CRASHES}::test_power_loss_at_any_operation_loses_nothing_that_was_saved",
+    ),
+    Mutant(
+        "an installed snapshot keeps the old log",
+        f"{SHELL}/wal.py",
+        "self._adopt(snapshot, first=len(self._segments) - 1)",
+        "self._adopt(snapshot, first=0)",
+        f"{WAL}::test_an_installed_snapshot_replaces_the_log",
+    ),
+    Mutant(
+        "compaction drops one segment too many",
+        f"{SHELL}/wal.py",
+        "> snapshot.index + 1:\n                break",
+        "> snapshot.index + 9:\n                break",
+        f"{CRASHES}::test_power_loss_at_any_operation_loses_nothing_that_was_saved",
+    ),
+    Mutant(
+        "a damaged frame in the middle is taken for a torn tail",
+        f"{SHELL}/frames.py",
+        "if not is_last or _is_followed(data, position, number):",
+        "if False:",
+        f"{WAL}::test_every_flipped_byte_is_an_error_or_a_cut_tail_and_never_another_state",
+    ),
+    Mutant(
+        "checksums are not checked",
+        f"{SHELL}/frames.py",
+        "if length < _HEADER.size or end > len(data) or crc32c(data[position + 4 : end]) != crc:",
+        "if length < _HEADER.size or end > len(data):",
+        f"{WAL}::test_every_flipped_byte_is_an_error_or_a_cut_tail_and_never_another_state",
+    ),
+    Mutant(
+        "a lost state begins anew",
+        f"{SHELL}/superblock.py",
+        '    if rest[:9] != b"%08x\\n" % crc32c(line):\n        return None\n',
+        "",
+        f"{WAL}::test_every_flipped_byte_is_an_error_or_a_cut_tail_and_never_another_state",
+    ),
+    Mutant(
+        "a torn tail is not cut",
+        f"{SHELL}/opening.py",
+        "            disk.truncate(handle, scanned.whole_bytes)\n",
+        "            pass\n",
+        f"{WAL}::test_garbage_behind_the_log_is_cut",
+    ),
+    Mutant(
+        "what was only written is believed without a sync",
+        f"{SHELL}/opening.py",
+        "            disk.truncate(handle, scanned.whole_bytes)\n        disk.sync(handle)\n",
+        "            disk.truncate(handle, scanned.whole_bytes)\n",
+        f"{WAL}::test_what_was_only_written_is_synced_before_it_is_believed",
+    ),
+    Mutant(
+        "a hole in the log is not noticed",
+        f"{SHELL}/opening.py",
+        "if entry.index > expected + 1:",
+        "if False:",
+        f"{WAL}::test_a_hole_in_the_log_stops_the_server",
+    ),
+    Mutant(
+        "a state older than the log is believed",
+        f"{SHELL}/opening.py",
+        "if entry.term > self._superblock.term:",
+        "if False:",
+        f"{WAL}::test_a_state_older_than_the_log_stops_the_server",
+    ),
+    Mutant(
+        "a directory of another cluster is used",
+        f"{SHELL}/opening.py",
+        "        if found != wanted:\n",
+        "        if False:\n",
+        f"{WAL}::test_a_directory_of_another_cluster_or_server_is_refused",
+    ),
+    Mutant(
+        "a failed write is forgotten",
+        f"{SHELL}/wal.py",
+        "        self._is_usable = False\n        entries: list[Entry] = []\n",
+        "        entries: list[Entry] = []\n",
+        f"{WAL}::test_after_a_failed_write_nothing_more_is_saved",
+    ),
+)
+
+
+def applied(mutant: Mutant, root: Path) -> str:
+    """The source with the bug in it. Raises ValueError when the place is not there, or there more than once."""
+    text = (root / mutant.file).read_text("utf-8")
+    if (count := text.count(mutant.old)) != 1:
+        raise ValueError(f"`{mutant.name}`: its place occurs {count} times in {mutant.file}")
+    return text.replace(mutant.old, mutant.new)
+
+
+def run(mutant: Mutant, copy: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the command against the copy of the sources, with the bug in it."""
+    target = copy / mutant.file
+    before = target.read_text("utf-8")
+    target.write_text(applied(mutant, copy), "utf-8")
+    # No compiled files: one of the same size and second would be taken for the mutant's.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{ROOT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+    finally:
+        target.write_text(before, "utf-8")
+
+
+def by_test(mutant: Mutant, copy: Path) -> bool:
+    """Whether the named test fails. Raises when it could not be run: that kills nothing."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.killer]
+    result = run(mutant, copy, command)
+    if result.returncode not in (0, 1) or "error" in result.stdout.rsplit("\n", 2)[-2]:
+        raise RuntimeError(f"`{mutant.name}`: {mutant.killer} could not be run\n{result.stdout}{result.stderr}")
+    return result.returncode == 1
+
+
+def by_simulation(mutant: Mutant, copy: Path, seeds: int) -> bool:
+    code = f"from tests.simulation.raft_simulator import simulate\nfor seed in range({seeds}): simulate(seed, 2000)"
+    return run(mutant, copy, [sys.executable, "-c", code]).returncode != 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument(
+        "--simulate", type=int, default=0, metavar="N", help="hunt with N seeds of the simulator instead"
+    )
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    survivors = []
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory)
+        shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for mutant in chosen:
+            is_killed = by_simulation(mutant, copy, options.simulate) if options.simulate else by_test(mutant, copy)
+            if not is_killed:
+                survivors.append(mutant)
+            how = "by the simulator" if options.simulate else mutant.killer.partition("::")[2]
+            print(f"{'killed  ' if is_killed else 'SURVIVED'}  {mutant.name}  ({how})", flush=True)
+    print(f"{len(chosen) - len(survivors)}/{len(chosen)} killed")
+    return 1 if survivors and not options.simulate else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

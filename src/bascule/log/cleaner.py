@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 from bascule.core.log.retention import plan_retention
-from bascule.errors import StorageError
+from bascule.errors import DiskFull, StorageError
 from bascule.log.compactor import CompactionReport, compact
 from bascule.log.partition_log import PartitionLog
 
@@ -41,24 +42,35 @@ def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningRep
     with log.maintenance:
         count = plan_retention([segment.facts for segment in log.segments], log.options.retention, now_ns)
         if count:
+            log.sync()
+            _write_down(log)
             report.deleted = _drop(log, count)
         _unlink_doomed(log, report)
+        if count:
+            _write_down(log)
     return report
 
 
 def _drop(log: PartitionLog, count: int) -> list[int]:
     """Make the segments invisible, and make sure that they stay so: the new start of the log is written down before a file goes."""
-    log.settle()
     with log.lock:
         dropped = log.segments.drop_oldest(count)
         for segment in dropped:
             segment.retire()
         log.doomed.extend(dropped)
-    # Before the epochs are told: a segment that came back would hold records of epochs that nobody knows.
-    log.write_checkpoint(durable=True)
-    with log.lock:
-        log.epochs.clear_earliest(log.segments.oldest.base_offset)
+    _write_down(log)
     return [segment.base_offset for segment in dropped]
+
+
+def _write_down(log: PartitionLog) -> None:
+    """Where the log begins, then which epochs it knows: a segment that came back would hold records of epochs that nobody knows.
+
+    On a full disk neither can be written before something is deleted; a crash in between then brings back what is not yet deleted.
+    """
+    with contextlib.suppress(DiskFull):
+        log.write_checkpoint(durable=True)
+        with log.lock:
+            log.epochs.clear_earliest(log.segments.oldest.base_offset)
 
 
 def _unlink_doomed(log: PartitionLog, report: CleaningReport) -> None:

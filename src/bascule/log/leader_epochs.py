@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
-from bascule.errors import EpochFenced
+from bascule.errors import DiskFull, EpochFenced
 from bascule.kernels import records
 from bascule.kernels.records import crc32c
 from bascule.log.damage import Run, walk
@@ -82,7 +84,7 @@ def load_epochs(
     cache.clear_latest(segments[-1].next_offset + 1)
     cache.clear_earliest(segments[0].base_offset)
     if cache.entries and (is_lost or cache.entries != before):
-        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
+        _save_recovered(disk, directory, cache)
     return cache, is_lost and bool(cache.entries)
 
 
@@ -96,8 +98,13 @@ def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
     known = read_epochs(disk, directory) or EpochCache()
     cache = EpochCache([EpochEntry(known.latest_epoch, offset)] if known.latest_epoch else [])
     if cache != known:
-        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
+        _save_recovered(disk, directory, cache)
     return cache
+
+
+def _save_recovered(disk: Disk, directory: str, cache: EpochCache) -> None:
+    with contextlib.suppress(DiskFull):  # it can be made again, and a full disk must not keep a log from opening
+        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
 
 
 def _encode(cache: EpochCache) -> bytes:

@@ -9,6 +9,7 @@ when it began, and finds its segment again when the cleaner replaced it meanwhil
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -17,6 +18,7 @@ from bascule import limits
 from bascule.core.log.epochs import EpochEntry
 from bascule.errors import (
     CallerError,
+    DiskFull,
     InvalidRecord,
     LogClosed,
     LogDeleted,
@@ -124,7 +126,8 @@ class PartitionLog:
             self.durability.note_sealed(segment)
         self.durability.note_directory()
         self.sync()
-        self.write_checkpoint()
+        with contextlib.suppress(DiskFull):  # a full disk can still be read, and cleaned
+            self.write_checkpoint()
 
     def _mark(self) -> SyncedMark:
         active = self.segments.active
@@ -380,15 +383,22 @@ class PartitionLog:
         old = self.segments.active
         segment = Segment.create(self.pool, self.directory, base_offset)
         self.durability.note_directory()
-        self._end_offset = base_offset
         if old.is_empty:
-            # a follower that begins in the middle: an empty segment holds nothing anybody could miss
-            self.segments.replace_active(segment).remove()
+            self._replace_empty(segment)
             return
-        old.next_offset = base_offset  # a hole belongs to the segment before it: its index says how far it reaches
-        old.seal()
+        old.reach(base_offset)
         self.durability.note_sealed(old)
         self.segments.roll(segment)
+        self._end_offset = base_offset
+
+    def _replace_empty(self, segment: Segment) -> None:
+        """A follower that begins in the middle: an empty segment holds nothing anybody could miss."""
+        old = self.segments.replace_active(segment)
+        self._end_offset = segment.base_offset
+        for sealed in self.segments.sealed[-1:]:
+            sealed.reach(segment.base_offset)
+        self.epochs.clear_earliest(self.segments.oldest.base_offset)
+        old.remove()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from bascule import limits
 from bascule.core.log.retention import SegmentFacts
 from bascule.core.log.sparse_index import SparseIndex
-from bascule.errors import StorageError
+from bascule.errors import DiskFull, StorageError
 from bascule.kernels import records
 from bascule.log import index_file
-from bascule.log.files import FilePool, PooledFile
+from bascule.log.files import FileGone, FilePool, PooledFile
 from bascule.log.index_file import SegmentTotals
 
 LOG_SUFFIX = ".log"
@@ -142,11 +142,23 @@ class Segment:
                 found = self.next_batch(position + 1, self.size, next_offset)
                 position = self.size if found is None else found
         self._index = index
-        # For the next open: without it this one still finds everything, and another thread may be writing the same just now.
+        # Another thread may be writing the same just now.
         with contextlib.suppress(StorageError):
             index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
         self._index_flushed = len(index)
         return index
+
+    def _save_index(self, totals: SegmentTotals, index: SparseIndex) -> None:
+        """For the next open: without it this one still finds everything. So a disk without room keeps no log from opening or rolling.
+
+        An index that is not the present one is worse than none.
+        """
+        try:
+            index_file.write_index(self.pool.disk, self._index_file.path, totals, index)
+        except DiskFull:
+            self.pool.disk.remove(self._index_file.path)
+        self._index_file.close()  # a handle from before would write into the file that was just replaced
+        self._index_flushed = len(index)
 
     def _index_from(self, position: int, next_offset: int, index: SparseIndex) -> tuple[int, int]:
         """Add the run of batches that begins at `position`; returns where it ends, and with which offset."""
@@ -165,9 +177,7 @@ class Segment:
     def start_index(self, index: SparseIndex) -> None:
         """Write the file of an active segment: totals not final, the entries known so far."""
         self._index = index
-        index_file.write_index(self.pool.disk, self._index_file.path, SegmentTotals(self.base_offset), index)
-        self._index_file.close()  # a handle from before would write into the file that was just replaced
-        self._index_flushed = len(index)
+        self._save_index(SegmentTotals(self.base_offset), index)
 
     def adopt_index(self, index: SparseIndex) -> None:
         """Use the entries that the index file holds."""
@@ -181,13 +191,23 @@ class Segment:
             return
         new = index.entries_from(flushed)
         entries = b"".join(index_file.encode_entry(*entry) for entry in new)
-        self._index_file.write(entries, index_file.HEADER_BYTES + flushed * index_file.ENTRY_BYTES)
+        try:
+            self._index_file.write(entries, index_file.HEADER_BYTES + flushed * index_file.ENTRY_BYTES)
+        except FileGone:
+            if not self._index_file.retired:
+                self.start_index(index)  # there was no room for it when it was begun
+            return
         self._index_flushed = flushed + len(new)
 
     def seal(self) -> None:
         """No more appends: write the index with the totals, so that the next open need not read the log. Doing it twice is fine."""
         self.file.cut_leftover(self.size)
-        index_file.write_index(self.pool.disk, self._index_file.path, self.totals, self.index())
+        self._save_index(self.totals, self.index())
+
+    def reach(self, end_offset: int) -> None:
+        """Seal it up to `end_offset`. A hole belongs to the segment before it: its index tells recovery how far it reaches."""
+        self.next_offset = end_offset
+        self.seal()
 
     def forget_index(self) -> None:
         """Give its memory back; the next lookup reads it again. Only for sealed segments."""

@@ -128,7 +128,7 @@ class Server:
         self.id = server_id
         self.disk = SimulatedDisk(simulation.rng.randrange(1 << 32))
         create_wal(self.disk, DIRECTORY, cluster_id=CLUSTER, server_id=server_id, membership=membership)
-        self.tick_rate = simulation.rng.choice((0.3, 1.0, 1.0, 1.0))
+        self.tick_rate = simulation.rng.choice(simulation.tick_rates)
         self.is_up = False
         self.start()
 
@@ -244,13 +244,14 @@ class Simulation:
         self.committed: dict[int, tuple[Entry, Applied]] = {}
         self.digests: dict[int, int] = {0: 0}
         self.acknowledged: list[tuple[bytes, int]] = []
-        names = [f"s{number}" for number in range(rng.choice((1, 3, 3, 3, 4, 5)))]
-        membership = Membership(frozenset(names))
+        names = [f"s{number}" for number in range(rng.choice((1, 3, 3, 3, 4, 5, 5)))]
+        voters = names[: rng.choice((3, 5))]
+        membership = Membership(frozenset(voters), frozenset(names) - frozenset(voters))
         self.servers = {name: Server(self, name, membership) for name in names}
 
     def _draw_conditions(self, rng: random.Random) -> None:
         """What this run is like."""
-        election_ticks, heartbeat_ticks = rng.choice(((5, 1), (10, 2)))
+        election_ticks, heartbeat_ticks = rng.choice(((3, 1), (3, 2), (5, 2), (10, 2)))
         self.options = RaftOptions(
             election_ticks=election_ticks,
             heartbeat_ticks=heartbeat_ticks,
@@ -269,17 +270,20 @@ class Simulation:
         self.loss = rng.choice((0, 0, 0.02, 0.1, 0.25))
         self.duplication = rng.choice((0, 0, 0.05, 0.2))
         self.laziness = rng.choice((0, 0, 0.3, 0.7))
-        self.power_failure = rng.choice((0, 0.002, 0.01))
+        self.power_failure = rng.choice((0, 0.002, 0.02))
+        self.isolation = rng.choice((0, 0.05, 0.3))
+        self.promotion = rng.choice((0, 0.35, 0.35))
+        self.tick_rates = rng.choice(((1.0,), (0.3, 1.0, 1.0), (0.05, 1.0, 1.0, 1.0)))
         self.slow = rng.choice((None, None, "s0", "s1"))
         weights = {
-            "deliver": 0.60 * rng.choice((0.4, 1, 1.5)),
-            "tick": 0.22 * rng.choice((0.5, 1, 1.5)),
-            "write": 0.05 * rng.choice((0.2, 1, 1, 3)),
+            "deliver": 0.60 * rng.choice((0.4, 1, 2)),
+            "tick": 0.22 * rng.choice((0.5, 1, 2)),
+            "write": 0.06 * rng.choice((0.2, 1, 1, 3)),
             "retry": 0.01 * rng.choice((0.2, 1, 3)),
             "read": 0.03 * rng.choice((0.2, 1, 1, 3)),
             "crash": 0.006 * rng.choice((0, 1, 1, 3)),
             "restart": 0.015 * rng.choice((0.5, 1, 2)),
-            "partition": 0.007 * rng.choice((0, 1, 3)),
+            "partition": 0.005 * rng.choice((0, 1, 3)),
             "snapshot": 0.008 * rng.choice((0, 1, 4)),
             "transfer": 0.003 * rng.choice((0, 1, 4)),
             "change": 0.010 * rng.choice((0, 1, 4)),
@@ -374,11 +378,19 @@ class Simulation:
         self.cut = set()
         if rng.random() < 0.35:
             return
-        inside = {name for name in self.servers if rng.random() < 0.5}
         leader = self._leader()
         if leader is not None and rng.random() < 0.5:
-            inside = {leader.id} | {name for name in self.servers if rng.random() < 0.25}
-        share = rng.choice((1, 1, 0.5))
+            self._isolate(leader)
+            return
+        self._cut_off({name for name in self.servers if rng.random() < 0.5}, rng.choice((1, 1, 0.5)))
+
+    def _isolate(self, leader: Server) -> None:
+        """With none or a few of the others: they do not know yet that there will be another one."""
+        share = self.rng.choice((0, 0, 0.3))
+        self._cut_off({leader.id} | {name for name in self.servers if self.rng.random() < share}, 1)
+
+    def _cut_off(self, inside: set[str], share: float) -> None:
+        rng = self.rng
         self.cut = {
             (a, b)
             for a in self.servers
@@ -435,6 +447,12 @@ class Simulation:
     def _propose(self, server: Server, write: Write) -> None:
         server.asked[(write.session, write.sequence)] = write
         self._run_step(server, Propose(self._number(), write.data, write.session, write.sequence))
+        self._may_isolate(server)
+
+    def _may_isolate(self, server: Server) -> None:
+        """The worst moment for a leader to be cut off is right after it has begun something."""
+        if server.is_up and server.node.is_leader and self.rng.random() < self.isolation:
+            self._isolate(server)
 
     def _read(self) -> None:
         server = self._asked()
@@ -460,8 +478,7 @@ class Simulation:
             change = self._draw_change(leader)
             self.counts["changes"] += 1
             self._run_step(leader, ChangeMembership(self._number(), change))
-            if leader.is_up and self.rng.random() < 0.1:
-                self._partition()
+            self._may_isolate(leader)
 
     def _draw_change(self, leader: Server) -> MembershipChange:
         rng, membership = self.rng, leader.node.membership
@@ -473,7 +490,7 @@ class Simulation:
                 self.servers[name] = Server(self, name, Membership())
                 outside = [name]
             return AddLearner(rng.choice(outside or membership.members))
-        if draw < 0.65 and membership.learners:
+        if draw < 0.3 + self.promotion and membership.learners:
             return PromoteLearner(rng.choice(sorted(membership.learners)))
         return RemoveServer(rng.choice(membership.members))
 

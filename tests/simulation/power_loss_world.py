@@ -203,16 +203,22 @@ class World:
 
     # ── what must hold ───────────────────────────────────────────────────────────────────────────
 
+    def _is_known_damage(self, offsets: set[int]) -> bool:
+        """Reported before. Where the index is lost, the report also takes in the hole that compaction left behind the damage."""
+        more = offsets - self.memory.damaged
+        return not more or (more != offsets and max(more) < self.memory.compacted_to)
+
     def check(self, report: RecoveryReport) -> None:
         """After every open: compare with the memory, then remember what is there now."""
         log, memory = self.log, self.memory
         found, damage = read_around_damage(log)
-        excused = {at for one in damage for at in range(one.first_offset, one.next_offset or 0)}
-        excused |= {at for one in report.damage for at in range(one.first_offset, one.next_offset)}
-        excused |= {at for first, end in report.missing for at in range(first, end)}
+        reported = [set(range(one.first_offset, one.next_offset or 0)) for one in damage]
+        reported += [set(range(one.first_offset, one.next_offset)) for one in report.damage]
+        reported += [set(range(first, end)) for first, end in report.missing]
+        excused = set().union(*reported)
         if "checkpoint" not in report.rebuilt:
             # Only without a checkpoint recovery cannot tell what was never synced from what has been damaged.
-            assert excused <= memory.damaged, report.lines()
+            assert all(self._is_known_damage(one) for one in reported), report.lines()
         self._check_found(found)
         if memory.resetting_to is None:
             self._check_absent({stored.offset: stored for stored in found}, excused)
@@ -224,11 +230,8 @@ class World:
         ]
         assert log.log_start_offset <= max(begins)
         promised = memory.promised_end
-        assert (
-            promised
-            <= log.log_end_offset
-            <= max([promised, memory.resetting_to or 0, *(at + 1 for at in self._known())])
-        )
+        possible = [*self._known(), *(stored.offset for stored in memory.failed)]
+        assert promised <= log.log_end_offset <= max([promised, memory.resetting_to or 0, *(at + 1 for at in possible)])
         assert log.high_watermark < log.log_end_offset
         self._remember(found, excused)
 

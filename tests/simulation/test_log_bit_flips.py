@@ -12,11 +12,12 @@ import pytest
 
 from bascule.errors import CorruptBatch, TimestampOutOfRange
 from bascule.log import PartitionLog
-from bascule.log.cleaner import clean
+from bascule.log.compactor import compact
 from bascule.log.recovery import RecoveryReport
-from tests.simulation.sample_log import DIRECTORY, Place, Sample, closed_cleanly, open_sample, stopped_midway
+from tests.simulation.sample_log import DIRECTORY, START, Place, Sample, closed_cleanly, open_sample, stopped_midway
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.support.logs import (
+    SECOND,
     Draft,
     Stored,
     as_stored,
@@ -26,6 +27,9 @@ from tests.support.logs import (
     read_back_around_damage,
     small_limits,
 )
+
+LATER: Final = START + 30 * 24 * 3600 * SECOND
+"""When every tombstone has served its time."""
 
 HANG_SECONDS: Final = 30.0
 PARTS: Final = 4
@@ -165,7 +169,9 @@ def check_life_goes_on(disk: SimulatedDisk, log: PartitionLog, found: list[Store
     appended = log.append(batch_of([Draft(None, b"behind the damage")]))
     assert not found or appended.base_offset > found[-1].offset
     assert appended.timestamp >= max((stored.timestamp for stored in found), default=0)
-    clean(log)
+    log.advance_high_watermark(log.newest_offset)
+    log.roll()
+    compact(log, LATER, force=True)
     log.close()
     again = open_sample(disk)
     after, _ = read_around_damage(again)

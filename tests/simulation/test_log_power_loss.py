@@ -9,10 +9,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from bascule.log import LogStore
+from bascule.log.disk import PosixDisk
 from tests.simulation.power_loss_world import World
 from tests.simulation.simulated_disk import PowerLoss
 from tests.support.logs import small_limits
@@ -68,6 +71,15 @@ def test_power_loss_takes_nothing_that_was_synced_and_invents_nothing(part: int)
     seeds = [int(ONLY)] if ONLY else range(FIRST + part * SEEDS_PER_PART, FIRST + (part + 1) * SEEDS_PER_PART)
     crashes = sum(run_seed(seed).crashes for seed in seeds)
     assert crashes >= len(seeds)
+
+
+def test_a_new_data_directory_is_synced_into_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(PosixDisk, "sync_directory", lambda _disk, path: synced.append(path))
+    LogStore(tmp_path / "new" / "data").close()
+    assert sorted(synced) == [str(tmp_path), str(tmp_path / "new")]
+    LogStore(tmp_path / "new" / "data").close()
+    assert len(synced) == 2
 
 
 @pytest.mark.soak

@@ -125,7 +125,7 @@ def _close(log: PartitionLog) -> StorageError | None:
 
 def _lock_directory(directory: Path) -> int:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        _make_directory(directory)
         handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from error
@@ -138,6 +138,14 @@ def _lock_directory(directory: Path) -> int:
             hint="stop that process, or give this one another data directory",
         ) from None
     return handle
+
+
+def _make_directory(directory: Path) -> None:
+    """With the folders above it, and so that power loss does not take them away again with everything they will hold."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        PosixDisk().sync_directory(str(path.parent))
 
 
 def _check_name(stream: str, partition: int) -> None:

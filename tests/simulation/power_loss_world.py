@@ -246,7 +246,7 @@ class World:
         for before, behind in pairwise(found):
             assert before.offset < behind.offset and before.timestamp <= behind.timestamp
         entries = self.log.epoch_entries
-        for stored in found:
+        for stored in set(found) - self.memory.failed:
             assert epoch_of(entries, stored.offset) == stored.leader_epoch, entries
         offsets = {stored.offset for stored in found}
         whole = {stored.offset for stored in self.memory.attempted}

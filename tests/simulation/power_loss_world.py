@@ -134,6 +134,7 @@ class World:
         assert appended.base_offset == memory.attempted[0].offset
         memory.history.update((stored.offset, stored) for stored in memory.attempted)
         memory.absent -= {stored.offset for stored in memory.attempted}
+        memory.damaged -= {stored.offset for stored in memory.attempted}
         memory.attempted = []
 
     def sync(self) -> None:
@@ -160,6 +161,7 @@ class World:
         assert log.log_end_offset <= offset
         memory.truncating = None
         memory.history = {at: stored for at, stored in memory.history.items() if at < log.log_end_offset}
+        memory.damaged = {at for at in memory.damaged if at < log.log_end_offset}
 
     def reset(self) -> None:
         log, memory = self.log, self.memory
@@ -208,6 +210,11 @@ class World:
         more = offsets - self.memory.damaged
         return not more or (more != offsets and max(more) < self.memory.compacted_to)
 
+    def _may_be_cut(self, offset: int) -> bool:
+        """A truncation that did not return may also take the hole away that was left in front of it: damage, or what was compacted."""
+        memory = self.memory
+        return offset in memory.damaged or (memory.truncating is not None and offset < memory.compacted_to)
+
     def check(self, report: RecoveryReport) -> None:
         """After every open: compare with the memory, then remember what is there now."""
         log, memory = self.log, self.memory
@@ -230,6 +237,8 @@ class World:
         ]
         assert log.log_start_offset <= max(begins)
         promised = memory.promised_end
+        while promised > log.log_end_offset and self._may_be_cut(promised - 1):
+            promised -= 1
         possible = [*self._known(), *(stored.offset for stored in memory.failed)]
         assert promised <= log.log_end_offset <= max([promised, memory.resetting_to or 0, *(at + 1 for at in possible)])
         assert log.high_watermark < log.log_end_offset
@@ -262,7 +271,8 @@ class World:
                 gone = offset < memory.retained_from or self._may_be_compacted(stored, behind)
                 unsynced = offset >= memory.promised_end and offset in excused
                 assert gone or unsynced, f"{stored} is lost"
-            counts = offset < min(memory.compacted_to, self.log.log_end_offset) and offset not in memory.damaged
+            is_damaged = offset in memory.damaged or offset in excused
+            counts = offset < min(memory.compacted_to, self.log.log_end_offset) and not is_damaged
             if stored.key is not None and counts:
                 if offset in found and stored.key in behind:
                     assert behind[stored.key], f"{stored} is back although its tombstone has gone"
@@ -280,7 +290,8 @@ class World:
             memory.history.update((stored.offset, stored) for stored in memory.attempted)
         memory.history = {at: stored for at, stored in memory.history.items() if at < log.log_end_offset}
         memory.absent = set(memory.history) - {stored.offset for stored in found}
-        memory.damaged |= excused
+        memory.damaged = {at for at in memory.damaged | excused if at < log.log_end_offset}
+        memory.damaged -= {stored.offset for stored in found}
         memory.history.update((stored.offset, stored) for stored in found)
         memory.attempted = []
         memory.failed = set()

@@ -179,6 +179,8 @@ class RaftDriver:
             self._answer(entry.index, entry.term, result)
         for ready in effects.reads:
             self._resolve(ready.request, ready.index)
+        for request in effects.handed_over:
+            self._resolve(request, None)
 
     def _note_proposed(self, proposed: Proposed) -> None:
         waiting = self._waiting.get(proposed.request)

@@ -17,7 +17,9 @@ from bascule.errors import StorageError
 from bascule.log.checkpoint import Checkpoint, write_checkpoint
 from bascule.log.disk import Disk
 from bascule.log.files import FileGone
+from bascule.log.recovery import RecoveredLog
 from bascule.log.segment import Segment
+from bascule.log.segment_list import SegmentList
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,16 @@ class Durability:
         self.failure: StorageError | None = None
         self.lock = threading.RLock()
         """Held while data is forced out and while a checkpoint is written."""
+
+    @classmethod
+    def opened(cls, disk: Disk, directory: str, found: RecoveredLog, end: SyncedMark) -> Durability:
+        """Of a log that recovery has found as it is up to `end`."""
+        known = found.checkpoint
+        if not found.is_synced:
+            end = SyncedMark.from_checkpoint(known, SegmentList(found.segments).holding(known.active_base))
+        # Nothing was ever synced: the process that made the directory may not have lived to make it last.
+        is_new = found.is_new or known.recovery_point == 0
+        return cls(disk, directory, end, is_new=is_new, written=known if found.has_checkpoint else None)
 
     def must_not_have_failed(self) -> None:
         if self.failure is not None:

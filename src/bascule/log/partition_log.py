@@ -108,16 +108,9 @@ class PartitionLog:
         self.doomed: list[Segment] = []
         """Segments that retention took out of the log and whose files still have to go."""
         self._dirty = False
-        is_synced = known.recovery_point >= self._end_offset and not known.cutting
-        mark = (
-            self._mark() if is_synced else SyncedMark.from_checkpoint(known, self.segments.holding(known.active_base))
-        )
-        # Nothing was ever synced: the process that made the directory may not have lived to make it last.
-        is_new = found.is_new or known.recovery_point == 0
-        written = known if found.has_checkpoint else None
-        self.durability = Durability(self.pool.disk, self.directory, mark, is_new=is_new, written=written)
+        self.durability = Durability.opened(self.pool.disk, self.directory, found, self._mark())
         self._loaded = True
-        if not is_synced or not found.report.is_clean:
+        if not found.is_synced or not found.report.is_clean:
             self._sync_recovered()
 
     def _sync_recovered(self) -> None:
@@ -607,11 +600,8 @@ class PartitionLog:
             self._must_take_appends()
             if offset >= self._end_offset:
                 return
-            if offset <= self._high_watermark and not allow_committed:
-                raise CallerError(
-                    f"truncating {self.directory} at {offset} would delete committed records up to {self._high_watermark}",
-                    hint="truncate behind the high watermark, or pass allow_committed to lose them knowingly",
-                )
+            if not allow_committed:
+                truncation.check_uncommitted(self.directory, offset, self._high_watermark)
             offset = max(offset, self.log_start_offset)
             with self.durability.whole_or_failed():
                 self._announce_cut(offset)

@@ -80,6 +80,11 @@ class RecoveredLog:
     is_new: bool = False
     has_checkpoint: bool = False
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether everything that was found had been synced by whoever wrote it."""
+        return self.segments[-1].next_offset <= self.checkpoint.recovery_point and not self.checkpoint.cutting
+
 
 def recover(pool: FilePool, directory: str) -> RecoveredLog:
     disk = pool.disk

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from bascule import limits
+from bascule.errors import CallerError
 from bascule.kernels import records
 from bascule.log.damage import Damage, walk
 from bascule.log.disk import Disk
@@ -18,6 +19,14 @@ from bascule.log.recovery import CLEANED_SUFFIX, complete_swap, swap_path
 from bascule.log.sealing import Sealer
 from bascule.log.segment import Segment, segment_path
 from bascule.log.segment_list import SegmentList
+
+
+def check_uncommitted(directory: str, offset: int, high_watermark: int) -> None:
+    if offset <= high_watermark:
+        raise CallerError(
+            f"truncating {directory} at {offset} would delete committed records up to {high_watermark}",
+            hint="truncate behind the high watermark, or pass allow_committed to lose them knowingly",
+        )
 
 
 def last_kept(segments: SegmentList, offset: int) -> Segment:

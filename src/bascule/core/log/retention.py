@@ -28,20 +28,24 @@ class RetentionLimits:
 
 def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ns: int) -> int:
     """How many of the oldest segments to delete. The last one given is the active one."""
-    if len(segments) < 2:
+    if len(segments) < 2 or limits == RetentionLimits():
         return 0
-    return max(
+    count = max(
         _expired(segments, limits.age_max_ns, now_ns),
         _over(segments, limits.records_max, lambda segment: segment.records),
         _over(segments, limits.bytes_max, lambda segment: segment.bytes),
     )
+    # What holds no records has no age to be kept for: it goes with what came before it.
+    while count < len(segments) - 1 and segments[count].records == 0:
+        count += 1
+    return count
 
 
 def _expired(segments: Sequence[SegmentFacts], age_max_ns: int, now_ns: int) -> int:
     if age_max_ns <= 0:
         return 0
     for index, segment in enumerate(segments[:-1]):
-        if segment.last_timestamp >= now_ns - age_max_ns:
+        if segment.records and segment.last_timestamp >= now_ns - age_max_ns:
             return index
     return len(segments) - 1
 

@@ -36,7 +36,8 @@ bench: build ## measure; prints a table and writes bench/out/latest.json
 	$(PY) -m bench
 
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
-	HYPOTHESIS_PROFILE=soak BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
+	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
+	HYPOTHESIS_PROFILE=soak $(PY) -m pytest -q -n $(WORKERS) -m "not soak" tests/property tests/parity
 
 mutants: build ## plant bugs in the Raft core and its log; a named test has to kill each
 	$(PY) -m tools.mutants

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 # No deadline, since a shared machine stalls for reasons that are not ours.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile(
-    "soak", deadline=None, print_blob=True, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
+    "soak", deadline=None, print_blob=True, max_examples=1_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -52,7 +52,7 @@ def find_damage(segment: Segment, position: int, reason: str) -> Damage:
             hint="use the version of Bascule that wrote it, or a later one",
         )
     first_offset = _offset_expected_at(segment, position)
-    stop, next_offset = _next_good(segment, position + 1, first_offset)
+    stop, next_offset = _behind_it(segment, position, first_offset) or _next_good(segment, position + 1, first_offset)
     return Damage(segment.path, position, stop - position, first_offset, max(first_offset, next_offset), reason)
 
 
@@ -79,6 +79,17 @@ def _offset_expected_at(segment: Segment, position: int) -> int:
                 break
             at = behind
     return next_offset
+
+
+def _behind_it(segment: Segment, position: int, offset: int) -> tuple[int, int] | None:
+    """The good batch that begins where the damaged one says it ends, if there is one: most damage leaves the length alone.
+
+    Looked for first, because a value may hold the bytes of a batch, and those must not be taken for one of the log's.
+    """
+    end = position + int.from_bytes(segment.file.read(8, position)[4:8], "little")
+    if position + records.HEADER_BYTES <= end < segment.size and _is_good(segment, end, offset):
+        return end, records.read_header(segment.file.read(records.HEADER_BYTES, end)).base_offset
+    return None
 
 
 def _next_good(segment: Segment, position: int, offset: int) -> tuple[int, int]:

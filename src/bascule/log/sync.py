@@ -42,6 +42,7 @@ class Syncer:
             self._dirty.add(log)
             self._checkpoints.setdefault(log, time.monotonic() + limits.CHECKPOINT_INTERVAL_MS / 1000)
             self._ensure_thread()
+            self._condition.notify_all()  # an idle thread waits without end
 
     def request(self, log: Syncable) -> None:
         """Somebody waits: sync it as soon as the round under way is over."""

@@ -141,6 +141,21 @@ def test_a_request_that_holds_nothing_is_refused(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_an_op_can_be_sent_to_the_controller_and_its_verdict_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        controller = await alone(MemoryBus(), tmp_path)
+        await controller.submit(creation("orders"), timeout=30)
+        assert await controller.forward(creation("more")) is None
+        assert await controller.forward(creation("more")) == Refusal("ALREADY_EXISTS", "stream already exists")
+        malformed = await controller._propagate(PropagatedRequest(op=b"{}"), 5)
+        assert malformed is not None
+        assert malformed.code == "INVALID_ARGUMENT"
+        assert sorted(controller.metadata.streams) == ["more", "orders"]
+        await controller.stop()
+
+    run(scenario())
+
+
 def test_reports_reach_the_controller_and_its_verdict_comes_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         controller = await alone(MemoryBus(), tmp_path)

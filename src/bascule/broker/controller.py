@@ -20,7 +20,7 @@ from bascule.broker.raft_driver import DurableLog, RaftDriver
 from bascule.broker.raft_transport import Bus, RaftTransport, publish_quietly
 from bascule.broker.subjects import ControlSubjects
 from bascule.core.metadata.failures import CoordinatorFailures, LeaderFailures, Noted
-from bascule.core.metadata.ops import ChangeCoordinator, ChangeLeader, Op, encode_op
+from bascule.core.metadata.ops import MalformedOp, Op, decode_op, encode_op
 from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.state import Metadata
 from bascule.core.raft.entries import EntryKind
@@ -256,7 +256,11 @@ class Controller:
                 except (StateError, Unavailable, OutcomeUnknown):
                     continue  # asked again with the next round
 
-    # ── failure reports ──────────────────────────────────────────────────────────────────────────
+    # ── requests to the controller ──────────────────────────────────────────────────────────────────────────
+
+    async def forward(self, op: Op, *, timeout: float = SUBMIT_SECONDS) -> Refusal | None:
+        """Have the controller do the op. For servers that are no members of the group yet; a member submits."""
+        return await self._propagate(PropagatedRequest(op=encode_op(op)), timeout)
 
     async def report_leader(
         self,
@@ -299,23 +303,29 @@ class Controller:
         except (RejectedEnvelope, DecodeError):
             return
         response = PropagatedResponse()
-        refusal = await self._judge_report(request)
+        refusal = await self._judge(request)
         if refusal is not None:
             response.error.CopyFrom(Error(code=GRPC_CODES[refusal.code], msg=refusal.text))
         await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString()))
 
-    async def _judge_report(self, request: PropagatedRequest) -> Refusal | None:
-        verdict = self._count(request)
-        if isinstance(verdict, Noted):
+    async def _judge(self, request: PropagatedRequest) -> Refusal | None:
+        op = self._op_of(request)
+        if isinstance(op, Noted):
             return None
-        if isinstance(verdict, Refusal):
-            return verdict
+        if isinstance(op, Refusal):
+            return op
         try:
-            return await self.submit(verdict)
+            return await self.submit(op)
         except BasculeError as error:
             return Refusal("INTERNAL", error.message)
 
-    def _count(self, request: PropagatedRequest) -> Noted | ChangeLeader | ChangeCoordinator | Refusal:
+    def _op_of(self, request: PropagatedRequest) -> Noted | Op | Refusal:
+        """The op that is asked for, or that enough reports ask for."""
+        if request.op:
+            try:
+                return decode_op(request.op)
+            except MalformedOp as error:
+                return Refusal("INVALID_ARGUMENT", f"malformed op: {error}")
         now_ns = time.monotonic_ns()
         if request.HasField("report_leader_op"):
             report = request.report_leader_op

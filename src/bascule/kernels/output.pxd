@@ -1,0 +1,17 @@
+# Bytes on their way out, for other kernels: written at the end, sent from the front.
+
+from libc.stdint cimport uint8_t
+
+
+cdef class OutputBuffer:
+    cdef uint8_t* data
+    cdef size_t start               # readable bytes: data[start:end]
+    cdef size_t end
+    cdef size_t capacity
+    cdef Py_ssize_t views           # exported buffers: while there are any, nothing may move
+    cdef size_t size(self) noexcept nogil
+    cdef uint8_t* reserve(self, size_t more) noexcept nogil     # room for so many bytes behind the end; NULL when there is none
+    cdef void commit(self, size_t written) noexcept nogil       # what was written into that room
+    cdef int put(self, const uint8_t* source, size_t count) noexcept nogil   # 0, or −1 when there is no memory
+    cdef void drop_front(self, size_t count) noexcept nogil
+    cdef void shrink(self) noexcept nogil

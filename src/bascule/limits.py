@@ -123,3 +123,20 @@ RAFT_MEMBERS_MAX: Final = 1024
 
 RAFT_SEGMENT_BYTES: Final = 16 * MIB
 """The durable log is cut into files of about this size, which are dropped whole once a snapshot covers them."""
+
+# ── ingest ───────────────────────────────────────────────────────────────────────────────────────
+
+INGEST_BUFFER_BYTES_MAX: Final = 256 * MIB
+"""Received and not yet written. Beyond it NATS is not read, and nats-server holds back publishers or cuts us off."""
+
+INGEST_INLINE_BYTES: Final = 1 * MIB
+"""As long as no more than this arrives within a window, the event loop writes itself: a disk that hangs for seconds then costs
+latency, and what piles up in nats-server meanwhile stays far below its `max_pending`."""
+
+INGEST_RATE_WINDOW_SECONDS: Final = 0.1
+
+INGEST_SLOW_WRITE_SECONDS: Final = 0.02
+"""A write to the page cache takes microseconds; one that takes this long has met a disk that cannot follow."""
+
+INGEST_SLOW_PENALTY_SECONDS: Final = 5.0
+"""For so long after a slow write the thread does all writing."""

@@ -1,0 +1,257 @@
+"""From what NATS brought to the logs, and back to whoever wants an ack.
+
+While little arrives, a batch is written right where it was read: no thread is woken, and an ack leaves in the same turn of the event
+loop. When much arrives, or the disk is slow, a thread writes, so that the socket is read on; what has come in meanwhile makes larger
+batches. In between lies a bounded buffer. At its bound reading stops, which is the last resort: it is counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bascule import limits
+from bascule.broker.partition import LocalPartition
+from bascule.errors import BasculeError
+from bascule.kernels.acks import AckWriter
+from bascule.kernels.ingest import PartitionSink, PreparedBatch
+from bascule.log.batches import Appended
+
+_logger = logging.getLogger(__name__)
+
+_Work = tuple[LocalPartition, list[PreparedBatch]]
+_Done = tuple[LocalPartition, list[tuple[PreparedBatch, Appended | BasculeError]]]
+
+
+class Source(Protocol):
+    """The NATS link, as far as this cares."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def schedule_flush(self) -> None: ...
+
+
+@dataclass(slots=True)
+class IngestStats:
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    failed_batches: int = 0
+    pauses: int = 0
+    """How often reading had to stop because the disk was too slow."""
+    buffered_bytes_max: int = 0
+
+
+class Ingest:
+    def __init__(
+        self,
+        source: Source,
+        acks: AckWriter,
+        *,
+        linger_seconds: float = 0.0,
+        buffer_bytes_max: int = limits.INGEST_BUFFER_BYTES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._acks = acks
+        self._linger_seconds = linger_seconds
+        self._buffer_bytes_max = buffer_bytes_max
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._partitions: dict[PartitionSink, LocalPartition] = {}
+        self._waiting: dict[PartitionSink, None] = {}
+        """Sinks that have collected something, in the order in which they did."""
+        self._in_flight_bytes = 0
+        self._window_bytes = 0
+        self._window_began = 0.0
+        self._slow_until = 0.0
+        self._lingering = False
+        self._paused = False
+        self._alarmed = False
+        self._writer = _Writer(self._loop, self._on_written)
+        self.stats = IngestStats()
+
+    def attach(self, partition: LocalPartition) -> None:
+        self._partitions[partition.sink] = partition
+
+    async def detach(self, partition: LocalPartition) -> None:
+        """What has arrived is still written; then the partition is forgotten."""
+        self._flush([partition.sink])
+        while partition.appending or partition.sink.waiting_records:
+            await asyncio.sleep(0.001)
+            self._flush([partition.sink])
+        self._partitions.pop(partition.sink, None)
+        self._waiting.pop(partition.sink, None)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    # ── what was read ────────────────────────────────────────────────────────────────────────────
+
+    def on_read(self, sinks: Iterable[PartitionSink], received_bytes: int) -> None:
+        self._measure(received_bytes)
+        for sink in sinks:
+            self._waiting[sink] = None
+        if self._linger_seconds:
+            self._linger()
+        else:
+            self._flush(list(self._waiting))
+        self._watch_buffer()
+
+    def _measure(self, received_bytes: int) -> None:
+        now = self._clock()
+        if now - self._window_began > limits.INGEST_RATE_WINDOW_SECONDS:
+            self._window_began, self._window_bytes = now, 0
+        self._window_bytes += received_bytes
+
+    def _writes_at_once(self) -> bool:
+        """Little arrives, and the disk has been quick: nobody minds if this thread waits for it."""
+        return (
+            self._window_bytes <= limits.INGEST_INLINE_BYTES
+            and self._in_flight_bytes == 0
+            and self._clock() >= self._slow_until
+        )
+
+    def _linger(self) -> None:
+        full = [sink for sink in self._waiting if sink.is_full]
+        if full:
+            self._flush(full)
+        if self._waiting and not self._lingering:
+            self._lingering = True
+            self._loop.call_later(self._linger_seconds, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._lingering = False
+        self._flush(list(self._waiting))
+
+    def _flush(self, sinks: list[PartitionSink]) -> None:
+        for sink in sinks:
+            partition = self._partitions.get(sink)
+            if partition is None:
+                self._waiting.pop(sink, None)
+                for batch in sink.take():
+                    self._acks.write_errors(batch)
+            elif not partition.appending:
+                self._waiting.pop(sink, None)
+                self._write(partition, sink.take())
+
+    def _write(self, partition: LocalPartition, batches: list[PreparedBatch]) -> None:
+        for batch in batches:
+            if batch.has_errors:
+                self._acks.write_errors(batch)
+                self._source.schedule_flush()
+        batches = [batch for batch in batches if batch.count]
+        if not batches:
+            return
+        if self._writes_at_once():
+            began = self._clock()
+            self._settle(partition, [(batch, partition.append(batch)) for batch in batches])
+            if self._clock() - began > limits.INGEST_SLOW_WRITE_SECONDS:
+                self._slow_until = self._clock() + limits.INGEST_SLOW_PENALTY_SECONDS
+            return
+        partition.appending = True
+        self._in_flight_bytes += sum(batch.nbytes for batch in batches)
+        self._writer.put((partition, batches))
+
+    # ── what was written ─────────────────────────────────────────────────────────────────────────
+
+    def _on_written(self, finished: list[_Done]) -> None:
+        for partition, outcomes in finished:
+            self._in_flight_bytes -= sum(batch.nbytes for batch, _ in outcomes)
+            partition.appending = False
+            self._settle(partition, outcomes)
+        if self._waiting and not self._lingering:
+            self._flush(list(self._waiting))
+        self._watch_buffer()
+
+    def _settle(
+        self, partition: LocalPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]
+    ) -> None:
+        for batch, outcome in outcomes:
+            partition.settle(batch, outcome)
+            if isinstance(outcome, BasculeError):
+                self.stats.failed_batches += 1
+                _logger.error(
+                    "%s/%d: %d messages could not be stored: %s",
+                    partition.stream,
+                    partition.number,
+                    batch.count,
+                    outcome.message,
+                )
+            else:
+                self.stats.records += batch.count
+                self.stats.bytes += batch.nbytes
+                self.stats.batches += 1
+            batch.recycle()
+
+    # ── the buffer between ───────────────────────────────────────────────────────────────────────
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._in_flight_bytes + sum(sink.waiting_bytes for sink in self._waiting)
+
+    def _watch_buffer(self) -> None:
+        if not self._in_flight_bytes and not self._paused and not self._alarmed:
+            return
+        buffered = self.buffered_bytes
+        self.stats.buffered_bytes_max = max(self.stats.buffered_bytes_max, buffered)
+        if buffered >= self._buffer_bytes_max // 2 and not self._alarmed:
+            self._alarmed = True
+            _logger.warning("the disk is slow: %d MiB of received messages wait to be written", buffered >> 20)
+        elif buffered < self._buffer_bytes_max // 4:
+            self._alarmed = False
+        if buffered >= self._buffer_bytes_max and not self._paused:
+            self._paused = True
+            self.stats.pauses += 1
+            _logger.error(
+                "the disk is too slow: %d MiB wait to be written, NATS is not read until half of that is", buffered >> 20
+            )
+            self._source.pause_reading()
+        elif self._paused and buffered < self._buffer_bytes_max // 2:
+            self._paused = False
+            self._source.resume_reading()
+
+
+class _Writer:
+    """A thread that appends, and tells the event loop of everything it finished in one go."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_written: Callable[[list[_Done]], None]) -> None:
+        self._loop = loop
+        self._on_written = on_written
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._finished: list[_Done] = []
+        self._thread: threading.Thread | None = None
+
+    def put(self, work: _Work) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="bascule-writer", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            partition, batches = work
+            outcomes = [(batch, partition.append(batch)) for batch in batches]
+            with self._lock:
+                self._finished.append((partition, outcomes))
+                if len(self._finished) > 1:
+                    continue  # the event loop has been told and has not come yet
+            self._loop.call_soon_threadsafe(self._hand_over)
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            finished, self._finished = self._finished, []
+        self._on_written(finished)

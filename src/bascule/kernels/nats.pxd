@@ -83,6 +83,7 @@ cdef class NatsReader:
 
     cdef int scan(self, Line* line) noexcept nogil
     cdef int take_message(self, Line* line, const uint8_t* payload) noexcept nogil
+    cdef int hand_over(self, void* sink, NatsMessage* message, size_t size) noexcept nogil
     cdef Slot* find(self, uint64_t sid) noexcept nogil
     cdef tuple scan_all(self)
     cdef int make_room(self) except -1

@@ -105,6 +105,12 @@ class RejectedEnvelope(CallerError):
     code = "REJECTED_ENVELOPE"
 
 
+class PermissionDenied(CallerError):
+    """The client may not do this: no line of the policy grants it."""
+
+    code = "PERMISSION_DENIED"
+
+
 # ── the state does not fit ───────────────────────────────────────────────────────────────────────
 
 
@@ -228,6 +234,7 @@ GRPC_STATUS: dict[str, str] = {
     "INVALID_RECORD": "INVALID_ARGUMENT",
     "REJECTED_BATCH": "DATA_LOSS",
     "REJECTED_ENVELOPE": "INVALID_ARGUMENT",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",

@@ -140,3 +140,17 @@ INGEST_SLOW_WRITE_SECONDS: Final = 0.02
 
 INGEST_SLOW_PENALTY_SECONDS: Final = 5.0
 """For so long after a slow write the thread does all writing."""
+
+# ── control plane ────────────────────────────────────────────────────────────────────────────────
+
+AUTHORIZATIONS_REMEMBERED_MAX: Final = 65_536
+"""Decisions of the policy that are kept: asking casbin takes as long as a hundred messages do."""
+
+CURSORS_REMEMBERED_MAX: Final = 262_144
+"""Cursors of one partition that are kept in memory, about 64 MiB. One that is not is looked for in the log."""
+
+ACTIVITY_EVENTS_MAX: Final = 16_384
+"""Events that wait to be published. They are part of every snapshot; when the stream takes none for so long, the oldest are lost."""
+
+STATUS_REQUESTS_INFLIGHT_MAX: Final = 64
+"""Questions about partitions that are asked at the same time after a stream was created."""

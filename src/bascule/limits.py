@@ -154,3 +154,38 @@ ACTIVITY_EVENTS_MAX: Final = 16_384
 
 STATUS_REQUESTS_INFLIGHT_MAX: Final = 64
 """Questions about partitions that are asked at the same time after a stream was created."""
+
+# ── the connection to NATS ───────────────────────────────────────────────────────────────────────
+
+NATS_MESSAGE_BYTES_MAX: Final = 64 * MIB
+"""nats-server's own ceiling for `max_payload`. Not what our server says its own is: messages come over routes from others too."""
+
+NATS_LINE_BYTES_MAX: Final = 64 * KIB
+"""A line before its payload has 4 KiB at most; the INFO of a large cluster lists all its servers."""
+
+NATS_SERVERS_MAX: Final = 256
+"""Servers that are remembered because a server named them."""
+
+NATS_CONNECT_ATTEMPTS: Final = 5
+"""Times that all servers are tried when a broker starts, before it gives up. Later it never gives up."""
+
+NATS_CONNECT_SECONDS_MAX: Final = 2.0
+"""From the first packet until the login is confirmed, TLS included."""
+
+NATS_RECONNECT_WAIT_SECONDS: Final = 0.25
+"""Between two rounds over the servers, and a random part of as much again, so that not all brokers come back at once."""
+
+NATS_REFUSED_WAIT_SECONDS_MAX: Final = 8.0
+"""The wait doubles up to this while servers refuse our login: a wrong password stays wrong."""
+
+NATS_PING_SECONDS: Final = 20.0
+"""A connection that brought nothing for so long is asked whether it lives."""
+
+NATS_PINGS_OUTSTANDING_MAX: Final = 2
+"""Unanswered questions after which a connection is taken for dead."""
+
+NATS_WRITE_BYTES_MAX: Final = 256 * KIB
+"""Handed to the transport at once when the socket is full or speaks TLS; the rest waits in the output buffer, where it is counted."""
+
+EMBEDDED_NATS_READY_SECONDS_MAX: Final = 10.0
+"""A nats-server that is not up by then does not come up."""

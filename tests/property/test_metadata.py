@@ -16,7 +16,7 @@ from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
 from bascule.core.metadata.state import Metadata
 from bascule.errors import FormatTooNew, StorageError
 
-STREAMS = st.sampled_from(["foo", "bar", "baz", "no such", ""])
+STREAMS = st.sampled_from(["foo", "bar", "baz", "no such", "", "__activity"])
 BROKER_IDS = st.sampled_from(["a", "b", "c", "d"])
 NUMBERS = st.integers(-1, 4)
 EPOCHS = st.integers(0, 60)
@@ -47,7 +47,7 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(ops.ResumeStream, STREAMS, TIMES, PARTITIONS),
     st.builds(ops.SetStreamReadonly, STREAMS, TIMES, st.booleans(), PARTITIONS),
     st.builds(ops.JoinConsumerGroup, GROUPS, CONSUMERS, st.lists(STREAMS, max_size=3).map(tuple), SOME_IDS),
-    st.builds(ops.LeaveConsumerGroup, GROUPS, CONSUMERS, st.booleans()),
+    st.builds(ops.LeaveConsumerGroup, GROUPS, CONSUMERS, st.booleans(), st.just("") | BROKER_IDS),
     st.builds(ops.ChangeCoordinator, GROUPS, BROKER_IDS, EPOCHS, SOME_IDS),
     st.builds(ops.PublishActivity, EPOCHS),
 )
@@ -77,6 +77,10 @@ def check_invariants(state: Metadata) -> None:
                 hosted.update(partition.replicas)
                 led[partition.leader] += 1
     assert +state.load.hosted == hosted
+    ids = [event.id for event in state.activity]
+    assert ids == sorted(set(ids))
+    assert "__activity" in state.streams or not ids
+    assert all(index <= state.applied_index for index in ids)
     assert +state.load.led == led
     for group in state.groups.values():
         assert group.members

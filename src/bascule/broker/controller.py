@@ -112,6 +112,7 @@ class Controller:
         self._leader_failures = LeaderFailures(options.leader_timeout_ns)
         self._coordinator_failures = CoordinatorFailures(options.coordinator_timeout_ns)
         self._tasks: list[asyncio.Task[None]] = []
+        self._role_watchers: list[Callable[[bool], None]] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -140,6 +141,13 @@ class Controller:
         if not leads:
             self._leader_failures.clear()
             self._coordinator_failures.clear()
+        for watcher in self._role_watchers:
+            watcher(leads)
+
+    def watch_role(self, watcher: Callable[[bool], None]) -> None:
+        """Have `watcher` called now, and whenever this server becomes controller or stops being it. It must not block."""
+        self._role_watchers.append(watcher)
+        watcher(self.is_leader)
 
     # ── what it knows ────────────────────────────────────────────────────────────────────────────
 

@@ -19,10 +19,16 @@ _TEXT_BYTES_MAX: Final = (
 
 
 class MetadataMachine:
-    def __init__(self, on_changes: Callable[[int, tuple[Change, ...]], None] | None = None) -> None:
-        """`on_changes` hears the index and the changes of every op that changed something; it must not block."""
+    def __init__(
+        self,
+        on_changes: Callable[[int, tuple[Change, ...]], None] | None = None,
+        on_restored: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_changes` hears the index and the changes of every op that changed something, `on_restored` that the state came anew as
+        a whole: from disk at the start, or from the leader. Neither may block."""
         self.state = Metadata()
         self._on_changes = on_changes or (lambda _index, _changes: None)
+        self._on_restored = on_restored or (lambda: None)
 
     def apply(self, index: int, command: bytes) -> bytes:
         try:
@@ -43,6 +49,7 @@ class MetadataMachine:
 
     def restore(self, data: bytes) -> None:
         self.state = decode_snapshot(data) if data else Metadata()
+        self._on_restored()
 
 
 def encode_verdict(refusal: Refusal) -> bytes:

@@ -81,11 +81,14 @@ class ServerDirectory:
     async def _survey(self, members: list[str], timeout: float) -> None:
         asked_at = self._clock()
         request = ServerInfoRequest(id=self._own.id).SerializeToString()
-        await self._bus.publish(
-            self._subjects.info,
-            encode(MessageType.SERVER_INFO_REQUEST, request),
-            reply=self._subjects.info_inbox(self._own.id),
-        )
+        try:
+            await self._bus.publish(
+                self._subjects.info,
+                encode(MessageType.SERVER_INFO_REQUEST, request),
+                reply=self._subjects.info_inbox(self._own.id),
+            )
+        except Unavailable:
+            return  # nobody was asked: what is known is still the best there is
         awaited = [member for member in members if member not in self._silent]
         try:
             async with asyncio.timeout(timeout):

@@ -12,12 +12,12 @@ from typing import Any, Final
 from bascule.config.cluster import ClusterConfig
 from bascule.config.duration import MILLISECOND_NS
 from bascule.config.stream import StreamConfig, resolve
+from bascule.core.metadata.activity import ACTIVITY_STREAM
 from bascule.core.metadata.ops import ConfigValue
 from bascule.core.metadata.streams import Stream
 from bascule.errors import InvalidConfig
 from bascule.log import LogOptions
 
-ACTIVITY_STREAM: Final = "__activity"
 CURSORS_STREAM: Final = "__cursors"
 RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
 """Made by the cluster for itself. Clients read them and cannot create or delete them."""

@@ -40,3 +40,7 @@ class ControlSubjects:
     def status(self, server_id: str) -> str:
         """How a partition is doing on one server."""
         return f"{self.namespace}.raft.metadata.status.{server_id}"
+
+    def cursors(self, server_id: str) -> str:
+        """Cursors that one server, the leader of their partition, is asked for."""
+        return f"{self.namespace}.raft.metadata.cursors.{server_id}"

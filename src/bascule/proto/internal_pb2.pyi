@@ -102,3 +102,31 @@ class PartitionStatusResponse(_message.Message):
     exists: bool
     is_leader: bool
     def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ...) -> None: ...
+
+class Cursor(_message.Message):
+    __slots__ = ("stream", "partition", "cursor_id", "offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    cursor_id: str
+    offset: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursor_id: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FetchCursorRequest(_message.Message):
+    __slots__ = ("cursors_partition", "key")
+    CURSORS_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    cursors_partition: int
+    key: bytes
+    def __init__(self, cursors_partition: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class FetchCursorResponse(_message.Message):
+    __slots__ = ("error", "offset")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    offset: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...

@@ -110,6 +110,8 @@ class LeaveConsumerGroup:
     group: str
     consumer: str
     expired: bool = False
+    coordinator: str = ""
+    """Only while this broker coordinates the group: a fence against one that has not heard of its successor. Empty: whoever does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Final
 
+from bascule.core.metadata.activity import ActivityEvent
 from bascule.core.metadata.groups import ConsumerGroup, Member
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
@@ -19,6 +20,7 @@ def encode_snapshot(state: Metadata) -> bytes:
         "version": VERSION,
         "applied_index": state.applied_index,
         "activity_index": state.activity_index,
+        "activity": [asdict(event) for event in state.activity],
         "streams": [asdict(state.streams[name]) for name in sorted(state.streams)],
         "groups": [_group_document(state.groups[name]) for name in sorted(state.groups)],
     }
@@ -52,6 +54,7 @@ def _state(document: dict[str, Any]) -> Metadata:
     state = Metadata()
     state.applied_index = int(document["applied_index"])
     state.activity_index = int(document["activity_index"])
+    state.activity.extend(_event(item) for item in document.get("activity", ()))
     for item in document["streams"]:
         stream = _stream(item)
         state.streams[stream.name] = stream
@@ -60,6 +63,10 @@ def _state(document: dict[str, Any]) -> Metadata:
         members = {member["id"]: Member(**member) for member in item["members"]}
         state.groups[item["id"]] = ConsumerGroup(item["id"], item["coordinator"], item["epoch"], members)
     return state
+
+
+def _event(item: dict[str, Any]) -> ActivityEvent:
+    return ActivityEvent(**{**item, "partitions": tuple(item["partitions"]), "streams": tuple(item["streams"])})
 
 
 def _stream(item: dict[str, Any]) -> Stream:

@@ -6,12 +6,14 @@ index on every broker, and has then changed nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bascule import limits
 from bascule.core.metadata import ops
+from bascule.core.metadata.activity import ACTIVITY_STREAM, ActivityEvent, event_of
+from bascule.core.metadata.changes import Change, GroupChanged, PartitionChanged, StreamCreated, StreamDeleted
 from bascule.core.metadata.groups import ConsumerGroup, Member, rebalance
 from bascule.core.metadata.load import Load
 from bascule.core.metadata.names import stream_name_fault, subject_fault
@@ -28,34 +30,8 @@ from bascule.core.metadata.refusal import (
 )
 from bascule.core.metadata.streams import Partition, Stream
 
+__all__ = ["Change", "GroupChanged", "Metadata", "Outcome", "PartitionChanged", "StreamCreated", "StreamDeleted"]
 
-@dataclass(frozen=True, slots=True)
-class StreamCreated:
-    stream: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDeleted:
-    stream: str
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionChanged:
-    """Leader, in-sync set, paused or readonly: the broker compares it with what it runs."""
-
-    stream: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupChanged:
-    """Members, coordinator, assignments, or gone."""
-
-    group: str
-
-
-Change = StreamCreated | StreamDeleted | PartitionChanged | GroupChanged
 Outcome = tuple[Change, ...] | Refusal
 
 
@@ -64,6 +40,8 @@ class Metadata:
         self.applied_index = 0
         self.activity_index = 0
         """Up to which index activity events were published."""
+        self.activity: deque[ActivityEvent] = deque(maxlen=limits.ACTIVITY_EVENTS_MAX)
+        """Events that are still to be published, in the order of the log; none unless there is an activity stream."""
         self.streams: dict[str, Stream] = {}
         self.groups: dict[str, ConsumerGroup] = {}
         self.load = Load()
@@ -74,7 +52,17 @@ class Metadata:
             return ()
         self.applied_index = index
         outcome: Outcome = _APPLY[type(op)](self, index, op)
+        if not isinstance(outcome, Refusal):
+            self._note_activity(index, op, outcome)
         return outcome
+
+    def _note_activity(self, index: int, op: ops.Op, changes: tuple[Change, ...]) -> None:
+        if ACTIVITY_STREAM not in self.streams:
+            self.activity.clear()
+            return
+        event = event_of(index, op, changes)
+        if event is not None:
+            self.activity.append(event)
 
     def skip(self, index: int) -> None:
         """An entry that holds no op: it passes like one that changes nothing."""
@@ -270,6 +258,8 @@ class Metadata:
         group = self.groups.get(op.group)
         if group is None:
             return NO_GROUP
+        if op.coordinator and op.coordinator != group.coordinator:
+            return precondition(f"{op.coordinator} does not coordinate group {op.group} any more")
         member = group.members.pop(op.consumer, None)
         if member is None:
             return precondition(f"{op.consumer} is not a member of group {op.group}")
@@ -298,6 +288,8 @@ class Metadata:
 
     def _publish_activity(self, _index: int, op: ops.PublishActivity) -> Outcome:
         self.activity_index = max(self.activity_index, op.index)
+        while self.activity and self.activity[0].id <= self.activity_index:
+            self.activity.popleft()
         return ()
 
 

@@ -1,0 +1,34 @@
+"""What an op changed: enough for whoever runs partitions and groups to compare with what it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCreated:
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeleted:
+    stream: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    """Leader, in-sync set, paused or readonly: the broker compares it with what it runs."""
+
+    stream: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """Members, coordinator, assignments, or gone."""
+
+    group: str
+
+
+Change = StreamCreated | StreamDeleted | PartitionChanged | GroupChanged

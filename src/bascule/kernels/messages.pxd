@@ -43,6 +43,7 @@ cdef struct PublishView:
     uint32_t correlation_id_size
     uint32_t header_entries         # map entries on the wire, repeated names counted each time
     uint32_t headers_tag            # the tag that marks a map entry between headers and headers_end
+    size_t headers_size             # of all entries, each with a tag of one byte and the shortest length in front
     int32_t partition
     int32_t ack_policy              # as sent, unknown numbers too
     int64_t expected_offset         # −1: any
@@ -85,10 +86,9 @@ cdef bint read_ack_envelope(const uint8_t* data, size_t size, AckView* view) noe
 cdef Py_ssize_t collect_headers(PublishView* view, HeaderView* headers, size_t capacity) noexcept nogil
 cdef Py_ssize_t keep_last(HeaderView* headers, size_t count) noexcept nogil
 # The same in the encoding of records; returns its size, or −1 when it does not fit `capacity` or there are more entries than
-# HEADER_ENTRIES_MAX. `count` gets the number of headers. headers_size_max() bytes are always enough.
+# HEADER_ENTRIES_MAX. `count` gets the number of headers. view.headers_size bytes are always enough.
 cdef enum:
     HEADER_ENTRIES_MAX = 4096
-cdef size_t headers_size_max(PublishView* view) noexcept nogil
 cdef Py_ssize_t write_record_headers(PublishView* view, uint8_t* out, size_t capacity, uint32_t* count) noexcept nogil
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────

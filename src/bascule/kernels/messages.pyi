@@ -1,0 +1,15 @@
+"""The hot protobuf messages. Their readers and writers are for kernels, see `messages.pxd`; `message_objects` shows them to Python."""
+
+from typing import Final
+
+LEADER: Final[int]
+ALL: Final[int]
+NONE: Final[int]
+"""Ack policies."""
+
+OK: Final[int]
+UNKNOWN_ERROR: Final[int]
+INCORRECT_OFFSET: Final[int]
+TOO_LARGE: Final[int]
+ENCRYPTION: Final[int]
+"""What an ack says about its message."""

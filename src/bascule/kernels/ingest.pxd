@@ -1,0 +1,101 @@
+# Ingest for other kernels: from the messages of a partition's NATS subject to record batches, and what their publishers have to be told.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from bascule.kernels.builder cimport BatchBuilder
+from bascule.kernels.messages cimport AckView, HeaderView, PublishView
+from bascule.kernels.nats cimport MessageSink, NatsMessage
+from bascule.kernels.records cimport RecordView
+
+# Somebody waits to hear of this message. Its texts lie one behind the other in the batch's `texts`.
+cdef struct AckEntry:
+    uint32_t record                 # index in its batch; of no meaning when there is an error
+    int32_t ack_policy
+    uint32_t error                  # ACK_OK for a message that is in the batch
+    uint32_t inbox_size
+    uint32_t correlation_id_size
+    uint32_t msg_subject_size
+    size_t texts_at                 # inbox · correlation id · subject
+
+# The memory of one batch: the builder's buffer and the ack entries. It wanders between a sink, its prepared batches and the pool,
+# so that a message costs no allocation and a scan needs no Python object but the sink.
+cdef struct Collected:
+    uint8_t* buffer                 # what a BatchBuilder has; see there
+    size_t capacity
+    size_t size
+    uint32_t records
+    uint32_t subject_at
+    uint32_t subject_size
+    int64_t base_offset             # what the first record gets if nothing comes between
+    AckEntry* entries
+    uint32_t entry_count
+    uint32_t entry_capacity
+    uint8_t* texts
+    size_t texts_size
+    size_t texts_capacity
+    uint32_t leader_acks
+    uint32_t all_acks
+    uint32_t errors
+
+
+cdef class BatchPool:
+    # Memory for batches of all partitions of a broker. For the thread of the event loop alone.
+    cdef object new_builder
+    cdef size_t bytes_max           # memory that is kept though nobody uses it
+    cdef size_t bytes_kept
+    cdef Collected* spare
+    cdef size_t spare_count
+    cdef size_t spare_capacity
+    cdef list builders              # idle BatchBuilder objects, without memory
+    cdef uint32_t headers_max       # of a record
+    cdef HeaderView* headers        # room for the headers of one message, its NATS headers included
+    cdef size_t headers_capacity
+    cdef uint8_t* encoded           # and for the same as a record has them
+    cdef size_t encoded_capacity
+    cdef bint take(self, Collected* collected) noexcept nogil
+    cdef void give_back(self, Collected* collected) noexcept nogil
+    cdef uint8_t* room_for_headers(self, size_t size) noexcept nogil
+    cdef BatchBuilder builder_around(self, Collected* collected)
+    cdef void builder_back(self, BatchBuilder builder, Collected* collected)
+
+
+cdef class PreparedBatch:
+    cdef BatchPool pool
+    cdef PartitionSink sink
+    cdef BatchBuilder records       # None once release_records() gave its memory back, or when there are none
+    cdef Collected collected        # without the buffer, which `records` has
+    cdef uint32_t record_count
+    cdef size_t record_bytes
+    cdef void view(self, AckEntry* entry, AckView* ack) noexcept nogil
+
+
+cdef class PartitionSink(MessageSink):
+    cdef readonly bytes stream
+    cdef readonly uint32_t partition
+    cdef readonly bytes base_subject                # the stream's; partition n > 0 listens on base_subject.n
+    cdef BatchPool pool
+    cdef BatchBuilder builder                       # its buffer is current.buffer while a batch is filled
+    cdef Collected current
+    cdef bint is_filling
+    cdef Collected* full                            # batches that reached a limit, oldest first
+    cdef size_t full_count
+    cdef size_t full_capacity
+    cdef readonly size_t payload_bytes_max
+    cdef readonly uint32_t batch_records_max
+    cdef readonly size_t batch_bytes_max
+    cdef public bint concurrency_control
+    cdef public bint dropping                       # readonly: nothing is stored
+    cdef public int64_t next_offset                 # of the next record that is accepted; collected ones are counted
+    cdef readonly uint64_t waiting_records          # collected and not taken
+    cdef readonly size_t waiting_bytes
+    cdef readonly uint64_t received                 # messages, whatever became of them
+    cdef readonly uint64_t refused                  # of these: too large, at another offset than expected, dropped
+    cdef readonly uint64_t lost                     # of these: there was no memory
+
+    cdef bint begin(self) noexcept nogil
+    cdef bint close_current(self) noexcept nogil
+    cdef int refuse(self, NatsMessage* message, PublishView* view, int error) noexcept nogil
+    cdef int store(self, NatsMessage* message, PublishView* view) noexcept nogil
+    cdef int add(self, RecordView* record) noexcept nogil
+    cdef Py_ssize_t encode_headers(self, NatsMessage* message, PublishView* view, RecordView* record) noexcept nogil
+    cdef bint note(self, NatsMessage* message, PublishView* view, uint32_t record, int error) noexcept nogil

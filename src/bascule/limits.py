@@ -189,3 +189,26 @@ NATS_WRITE_BYTES_MAX: Final = 256 * KIB
 
 EMBEDDED_NATS_READY_SECONDS_MAX: Final = 10.0
 """A nats-server that is not up by then does not come up."""
+
+# ── subscriptions and publishing ─────────────────────────────────────────────────────────────────
+
+SUBSCRIPTION_READ_BYTES: Final = 256 * KIB
+"""What one subscription reads at a time: a few thousand small messages."""
+
+SUBSCRIPTIONS_HELD_BYTES_MAX: Final = 64 * MIB
+"""Read for subscribers and not sent yet, over all of them. Beyond it, who cannot take more gives back what was read for it."""
+
+SUBSCRIPTION_SLOW_READ_SECONDS: Final = 0.005
+"""A read from the page cache takes microseconds; one that takes this long waited for a disk."""
+
+SUBSCRIPTION_SLOW_READS: Final = 64
+"""After a slow read so many are done on a thread: 16 MiB, of which the disk has read ahead a good part by then."""
+
+PUBLISH_OUTPUT_BYTES_MAX: Final = 16 * MIB
+"""Published through the API and not yet taken by NATS. Beyond it publishing clients get no more window."""
+
+PUBLISH_UNREAD_ACKS_BYTES_MAX: Final = 1 * MIB
+"""Acks that a client does not read. Beyond it that client gets no more window."""
+
+PUBLISH_HALF_CLOSE_SECONDS: Final = 5.0
+"""How long a client that has sent its last message is kept for acks that are on their way."""

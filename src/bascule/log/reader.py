@@ -61,7 +61,7 @@ class LogReader:
             if found is not None:
                 return found
             news.clear()
-            if self._wait_for(news.set) and not news.wait(timeout):
+            if self.call_when_ready(news.set) and not news.wait(timeout):
                 self._log.stop_waiting(self)
                 return None
 
@@ -73,19 +73,23 @@ class LogReader:
             if found is not None:
                 return found
             news = asyncio.Event()
-            if self._wait_for(partial(_set_in_loop, loop, news)):
+            if self.call_when_ready(partial(_set_in_loop, loop, news)):
                 try:
                     await news.wait()
                 finally:
                     self._log.stop_waiting(self)
 
-    def _wait_for(self, callback: Callable[[], None]) -> bool:
+    def call_when_ready(self, callback: Callable[[], None]) -> bool:
+        """Call back once, when poll() may have something to say. False when it has now. The callback runs on any thread."""
         waits = self._log.call_when_readable(self, self.next_offset, callback, committed=self._committed)
         # Cancelled or readonly since the last poll: there may be nobody left to wake this reader.
         if waits and (self._cancelled or self._at_readonly_end()):
             self._log.stop_waiting(self)
             return False
         return waits
+
+    def stop_waiting(self) -> None:
+        self._log.stop_waiting(self)
 
     def cancel(self) -> None:
         """End a read that waits, from any thread."""

@@ -61,6 +61,8 @@ REASONS = (
     "there is no memory",
 )
 
+Event = tuple                       # of a name and what stands behind it
+
 EVENT_NAMES = ("", "MSG", "HMSG", "PING", "PONG", "+OK", "-ERR", "INFO")
 
 cdef const uint8_t* PONG_LINE = b"PONG\r\n"
@@ -300,7 +302,7 @@ cdef class NatsReader:
             raise ValueError(f"subscription {sid} has a sink already")
         if sink.reader is not None and sink.reader is not self:
             raise ValueError("the sink belongs to another reader")
-        if (len(self.sinks) + 1) * 2 > self.slot_mask:
+        if (<size_t> len(self.sinks) + 1) * 2 > self.slot_mask:
             self.grow_table()
         self.expect_touches()
         index = sid & self.slot_mask

@@ -1,0 +1,103 @@
+"""What all unary RPCs share: decoding, deadlines, and ops for the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from bascule.core.metadata.ops import Op
+from bascule.core.metadata.refusal import Refusal
+from bascule.errors import OutcomeUnknown, Unavailable
+from bascule.net.grpc_server import Call, Route, unary
+from bascule.net.status import GrpcError, Status
+
+if TYPE_CHECKING:
+    from bascule.broker.controller import Controller
+    from bascule.broker.services import Services
+
+SECONDS_DEFAULT: Final = 5.0
+"""How long a call without a deadline may take."""
+
+LEADER_POLL_SECONDS: Final = 0.002
+MARGIN: Final = 0.1
+MARGIN_SECONDS_MAX: Final = 0.1
+"""What is left of a client's deadline for the answer to reach it: a tenth, at most this."""
+
+NO_LEADER: Final = "no known metadata leader"
+"""Clients compare this text."""
+
+Request = TypeVar("Request", bound=Message)
+Handler = Callable[["Services", Request, Call], Awaitable[Message]]
+
+
+class Decodes(Protocol):
+    def FromString(self, data: bytes, /) -> Any: ...  # noqa: N802 - protobuf's name
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long a call may still take."""
+
+    at: float | None
+    """On the monotonic clock; None when the client set none."""
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        if seconds is None:
+            return cls(None)
+        return cls(time.monotonic() + seconds - min(MARGIN * seconds, MARGIN_SECONDS_MAX))
+
+    @classmethod
+    def of(cls, call: Call) -> Deadline:
+        return cls.after(call.timeout)
+
+    def left(self, default: float = SECONDS_DEFAULT) -> float:
+        """Seconds; `default` when the client set no deadline."""
+        return default if self.at is None else max(0.0, self.at - time.monotonic())
+
+
+def routes_of(services: Services, handlers: Mapping[str, tuple[Decodes, Handler[Any]]]) -> dict[bytes, Route]:
+    """RPC name → request class and handler, as the gRPC server wants them."""
+    return {
+        f"/proto.API/{name}".encode(): unary(_decoding(services, request, handler))
+        for name, (request, handler) in handlers.items()
+    }
+
+
+def _decoding(services: Services, kind: Decodes, handler: Handler[Any]) -> Callable[[bytes, Call], Awaitable[bytes]]:
+    async def answer(data: bytes, call: Call) -> bytes:
+        try:
+            request = kind.FromString(data)
+        except DecodeError:
+            raise GrpcError(Status.INTERNAL, "the request is not valid protobuf") from None
+        return (await handler(services, request, call)).SerializeToString()
+
+    return answer
+
+
+def refused(refusal: Refusal) -> GrpcError:
+    return GrpcError(Status[refusal.code], refusal.text)
+
+
+async def submit(controller: Controller, op: Op, deadline: Deadline) -> None:
+    """Have the op done. Raises GrpcError with why it was not, in the words and codes that clients know."""
+    await leader_known(controller, deadline)
+    try:
+        refusal = await controller.submit(op, timeout=deadline.left())
+    except (Unavailable, OutcomeUnknown) as error:
+        raise GrpcError(Status.INTERNAL, error.message) from None
+    if refusal is not None:
+        raise refused(refusal)
+
+
+async def leader_known(controller: Controller, deadline: Deadline) -> None:
+    """With a deadline there is time to wait for an election; without one the client is told at once."""
+    while controller.leader is None:
+        if deadline.at is None or deadline.left() == 0:
+            raise GrpcError(Status.INTERNAL, NO_LEADER)
+        await asyncio.sleep(LEADER_POLL_SECONDS)

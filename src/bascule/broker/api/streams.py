@@ -1,0 +1,252 @@
+"""CreateStream, DeleteStream, PauseStream, SetStreamReadonly; and resuming, which publishers and subscribers cause.
+
+Whether an op fits the state of now is decided by the state machine, when the op is applied. What is checked here is what the
+state cannot know: how the request is written, who asks, whether this server could encrypt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from bascule import limits
+from bascule.broker.api.calls import Deadline, routes_of, submit
+from bascule.broker.stream_options import RESERVED_STREAMS, stored_config
+from bascule.config.stream import StreamConfig, StreamOverrides, resolve
+from bascule.core.metadata.names import stream_name_fault, subject_fault
+from bascule.core.metadata.ops import Broker, CreateStream, DeleteStream, PauseStream, ResumeStream, SetStreamReadonly
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import EncryptionKeyError, InvalidConfig, Unavailable
+from bascule.log.encryption import KEY_VARIABLES, master_keys_from_environment
+from bascule.net.grpc_server import Call, Route
+from bascule.net.status import GrpcError, Status
+from bascule.proto import api_pb2 as api
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+
+START_TRIES: Final = 5
+START_RETRY_SECONDS: Final = 0.1
+SURVEY_SECONDS: Final = 3.0
+
+
+def routes(services: Services) -> dict[bytes, Route]:
+    return routes_of(
+        services,
+        {
+            "CreateStream": (api.CreateStreamRequest, create_stream),
+            "DeleteStream": (api.DeleteStreamRequest, delete_stream),
+            "PauseStream": (api.PauseStreamRequest, pause_stream),
+            "SetStreamReadonly": (api.SetStreamReadonlyRequest, set_stream_readonly),
+        },
+    )
+
+
+# ── creating ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def create_stream(services: Services, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
+    deadline = Deadline.of(call)
+    partitions = request.partitions or 1
+    _check_request(request, partitions)
+    services.authorizer.require(call.peer, request.name, "CreateStream")
+    config = _resolved(services, request)
+    if config.encryption:
+        _check_master_key()
+    _check_replication_factor(request.replicationFactor or 1, len(services.controller.members))
+    op = CreateStream(
+        name=request.name,
+        subject=request.subject,
+        partitions=partitions,
+        replication_factor=1,
+        brokers=await _reachable_brokers(services, deadline),
+        created_ns=time.time_ns(),
+        group=request.group,
+        config=stored_config(config),
+    )
+    await submit(services.controller, op, deadline)
+    await started(services, request.name, range(partitions), deadline)
+    return api.CreateStreamResponse()
+
+
+def _check_request(request: api.CreateStreamRequest, partitions: int) -> None:
+    """In the order in which clients expect to hear of it."""
+    if not request.name:
+        raise GrpcError(Status.INVALID_ARGUMENT, "Name cannot be empty")
+    if subject_fault(request.subject):
+        raise GrpcError(Status.INVALID_ARGUMENT, "Subject is invalid")
+    if request.name in RESERVED_STREAMS:
+        raise GrpcError(Status.INVALID_ARGUMENT, "Stream is reserved")
+    if (fault := stream_name_fault(request.name)) is not None:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"Name is invalid: {fault}")
+    if request.group and (fault := subject_fault(request.group)) is not None:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"Group is invalid: {fault}")
+    if not 1 <= partitions <= limits.STREAM_PARTITIONS_MAX:
+        text = f"partitions is {partitions}, it must be from 1 to {limits.STREAM_PARTITIONS_MAX}"
+        raise GrpcError(Status.INVALID_ARGUMENT, text)
+
+
+def _check_replication_factor(factor: int, members: int) -> None:
+    """Each partition has one replica: that is what a factor of 1 and "as many as there can be" come to."""
+    if factor < -1 or factor > members:
+        text = f"Invalid replicationFactor {factor}, cluster size {members}: use 1, or -1"
+        raise GrpcError(Status.INVALID_ARGUMENT, text)
+    if factor > 1:
+        text = f"replicationFactor is {factor}: this version keeps one replica of each partition; use 1, or -1"
+        raise GrpcError(Status.FAILED_PRECONDITION, text)
+
+
+def _resolved(services: Services, request: api.CreateStreamRequest) -> StreamConfig:
+    try:
+        return resolve(services.config.cluster, overrides_of(request))
+    except InvalidConfig as error:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"{error.message}: {error.hint}") from None
+
+
+_WIRE_NAMES: Final = {
+    item.name: item.metadata["wire_name"]
+    for item in fields(StreamOverrides)
+    if item.metadata["wire_name"] in api.CreateStreamRequest.DESCRIPTOR.fields_by_name
+}
+
+
+def overrides_of(request: api.CreateStreamRequest) -> StreamOverrides:
+    """What the creator said something about: a field that is there with 0 or false is a wish, one that is not there is none."""
+    given = {
+        name: getattr(request, wire_name).value
+        for name, wire_name in _WIRE_NAMES.items()
+        if request.HasField(wire_name)
+    }
+    return StreamOverrides(**given)
+
+
+def _check_master_key() -> None:
+    try:
+        keys = master_keys_from_environment()
+    except EncryptionKeyError as error:
+        raise GrpcError(Status.FAILED_PRECONDITION, f"{error.message}: {error.hint}") from None
+    if keys is None:
+        text = f"invalid AES key size: there is no master key: set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes"
+        raise GrpcError(Status.FAILED_PRECONDITION, text)
+
+
+async def _reachable_brokers(services: Services, deadline: Deadline) -> tuple[Broker, ...]:
+    """Where a partition may be put: on members that answer. One that does not would leave it without a leader."""
+    timeout = min(SURVEY_SECONDS, deadline.left())
+    found = await services.directory.servers(services.controller.members, timeout=timeout)
+    return tuple(Broker(server.id, server.rack) for server in found)
+
+
+# ── deleting, pausing, readonly ──────────────────────────────────────────────────────────────────
+
+
+async def delete_stream(services: Services, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
+    deadline = Deadline.of(call)
+    services.authorizer.require(call.peer, request.name, "DeleteStream")
+    if request.name in RESERVED_STREAMS:
+        raise GrpcError(Status.INVALID_ARGUMENT, "Stream is reserved")
+    await submit(services.controller, DeleteStream(request.name), deadline)
+    await _carried_out(services, deadline)
+    return api.DeleteStreamResponse()
+
+
+async def pause_stream(services: Services, request: api.PauseStreamRequest, call: Call) -> api.PauseStreamResponse:
+    deadline = Deadline.of(call)
+    services.authorizer.require(call.peer, request.name, "PauseStream")
+    op = PauseStream(request.name, time.time_ns(), tuple(request.partitions), request.resumeAll)
+    await submit(services.controller, op, deadline)
+    await _carried_out(services, deadline)
+    return api.PauseStreamResponse()
+
+
+async def set_stream_readonly(
+    services: Services, request: api.SetStreamReadonlyRequest, call: Call
+) -> api.SetStreamReadonlyResponse:
+    deadline = Deadline.of(call)
+    services.authorizer.require(call.peer, request.name, "SetStreamReadonly")
+    op = SetStreamReadonly(request.name, time.time_ns(), request.readonly, tuple(request.partitions))
+    await submit(services.controller, op, deadline)
+    await _carried_out(services, deadline)
+    return api.SetStreamReadonlyResponse()
+
+
+async def _carried_out(services: Services, deadline: Deadline) -> None:
+    """On this server, so that a client that asks it next finds what it was told; the others follow by themselves."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(deadline.left()):
+            await services.partitions.settled(services.controller.metadata.applied_index)
+
+
+# ── resuming ─────────────────────────────────────────────────────────────────────────────────────
+
+_resuming: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+"""One op is enough for a thousand publishers that come at once."""
+
+
+async def resume(services: Services, stream: str, partition: int, *, timeout: float | None = None) -> None:
+    """Resume a partition, or all that are paused if the stream was paused so, and wait until its leader has started it.
+
+    One that is not paused is only waited for. Raises GrpcError.
+    """
+    deadline = Deadline.after(timeout)
+    lock = _resuming.setdefault((id(services.controller), stream), asyncio.Lock())
+    async with lock:
+        found, known = _find(services, stream, partition)
+        if known.paused:
+            numbers = tuple(each.id for each in found.partitions if each.paused) if found.resume_all else (partition,)
+            await submit(services.controller, ResumeStream(stream, time.time_ns(), numbers), deadline)
+    if not await started(services, stream, (partition,), deadline):
+        raise GrpcError(Status.INTERNAL, f"the leader of {stream}/{partition} has not resumed it yet")
+
+
+def _find(services: Services, stream: str, partition: int) -> tuple[Stream, Partition]:
+    found = services.controller.metadata.streams.get(stream)
+    known = None if found is None else found.partition(partition)
+    if found is None or known is None:
+        raise GrpcError(Status.NOT_FOUND, f"No such partition [stream={stream}, partition={partition}]")
+    return found, known
+
+
+# ── waiting for leaders ──────────────────────────────────────────────────────────────────────────
+
+
+async def started(services: Services, stream: str, numbers: Iterable[int], deadline: Deadline) -> bool:
+    """Whether the leaders of the partitions have started them; looks a few times."""
+    waiting = list(numbers)
+    for attempt in range(START_TRIES):
+        if attempt > 0:
+            await asyncio.sleep(min(START_RETRY_SECONDS, deadline.left()))
+        await _carried_out(services, deadline)
+        waiting = await _not_started(services, stream, waiting, deadline)
+        if not waiting or deadline.left() == 0:
+            break
+    return not waiting
+
+
+async def _not_started(services: Services, stream: str, numbers: list[int], deadline: Deadline) -> list[int]:
+    missing: list[int] = []
+    for first in range(0, len(numbers), limits.STATUS_REQUESTS_INFLIGHT_MAX):
+        piece = numbers[first : first + limits.STATUS_REQUESTS_INFLIGHT_MAX]
+        found = await asyncio.gather(*(_leader_has_started(services, stream, number, deadline) for number in piece))
+        missing += [number for number, is_up in zip(piece, found, strict=True) if not is_up]
+    return missing
+
+
+async def _leader_has_started(services: Services, stream: str, number: int, deadline: Deadline) -> bool:
+    found = services.controller.metadata.streams.get(stream)
+    known = None if found is None else found.partition(number)
+    if known is None:
+        return False
+    if known.leader == services.server_id:
+        return services.partitions.status(stream, number).is_leader
+    timeout = min(1.0, deadline.left())
+    try:
+        status = await services.directory.partition_status(known.leader, stream, number, timeout=timeout)
+    except Unavailable:
+        return False
+    return status.is_leader

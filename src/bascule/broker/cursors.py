@@ -1,0 +1,257 @@
+"""Consumers' positions, kept as messages of the compacted stream `__cursors`.
+
+    partition   CRC-32 (IEEE) of the key, modulo the number of partitions
+    key         <cursor id>,<stream>,<partition>
+    value       Cursor of internal.proto
+
+Setting a cursor is publishing: any server can. Fetching one is reading the log of its partition, so it is asked of that
+partition's leader. The leader remembers what it has read, and before every answer reads what was committed since: an answer is
+never older than the last cursor that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from bascule import limits
+from bascule.broker.api.streams import resume
+from bascule.broker.raft_transport import Bus, publish_quietly
+from bascule.broker.stream_options import CURSORS_STREAM
+from bascule.broker.subjects import ControlSubjects
+from bascule.core.metadata.streams import Stream
+from bascule.errors import BasculeError, CorruptBatch, RejectedEnvelope, Unavailable
+from bascule.kernels.records import Record
+from bascule.log import PartitionLog
+from bascule.net.envelope import MessageType, decode, encode
+from bascule.net.status import GrpcError, Status
+from bascule.proto.api_pb2 import ALL
+from bascule.proto.internal_pb2 import Cursor, FetchCursorRequest, FetchCursorResponse
+
+if TYPE_CHECKING:
+    from bascule.broker.partition import LocalPartition
+    from bascule.broker.services import Services
+
+NONE: Final = -1
+"""The offset of a cursor that was never set."""
+
+INLINE_RECORDS_MAX: Final = 256
+"""So many records are read by the event loop itself; more by a thread."""
+
+FORWARDED_SECONDS: Final = 5.0
+"""How long the leader tries when another server asks it."""
+
+_logger = logging.getLogger(__name__)
+
+
+def cursor_key(cursor_id: str, stream: str, partition: int) -> bytes:
+    return f"{cursor_id},{stream},{partition}".encode()
+
+
+def cursors_partition(key: bytes, partitions: int) -> int:
+    return zlib.crc32(key) % partitions
+
+
+class CursorStore:
+    def __init__(self, bus: Bus, subjects: ControlSubjects, server_id: str) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._server_id = server_id
+        self._services: Services | None = None
+        self._views: dict[int, CursorView] = {}
+
+    async def start(self, services: Services) -> None:
+        """From here on other servers are answered."""
+        self._services = services
+        await self._bus.subscribe(self._subjects.cursors(self._server_id), self._on_request)
+
+    # ── setting ──────────────────────────────────────────────────────────────────────────────────
+
+    async def set(self, stream: str, partition: int, cursor_id: str, offset: int, *, timeout: float) -> None:
+        """Returns when the cursor is on all in-sync replicas. Raises GrpcError."""
+        services = self._running()
+        key = cursor_key(cursor_id, stream, partition)
+        number = cursors_partition(key, len(self._stream().partitions))
+        value = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset).SerializeToString()
+        try:
+            await services.publisher.publish(
+                CURSORS_STREAM, number, key=key, value=value, ack_policy=ALL, timeout=timeout
+            )
+        except (GrpcError, BasculeError) as error:
+            raise GrpcError(Status.INTERNAL, f"the cursor was not stored: {_text(error)}") from None
+
+    # ── fetching ─────────────────────────────────────────────────────────────────────────────────
+
+    async def fetch(self, stream: str, partition: int, cursor_id: str, *, timeout: float) -> int:
+        """The offset that was set last, -1 for none. Raises GrpcError."""
+        key = cursor_key(cursor_id, stream, partition)
+        found = self._stream()
+        number = cursors_partition(key, len(found.partitions))
+        leader = found.partitions[number].leader
+        if leader == self._server_id:
+            return await self._fetch_here(number, key, timeout)
+        return await self._fetch_from(leader, number, key, timeout)
+
+    async def _fetch_here(self, number: int, key: bytes, timeout: float) -> int:
+        try:
+            async with asyncio.timeout(timeout):
+                local = await self._led(number)
+                return await self._view(local).offset(key, local.log)
+        except TimeoutError:
+            raise GrpcError(Status.INTERNAL, "the cursor could not be read in time") from None
+        except BasculeError as error:
+            raise GrpcError(Status.INTERNAL, f"the cursor could not be read: {error.message}") from None
+
+    async def _led(self, number: int) -> LocalPartition:
+        """The partition, resumed and started here."""
+        services = self._running()
+        local = services.partitions.get(CURSORS_STREAM, number)
+        if local is None:
+            await resume(services, CURSORS_STREAM, number)
+            local = services.partitions.get(CURSORS_STREAM, number)
+        if local is None or not local.is_leader:
+            raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
+        if not local.is_open:
+            await asyncio.to_thread(lambda: local.log)
+        return local
+
+    def _view(self, local: LocalPartition) -> CursorView:
+        """What is remembered of a partition; nothing, when this server has come to lead it since."""
+        view = self._views.get(local.number)
+        if view is None or (view.stream_id, view.leader_epoch) != (local.stream_id, local.leader_epoch):
+            view = self._views[local.number] = CursorView(local.stream_id, local.leader_epoch)
+        return view
+
+    # ── between servers ──────────────────────────────────────────────────────────────────────────
+
+    async def _fetch_from(self, leader: str, number: int, key: bytes, timeout: float) -> int:
+        request = FetchCursorRequest(cursors_partition=number, key=key).SerializeToString()
+        data = encode(MessageType.PROPAGATED_REQUEST, request)
+        try:
+            answer = await self._bus.request(self._subjects.cursors(leader), data, timeout)
+            response = FetchCursorResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
+        except (Unavailable, RejectedEnvelope) as error:
+            raise GrpcError(Status.INTERNAL, f"the cursor could not be read: {error.message}") from None
+        except DecodeError:
+            raise GrpcError(Status.INTERNAL, f"{leader} answered with something that is no cursor") from None
+        if response.HasField("error"):
+            raise GrpcError(Status(response.error.code), response.error.msg)
+        return response.offset
+
+    async def _on_request(self, data: bytes, reply: str) -> None:
+        try:
+            request = FetchCursorRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
+        except (RejectedEnvelope, DecodeError):
+            return  # foreign bytes on our subject: not worth an answer
+        response = FetchCursorResponse()
+        try:
+            response.offset = await self._answer(request.cursors_partition, request.key)
+        except GrpcError as error:
+            response.error.code, response.error.msg = error.code, error.text
+        if reply:
+            answer = encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString())
+            await publish_quietly(self._bus, reply, answer)
+
+    async def _answer(self, number: int, key: bytes) -> int:
+        partition = self._stream().partition(number)
+        if partition is None or partition.leader != self._server_id:
+            raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
+        return await self._fetch_here(number, key, FORWARDED_SECONDS)
+
+    def _running(self) -> Services:
+        if self._services is None:
+            raise GrpcError(Status.INTERNAL, "the server is starting")
+        return self._services
+
+    def _stream(self) -> Stream:
+        stream = self._running().controller.metadata.streams.get(CURSORS_STREAM)
+        if stream is None:
+            raise GrpcError(Status.INTERNAL, "cursors are disabled: `cursors.stream.partitions` is 0")
+        return stream
+
+
+class CursorView:
+    """The cursors of one partition as its log has them, for as long as this server leads it in one epoch."""
+
+    def __init__(self, stream_id: int, leader_epoch: int, remembered_max: int = limits.CURSORS_REMEMBERED_MAX) -> None:
+        self.stream_id = stream_id
+        self.leader_epoch = leader_epoch
+        self._remembered_max = remembered_max
+        self._next_offset = 0
+        self._cursors: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        """Key → where its message lies in the log, and the cursor. The longest unused first."""
+        self._forgotten = False
+        """Some did not fit: a key that is not here may be in the log."""
+        self._reading = asyncio.Lock()
+
+    async def offset(self, key: bytes, log: PartitionLog) -> int:
+        async with self._reading:
+            await self._read_on(log)
+            found = self._cursors.get(key)
+            if found is None and self._forgotten:
+                found = await asyncio.to_thread(self._search, key, log)
+            if found is None or found[0] < log.log_start_offset:
+                return NONE  # never set, or retention took it
+            self._remember(key, *found)
+            return found[1]
+
+    async def _read_on(self, log: PartitionLog) -> None:
+        """Up to what is committed now."""
+        missing = log.readable_end_offset(committed=True) - self._next_offset
+        if missing > INLINE_RECORDS_MAX:
+            await asyncio.to_thread(self._read, log)
+        elif missing > 0:
+            self._read(log)
+
+    def _read(self, log: PartitionLog) -> None:
+        while (found := _read_some(log, self._next_offset)) is not None:
+            records, self._next_offset = found
+            for record in records:
+                if record.key is not None and (offset := _cursor_in(record)) is not None:
+                    self._remember(record.key, record.offset, offset)
+
+    def _remember(self, key: bytes, at: int, offset: int) -> None:
+        self._cursors[key] = (at, offset)
+        self._cursors.move_to_end(key)
+        if len(self._cursors) > self._remembered_max:
+            self._cursors.popitem(last=False)
+            self._forgotten = True
+
+    def _search(self, key: bytes, log: PartitionLog) -> tuple[int, int] | None:
+        latest = None
+        offset = 0
+        while offset < self._next_offset and (found := _read_some(log, offset)) is not None:
+            records, offset = found
+            for record in records:
+                if record.key == key and (cursor := _cursor_in(record)) is not None:
+                    latest = (record.offset, cursor)
+        return latest
+
+
+def _read_some(log: PartitionLog, offset: int) -> tuple[list[Record], int] | None:
+    """Some committed records, and where to read on; None at the end. Damage is passed over: older cursors are better than none."""
+    while True:
+        try:
+            found = log.read(offset)
+            return None if found is None else (found.records(), found.next_offset)
+        except CorruptBatch as error:
+            _logger.error("cursors were lost: %s", error.message)
+            if error.next_offset is None:
+                return None
+            offset = error.next_offset
+
+
+def _cursor_in(record: Record) -> int | None:
+    try:
+        return None if record.value is None else Cursor.FromString(record.value).offset
+    except DecodeError:
+        return None  # somebody published to the stream by hand
+
+
+def _text(error: GrpcError | BasculeError) -> str:
+    return error.message if isinstance(error, BasculeError) else error.text

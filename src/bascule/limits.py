@@ -157,8 +157,11 @@ STATUS_REQUESTS_INFLIGHT_MAX: Final = 64
 
 # ── the connection to NATS ───────────────────────────────────────────────────────────────────────
 
-NATS_MESSAGE_BYTES_MAX: Final = 64 * MIB
-"""nats-server's own ceiling for `max_payload`. Not what our server says its own is: messages come over routes from others too."""
+NATS_MESSAGE_BYTES_MAX: Final = 65 * MIB
+"""The largest value with all that may go around it. Not the server's own `max_payload`: messages come over routes from others too."""
+
+NATS_PAYLOAD_OVERHEAD_BYTES: Final = 1 * MIB
+"""What may go around a message of `clustering.replication.max.bytes`, or around a replication response: envelope, key, headers."""
 
 NATS_LINE_BYTES_MAX: Final = 64 * KIB
 """A line before its payload has 4 KiB at most; the INFO of a large cluster lists all its servers."""

@@ -293,6 +293,9 @@ def test_a_default_reads_back_as_itself(name: str) -> None:
         ({"nats.tls.cert": "a"}, "`nats.tls.key` is missing"),
         ({"nats.tls.key": "a"}, "`nats.tls.cert` is missing"),
         ({"nats.password": "a"}, "A password without a user"),
+        ({"nats.user": "a", "nats.token": "b"}, "more than one way to log in to NATS"),
+        ({"nats.nkey.seed": "/a", "nats.creds": "/b"}, "more than one way to log in to NATS"),
+        ({"nats.servers": "nats://a,wss://b"}, "not spoken over WebSockets"),
         ({"tls.client.auth.enabled": True}, "need TLS"),
         ({"tls.client.authz.enabled": True}, "nobody knows who a client is"),
         (

@@ -56,6 +56,25 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
 def _nats_login(config: ServerConfig) -> Iterator[Problem]:
     if config.nats.password is not None and config.nats.user is None:
         yield ("nats.password",), "A password without a user", "set `nats.user`"
+    nats = config.nats
+    ways = (
+        ("nats.user", nats.user),
+        ("nats.token", nats.token),
+        ("nats.nkey.seed", nats.nkey_seed),
+        ("nats.creds", nats.creds),
+    )
+    given = tuple(name for name, value in ways if value is not None)
+    if len(given) > 1:
+        yield (
+            given,
+            "There is more than one way to log in to NATS",
+            f"keep one of {', '.join(f'`{one}`' for one in given)}",
+        )
+
+
+def _nats_schemes(config: ServerConfig) -> Iterator[Problem]:
+    if any(url.startswith(("ws://", "wss://")) for url in config.nats.servers):
+        yield ("nats.servers",), "NATS is not spoken over WebSockets", "use `nats://` or `tls://`"
 
 
 def _idle_wait(config: ServerConfig) -> Iterator[Problem]:
@@ -73,5 +92,6 @@ _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _certificates,
     _client_certificates,
     _nats_login,
+    _nats_schemes,
     _idle_wait,
 )

@@ -228,8 +228,9 @@ class HostPort(Kind[address.Address]):
 
 @dataclass(frozen=True, slots=True)
 class Host(Kind[str]):
-    """A host that clients can connect to."""
+    """A host that clients can connect to, or with `may_be_wildcard` all of this machine's."""
 
+    may_be_wildcard: bool = False
     name = "host"
 
     def parse(self, text: str) -> str:
@@ -237,7 +238,7 @@ class Host(Kind[str]):
             host = address.parse_host(text)
         except ValueError:
             raise Unfit("a host name or an IP address, without a port") from None
-        if address.is_wildcard(host):
+        if address.is_wildcard(host) and not self.may_be_wildcard:
             raise Unfit("an address that clients can connect to; to bind all interfaces set `listen: 0.0.0.0:9292`")
         return host
 

@@ -129,6 +129,12 @@ RAFT_SEGMENT_BYTES: Final = 16 * MIB
 INGEST_BUFFER_BYTES_MAX: Final = 256 * MIB
 """Received and not yet written. Beyond it NATS is not read, and nats-server holds back publishers or cuts us off."""
 
+INGEST_BATCH_BYTES_MAX: Final = 4 * MIB
+"""A batch that has grown this large is closed: it is read, checked and sent as a whole. A single larger message makes its own."""
+
+INGEST_POOL_BYTES_MAX: Final = 64 * MIB
+"""Memory of batches that were written, kept for the next ones."""
+
 INGEST_INLINE_BYTES: Final = 1 * MIB
 """As long as no more than this arrives within a window, the event loop writes itself: a disk that hangs for seconds then costs
 latency, and what piles up in nats-server meanwhile stays far below its `max_pending`."""

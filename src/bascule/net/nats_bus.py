@@ -5,10 +5,11 @@ Publishing while the connection is down fails at once instead of being buffered:
 
 from __future__ import annotations
 
+import json
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -16,6 +17,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from bascule.errors import Unavailable
+from bascule.net.nats_auth import Login
 
 RECONNECT_WAIT_SECONDS: Final = 0.25
 CONNECT_SECONDS_MAX: Final = 2.0
@@ -24,21 +26,48 @@ Handler = Callable[[bytes, str], Awaitable[None]]
 """Takes the data of a message and the subject to answer to, empty when no answer is wanted."""
 
 
+class _Client(Client):
+    """Logs in the way the data plane does, so that there is one place that knows about keys and credentials files."""
+
+    def __init__(self, login: Login) -> None:
+        super().__init__()
+        self._login = login
+
+    def _connect_command(self) -> bytes:
+        command = super()._connect_command()
+        if self._login.is_empty:
+            return command
+        fields = json.loads(command.removeprefix(b"CONNECT "))
+        nonce = self._server_info.get("nonce")
+        fields |= self._login.answer(nonce if isinstance(nonce, str) else None)
+        return b"CONNECT %b\r\n" % json.dumps(fields).encode()
+
+
 class NatsBus:
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @classmethod
-    async def connect(cls, servers: Sequence[str], name: str, **options: Any) -> NatsBus:
+    async def connect(
+        cls,
+        servers: Sequence[str],
+        name: str,
+        login: Login | None = None,
+        tls: ssl.SSLContext | None = None,
+        **options: Any,
+    ) -> NatsBus:
         """Connect to one of the servers, and from then on reconnect for ever. Raises Unavailable when none answers."""
+        client = _Client(login or Login())
+        # Seconds with a fraction are fine with the library, whatever its annotations say.
+        options |= {"connect_timeout": CONNECT_SECONDS_MAX, "reconnect_time_wait": RECONNECT_WAIT_SECONDS}
+        if tls is not None:
+            options["tls"] = tls
         try:
-            client = await nats.connect(
+            await client.connect(
                 list(servers),
                 name=name,
-                connect_timeout=CONNECT_SECONDS_MAX,
                 allow_reconnect=True,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_WAIT_SECONDS,
                 pending_size=-1,
                 error_cb=_ignore,
                 **options,

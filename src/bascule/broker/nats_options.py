@@ -1,0 +1,34 @@
+"""From the configuration to the connections: control plane and data plane log in alike."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+
+from bascule.config.nats import Nats
+from bascule.net.nats_auth import Login, client_tls
+from bascule.net.nats_link import LinkOptions
+
+
+def nats_login(config: Nats) -> Login:
+    return Login(
+        user=config.user,
+        password=config.password,
+        token=config.token,
+        nkey_seed=config.nkey_seed,
+        creds=config.creds,
+    )
+
+
+def nats_tls(config: Nats) -> ssl.SSLContext | None:
+    """TLS when a certificate or an authority is configured; a server that demands it gets it anyway."""
+    if config.tls_cert is None and config.tls_ca is None:
+        return None
+    return client_tls(config.tls_cert, config.tls_key, config.tls_ca)
+
+
+def link_options(config: Nats, name: str, servers: Sequence[str] | None = None) -> LinkOptions:
+    """`servers` stands in for the configured ones: the embedded server's address."""
+    return LinkOptions(
+        servers=tuple(servers or config.servers), name=name, login=nats_login(config), tls=nats_tls(config)
+    )

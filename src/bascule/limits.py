@@ -221,3 +221,14 @@ PUBLISH_UNREAD_ACKS_BYTES_MAX: Final = 1 * MIB
 
 PUBLISH_HALF_CLOSE_SECONDS: Final = 5.0
 """How long a client that has sent its last message is kept for acks that are on their way."""
+
+# ── the server ───────────────────────────────────────────────────────────────────────────────────
+
+LISTEN_BACKLOG: Final = 1024
+"""Connections that wait to be accepted: a cluster's worth of clients that all come back at once."""
+
+START_CATCH_UP_SECONDS: Final = 10.0
+"""How long a start waits for a quorum before clients are served without partitions."""
+
+STOP_GRACE_SECONDS: Final = 2.0
+"""How long calls that will end by themselves may take while the server stops."""

@@ -19,6 +19,7 @@ from bascule.broker.partition import LocalPartition, nats_subject
 from bascule.broker.server_directory import PartitionStatus
 from bascule.broker.stream_data import StreamData
 from bascule.broker.stream_options import StreamSettings, settings_of
+from bascule.config.cluster import ClusterConfig
 from bascule.core.metadata.state import Change, GroupChanged, Metadata, PartitionChanged, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import BasculeError
@@ -48,7 +49,9 @@ class Partitions:
         targets: Targets,
         new_sink: SinkFactory,
         auto_pause: AutoPause,
+        cluster: ClusterConfig,
     ) -> None:
+        self._cluster = cluster
         self._server_id = server_id
         self._data = data
         self._link = link
@@ -166,7 +169,7 @@ class Partitions:
             running.set_readonly(partition.readonly)
 
     def _point_publishers(self, stream: Stream, partition: Partition) -> None:
-        settings = settings_of(stream)
+        settings = settings_of(stream, self._cluster)
         self._targets.set(
             stream.name,
             partition.id,
@@ -177,7 +180,7 @@ class Partitions:
         )
 
     def _start(self, stream: Stream, partition: Partition) -> None:
-        settings = settings_of(stream)
+        settings = settings_of(stream, self._cluster)
         self._data.claim(stream)
         local = LocalPartition(
             stream,

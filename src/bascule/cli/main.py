@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
 
 from bascule import __version__
-from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, config, demo, exit_code, log
+from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, config, demo, exit_code, log, server
 from bascule.errors import BasculeError, OperatorError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False)(server.server)
 app.command("demo")(demo.demo)
 app.add_typer(log.app, name="log")
 app.add_typer(config.app, name="config")
@@ -45,8 +47,13 @@ def options(
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    run_reporting_errors(app)
+
+
+def run_reporting_errors(program: Callable[[], object]) -> None:
+    """Run a program; whatever it raises becomes a message, a hint and an exit code."""
     try:
-        app()
+        program()
     except (Exception, KeyboardInterrupt) as error:
         # Read from the arguments: the option must work even where parsing them is what failed.
         if "--traceback" in sys.argv:

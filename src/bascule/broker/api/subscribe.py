@@ -1,0 +1,229 @@
+"""Subscribe: the handshake. Who may read what from where to where; then a subscription takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bascule.broker.api.streams import resume
+from bascule.broker.partition import LocalPartition
+from bascule.broker.services import Services
+from bascule.broker.subscription import HeldSlices, ReverseSubscription, Subscription
+from bascule.config.kinds import INT64_MAX
+from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
+from bascule.kernels.subscribe import SubscribeStream
+from bascule.log import PartitionLog
+from bascule.net.grpc_server import Route
+from bascule.net.status import GrpcError, Status
+from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
+
+
+def routes(services: Services) -> dict[bytes, Route]:
+    handshake = _Handshake(services)
+    return {b"/proto.API/Subscribe": lambda: SubscribeStream(handshake.begin)}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a subscriber wants: from an offset, to an offset inclusive or without end."""
+
+    start: int
+    stop: int | None
+
+
+class _Handshake:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._held = HeldSlices()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, stream: SubscribeStream, data: bytes) -> None:
+        try:
+            request = SubscribeRequest.FromString(data)
+        except DecodeError:
+            stream.finish(int(Status.INTERNAL), "the request is no valid protobuf message")
+            return
+        if not request.resume:
+            self._try(stream, request)
+            return
+        task = asyncio.get_running_loop().create_task(self._resume_first(stream, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resume_first(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+        try:
+            self._services.authorizer.require(stream.connection.peer, request.stream, "Subscribe")
+            found = self._services.controller.metadata.streams.get(request.stream)
+            partition = None if found is None else found.partition(request.partition)
+            if partition is not None and partition.paused:
+                await resume(self._services, request.stream, request.partition)
+        except GrpcError as error:
+            if not stream.is_over:
+                stream.finish(int(Status.INTERNAL), f"failed to resume the partition: {error.text}")
+            return
+        except BasculeError as error:
+            if not stream.is_over:
+                stream.finish(int(Status[grpc_status(error)]), error.message)
+            return
+        if not stream.is_over:
+            self._try(stream, request)
+
+    def _try(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+        try:
+            self._open(stream, request)
+        except GrpcError as error:
+            stream.finish(int(error.status), error.text)
+        except BasculeError as error:
+            stream.finish(int(Status[grpc_status(error)]), error.message)
+
+    # ── checks, in the order clients expect to hear of them ──────────────────────────────────────
+
+    def _open(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+        group = request.consumer.groupId
+        if group and not request.consumer.consumerId:
+            raise GrpcError(Status.INVALID_ARGUMENT, "consumer.consumerId is empty, consumer.groupId is not")
+        self._services.authorizer.require(stream.connection.peer, request.stream, "Subscribe")
+        local = self._find(stream, request)
+        if local is None:
+            return
+        if group:
+            self._must_not_be_older(local, request)
+        _check_positions(request)
+        if request.reverse:
+            self._begin_reverse(stream, local, request)
+        else:
+            self._begin_forward(stream, local, request)
+
+    def _find(self, stream: SubscribeStream, request: SubscribeRequest) -> LocalPartition | None:
+        """The partition; None when the subscriber has been answered already."""
+        found = self._services.controller.metadata.streams.get(request.stream)
+        partition = None if found is None else found.partition(request.partition)
+        if partition is None:
+            raise GrpcError(
+                Status.NOT_FOUND, f"No such partition [stream={request.stream}, partition={request.partition}]"
+            )
+        if partition.leader != self._services.server_id:
+            if request.readISRReplica and request.consumer.groupId:
+                raise GrpcError(Status.INVALID_ARGUMENT, "a consumer group reads from the partition's leader")
+            raise GrpcError(Status.FAILED_PRECONDITION, "Server not partition leader")
+        local = self._services.partitions.get(request.stream, request.partition)
+        if local is None and partition.paused:
+            # Before the handshake this status would mean that another server leads the partition.
+            stream.greet(request.stream.encode(), request.partition)
+            stream.finish(int(Status.FAILED_PRECONDITION), "partition is paused")
+            return None
+        if local is None:
+            raise GrpcError(Status.UNAVAILABLE, "the partition is being started")
+        return local
+
+    def _must_not_be_older(self, local: LocalPartition, request: SubscribeRequest) -> None:
+        present = local.group_subscribers.get(request.consumer.groupId)
+        if present is not None and present[0] > request.consumer.groupEpoch:
+            raise GrpcError(
+                Status.FAILED_PRECONDITION,
+                f"group {request.consumer.groupId} has epoch {present[0]} here, the request has {request.consumer.groupEpoch}",
+            )
+
+    # ── beginning ────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_forward(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
+        wanted = forward_range(local.log, request)
+        subscription = Subscription(stream, local, wanted.start, wanted.stop, self._held)
+        self._take_over(local, request, subscription)
+        stream.greet(request.stream.encode(), request.partition)
+        subscription.begin()
+
+    def _begin_reverse(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
+        wanted = reverse_range(local.log, request)
+        try:
+            subscription = ReverseSubscription(stream, local, wanted.start, wanted.stop)
+        except LogEmpty as error:
+            raise GrpcError(Status.INTERNAL, f"Failed to create stream reader: {error.message}") from None
+        self._take_over(local, request, subscription)
+        stream.greet(request.stream.encode(), request.partition)
+        subscription.begin()
+
+    def _take_over(
+        self, local: LocalPartition, request: SubscribeRequest, subscription: Subscription | ReverseSubscription
+    ) -> None:
+        """One reader of each group: a newer one takes the place of the one before, whose stream ends with OK."""
+        group = request.consumer.groupId
+        if not group:
+            return
+        before = local.group_subscribers.get(group)
+        entry = (request.consumer.groupEpoch, subscription)
+        local.group_subscribers[group] = entry
+        if before is not None:
+            before[1].end(Status.OK, "")
+
+        def left(_: object) -> None:
+            # unless a newer one has taken the place meanwhile
+            if local.group_subscribers.get(group) is entry:
+                del local.group_subscribers[group]
+
+        subscription.on_end = left
+
+
+# ── positions ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_positions(request: SubscribeRequest) -> None:
+    if request.startPosition not in StartPosition.values():
+        raise GrpcError(Status.INVALID_ARGUMENT, f"Unknown StartPosition {request.startPosition}")
+    if request.stopPosition not in StopPosition.values():
+        raise GrpcError(Status.INVALID_ARGUMENT, f"Unknown StopPosition {request.stopPosition}")
+
+
+def forward_range(log: PartitionLog, request: SubscribeRequest) -> Range:
+    start = _start_offset(log, request)
+    stop = _stop_offset(log, request)
+    if log.readonly and log.newest_offset < start and request.stopPosition == StopPosition.STOP_ON_CANCEL:
+        stop = None  # nothing more will come: the subscription says so by itself
+    elif stop is not None and stop < start:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is before start offset {start}")
+    return Range(start, stop)
+
+
+def reverse_range(log: PartitionLog, request: SubscribeRequest) -> Range:
+    if request.startPosition == StartPosition.NEW_ONLY:
+        start = max(log.newest_offset, 0)
+    else:
+        start = _start_offset(log, request)
+    stop = _stop_offset(log, request)
+    if stop is not None and stop > start:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is behind start offset {start}")
+    return Range(start, stop)
+
+
+def _start_offset(log: PartitionLog, request: SubscribeRequest) -> int:
+    match request.startPosition:
+        case StartPosition.OFFSET:
+            offset = max(request.startOffset, log.log_start_offset)
+        case StartPosition.EARLIEST:
+            offset = log.log_start_offset
+        case StartPosition.LATEST:
+            offset = log.newest_offset
+        case StartPosition.TIMESTAMP:
+            offset = log.earliest_offset_at(max(request.startTimestamp, 0))
+        case _:
+            offset = log.log_end_offset
+    # beyond the end means the next message to arrive, whatever its offset
+    return max(0, min(offset, log.log_end_offset))
+
+
+def _stop_offset(log: PartitionLog, request: SubscribeRequest) -> int | None:
+    match request.stopPosition:
+        case StopPosition.STOP_OFFSET:
+            return request.stopOffset
+        case StopPosition.STOP_LATEST:
+            if log.oldest_offset < 0:
+                raise GrpcError(Status.RESOURCE_EXHAUSTED, "Stream is empty")
+            return log.newest_offset
+        case StopPosition.STOP_TIMESTAMP:
+            try:
+                return log.latest_offset_at(min(request.stopTimestamp, INT64_MAX - 1))
+            except TimestampOutOfRange as error:
+                raise GrpcError(Status.INTERNAL, error.message) from None
+    return None

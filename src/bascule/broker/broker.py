@@ -1,0 +1,303 @@
+"""One broker: what it is made of, in which order that starts, and in which it stops.
+
+start   data directory · identity · nats-server, if it is ours · NATS · controller · partitions · API
+stop    API (subscribers go elsewhere) · partitions (what has arrived is written) · controller · NATS · logs (synced) · nats-server
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bascule import __version__, limits
+from bascule.broker import api
+from bascule.broker.activity import ActivityPublisher
+from bascule.broker.authorization import Authorizer
+from bascule.broker.controller import Controller
+from bascule.broker.controller_start import StartOptions, start_controller
+from bascule.broker.cursors import CursorStore
+from bascule.broker.data_plane import DataPlane
+from bascule.broker.embedded_nats import EmbeddedNats
+from bascule.broker.groups import GroupCoordinator
+from bascule.broker.identity import server_id
+from bascule.broker.internal_streams import InternalStreams
+from bascule.broker.metadata_machine import MetadataMachine
+from bascule.broker.server_directory import ServerDirectory, ServerInfo
+from bascule.broker.services import Services
+from bascule.broker.subjects import ControlSubjects
+from bascule.config.address import Address
+from bascule.config.server import ServerConfig
+from bascule.core.metadata.state import Change
+from bascule.errors import BasculeError, OperatorError, Unavailable
+from bascule.log import LogStore
+from bascule.log.disk import PosixDisk
+from bascule.log.encryption import master_keys_from_environment
+from bascule.net.grpc_server import GrpcServer
+from bascule.net.health import HealthState
+from bascule.net.nats_auth import Login, client_tls
+from bascule.net.nats_bus import NatsBus
+from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.net.tls import server_tls
+
+_logger = logging.getLogger(__name__)
+
+ADDRESSES_FILE = "addresses.json"
+SERVICE = "proto.API"
+
+
+class Broker:
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.authorizer = Authorizer.from_config(config.tls)
+        self.health = HealthState()
+        self._closing: list[Callable[[], Awaitable[Any]]] = []
+        self._failure: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.address: Address | None = None
+        self.nats_url = ""
+
+    # ── starting ─────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Returns when clients are served. What was started before something failed is stopped by `stop`."""
+        config = self.config
+        directory = config.data_dir
+        self._failure = asyncio.get_running_loop().create_future()
+        self._store = self._open_store(directory)
+        (directory / ADDRESSES_FILE).unlink(missing_ok=True)
+        self.server_id = server_id(PosixDisk(), str(directory), config.node.server_id)
+        listening = self._bind()
+        servers = await self._start_nats(directory)
+        link, bus = await self._connect(servers)
+        self.data_plane = DataPlane(config, self.server_id, link, self._store, self.authorizer)
+        self._on_stop(self.data_plane.stop)
+        controller = await self._start_controller(bus, directory)
+        services = await self._start_services(controller, bus, listening)
+        await self._serve(services, listening)
+        self._write_addresses(directory)
+        _logger.info(
+            "bascule %s, server %s, serves on %s, NATS at %s, data in %s",
+            __version__,
+            self.server_id,
+            self.address,
+            self.nats_url,
+            directory,
+        )
+
+    def _on_stop(self, close: Callable[[], Awaitable[Any]]) -> None:
+        self._closing.append(close)
+
+    def _open_store(self, directory: Path) -> LogStore:
+        store = LogStore(
+            directory,
+            keys=master_keys_from_environment(),
+            sync_interval_ms=max(1, self.config.cluster.streams.sync_interval_ns // 1_000_000),
+            on_cleaned=_log_cleaning,
+        )
+        self._on_stop(lambda: asyncio.to_thread(store.close))
+        return store
+
+    def _bind(self) -> socket.socket:
+        """Take the port first: without it there is no use in starting anything else."""
+        wanted = self.config.listener.bind()
+        family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((wanted.host, wanted.port))
+            listening.listen(limits.LISTEN_BACKLOG)
+        except OSError as error:
+            listening.close()
+            raise OperatorError(
+                f"cannot listen on {wanted}: {os.strerror(error.errno or 0)}",
+                hint="stop whatever uses the port, or set another one with `listen` or --port",
+            ) from None
+        listening.setblocking(False)
+        self._on_stop(lambda: asyncio.sleep(0, listening.close()))
+        return listening
+
+    async def _start_nats(self, directory: Path) -> tuple[str, ...]:
+        if not self.config.nats.runs_embedded:
+            return self.config.nats.servers
+        embedded = EmbeddedNats(self.config, directory / "nats")
+        self._on_stop(embedded.stop)
+        await embedded.start()
+        return (embedded.url,)
+
+    async def _connect(self, servers: tuple[str, ...]) -> tuple[NatsLink, NatsBus]:
+        nats = self.config.nats
+        login = Login(
+            user=nats.user, password=nats.password, token=nats.token, nkey_seed=nats.nkey_seed, creds=nats.creds
+        )
+        tls = client_tls(nats.tls_cert, nats.tls_key, nats.tls_ca) if nats.uses_tls else None
+        name = f"{self.config.cluster.replication.namespace}.{self.server_id}"
+        link = NatsLink(LinkOptions(servers=servers, name=f"{name}.streams", login=login, tls=tls))
+        self._on_stop(link.close)
+        await link.connect()
+        bus = await NatsBus.connect(servers, f"{name}.control", login=login, tls=tls)
+        self._on_stop(bus.close)
+        self.nats_url = ",".join(servers)
+        return link, bus
+
+    async def _start_controller(self, bus: NatsBus, directory: Path) -> Controller:
+        config = self.config
+        machine = MetadataMachine(self._on_changes, self._on_restored)
+        controller = await start_controller(
+            bus,
+            PosixDisk(),
+            str(directory),
+            StartOptions(
+                namespace=config.cluster.replication.namespace,
+                server_id=self.server_id,
+                is_seed=config.node.raft_bootstrap_seed,
+                peers=config.node.raft_bootstrap_peers,
+                voters_max=config.cluster.replication.raft_max_quorum_size,
+                snapshot_entries=config.node.raft_snapshot_threshold,
+                leader_timeout_ns=config.cluster.replication.replica_max_leader_timeout_ns,
+                coordinator_timeout_ns=config.cluster.groups.coordinator_timeout_ns,
+            ),
+            machine=machine,
+            on_rival_seed=self._on_rival_seed,
+        )
+        self._on_stop(controller.stop)
+        return controller
+
+    async def _start_services(self, controller: Controller, bus: NatsBus, listening: socket.socket) -> Services:
+        subjects = ControlSubjects(self.config.cluster.replication.namespace)
+        self.address = self.config.listener.advertise(
+            bound_port=listening.getsockname()[1], machine_name=socket.gethostname()
+        )
+        plane = self.data_plane
+        directory = ServerDirectory(
+            bus,
+            subjects,
+            ServerInfo(self.server_id, self.address.host, self.address.port),
+            plane.partitions.status,
+            age_max_seconds=self.config.metadata.cache_max_age_ns / 1e9,
+        )
+        services = Services(
+            config=self.config,
+            server_id=self.server_id,
+            controller=controller,
+            directory=directory,
+            bus=bus,
+            partitions=plane.partitions,
+            publisher=plane.publisher,
+            authorizer=self.authorizer,
+            groups=GroupCoordinator(controller, self.server_id, self.config.cluster.groups),
+            cursors=CursorStore(bus, subjects, self.server_id),
+        )
+        self._services = services
+        plane.connect(controller, lambda name, number: api.resume(services, name, number))
+        await directory.start()
+        await services.cursors.start(services)
+        await self._follow_metadata(services)
+        return services
+
+    async def _follow_metadata(self, services: Services) -> None:
+        """Run partitions once the metadata is known to be the cluster's of now, not of some time ago."""
+        controller = services.controller
+        caught_up = asyncio.create_task(self._catch_up(services))
+        self._tasks.append(caught_up)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(caught_up), limits.START_CATCH_UP_SECONDS)
+        if not caught_up.done():
+            _logger.warning("no quorum of %s answers yet: partitions start when one does", ", ".join(controller.members))
+
+    async def _catch_up(self, services: Services) -> None:
+        while True:
+            try:
+                await services.controller.fresh_metadata()
+                break
+            except Unavailable:
+                continue
+        services.partitions.begin(lambda: services.controller.metadata)
+        await services.partitions.settled(services.controller.metadata.applied_index)
+        services.groups.start()
+        internal = InternalStreams(services)
+        activity = ActivityPublisher(services)
+        internal.start()
+        activity.start()
+        self._on_stop(activity.stop)
+        self._on_stop(internal.stop)
+
+    async def _serve(self, services: Services, listening: socket.socket) -> None:
+        tls = self.config.tls
+        context = None
+        if tls.is_on:
+            context = server_tls(
+                tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled
+            )
+        server = GrpcServer(api.routes(services, self.data_plane.gate, self.health), ssl_context=context)
+        self._on_stop(lambda: self._stop_serving(server))
+        await server.start(sock=listening)
+        self.health.set(SERVICE, True)
+
+    async def _stop_serving(self, server: GrpcServer) -> None:
+        self.health.set(SERVICE, False)
+        await server.stop(limits.STOP_GRACE_SECONDS)
+
+    def _write_addresses(self, directory: Path) -> None:
+        """For scripts and tests that let the system choose ports."""
+        path = directory / ADDRESSES_FILE
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps({"grpc": str(self.address), "nats": self.nats_url}) + "\n")
+        temporary.rename(path)
+
+        async def remove() -> None:
+            path.unlink(missing_ok=True)
+
+        self._on_stop(remove)
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    def _on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
+        self.data_plane.partitions.on_changes(index, changes)
+        if hasattr(self, "_services"):
+            self._services.groups.on_changes(index, changes)
+
+    def _on_restored(self) -> None:
+        self.data_plane.partitions.reload()
+
+    def _on_rival_seed(self, rival: str, give_way: bool) -> None:
+        message = f"server {rival} was started as seed too: there would be two clusters in one namespace"
+        if not give_way:
+            _logger.error("%s; it has to stop", message)
+        elif self._failure is not None and not self._failure.done():
+            self._failure.set_exception(
+                OperatorError(message, hint="start all but one server without --raft-bootstrap-seed, and with an empty directory")
+            )
+
+    async def failed(self) -> None:
+        """Raises when something went wrong that a broker cannot live without; waits until then."""
+        assert self._failure is not None
+        await self._failure
+
+    def reload(self) -> None:
+        """SIGHUP: read what can change while running."""
+        self.authorizer.reload()
+
+    # ── stopping ─────────────────────────────────────────────────────────────────────────────────
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._closing:
+            close = self._closing.pop()
+            try:
+                await close()
+            except BasculeError as error:
+                _logger.error("while stopping: %s", error.message)
+
+
+def _log_cleaning(log: object, report: object) -> None:
+    if isinstance(report, BasculeError):
+        _logger.error("cleaning %s failed: %s", getattr(log, "directory", log), report.message)

@@ -1,0 +1,138 @@
+"""Everything that messages flow through, put together: the NATS link, ingest, acks, publishing, the partitions."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from bascule import limits
+from bascule.broker.authorization import Authorizer
+from bascule.broker.auto_pause import AutoPause
+from bascule.broker.controller import Controller
+from bascule.broker.ingest import Ingest
+from bascule.broker.partitions import Partitions
+from bascule.broker.publisher import Publisher, PublishShell, Resume
+from bascule.broker.stream_data import StreamData
+from bascule.broker.stream_options import StreamSettings
+from bascule.config.server import ServerConfig
+from bascule.core.metadata.ops import PauseStream
+from bascule.core.metadata.streams import Stream
+from bascule.errors import StateError
+from bascule.kernels.acks import AckRouter, AckSink, AckWriter
+from bascule.kernels.ingest import BatchPool, PartitionSink
+from bascule.kernels.nats import MessageSink
+from bascule.kernels.publish import PublishGate, Targets
+from bascule.log import LogStore, new_batch
+from bascule.net.nats_link import NatsLink
+
+_logger = logging.getLogger(__name__)
+
+
+class DataPlane:
+    def __init__(
+        self, config: ServerConfig, server_id: str, link: NatsLink, store: LogStore, authorizer: Authorizer
+    ) -> None:
+        self._config = config
+        self._link = link
+        self._received_bytes = 0
+        inbox_prefix = f"{config.cluster.replication.namespace}.ack.{server_id}.".encode()
+        self.router = AckRouter(inbox_prefix)
+        self.router.on_fault = _report
+        self.acks = AckWriter(link.reader, self.router)
+        self.targets = Targets()
+        self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
+        self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
+        self.auto_pause = AutoPause(self._pause)
+        self.partitions = Partitions(
+            server_id,
+            StreamData(store),
+            link,
+            self.ingest,
+            self.acks,
+            self.targets,
+            self._new_sink,
+            self.auto_pause,
+            config.cluster,
+        )
+        self._shell = PublishShell(link, authorizer)
+        self.gate = PublishGate(
+            targets=self.targets,
+            nats=link.reader,
+            receivers=self.router.receivers,
+            inbox_prefix=inbox_prefix,
+            shell=self._shell,
+            payload_bytes_max=config.cluster.replication.replication_max_bytes,
+            output_bytes_max=limits.PUBLISH_OUTPUT_BYTES_MAX,
+            unread_bytes_max=limits.PUBLISH_UNREAD_ACKS_BYTES_MAX,
+        )
+        self.gate.checks_authorization = authorizer.is_enabled
+        self._shell.gate = self.gate
+        self.publisher = Publisher(self.gate, self._resume)
+        self._shell.resume_partition = self._resume
+        self._controller: Controller | None = None
+        self._resumer: Resume | None = None
+        link.on_read = self._on_read
+        link.on_state = self._on_state
+        link.on_error = _on_error
+        link.subscribe(inbox_prefix + b">", AckSink(self.router))
+
+    def connect(self, controller: Controller, resumer: Resume) -> None:
+        """The control plane is there: partitions may be paused and resumed."""
+        self._controller = controller
+        self._resumer = resumer
+
+    def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
+        return PartitionSink(
+            stream=stream.name.encode(),
+            partition=number,
+            subject=stream.subject.encode(),
+            pool=self._pool,
+            payload_bytes_max=self._config.cluster.replication.replication_max_bytes,
+            batch_records_max=self._config.batch.max_messages,
+            batch_bytes_max=limits.INGEST_BATCH_BYTES_MAX,
+            concurrency_control=settings.concurrency_control,
+        )
+
+    # ── what the link tells ──────────────────────────────────────────────────────────────────────
+
+    def _on_read(self, sinks: list[MessageSink]) -> None:
+        received = self._link.reader.message_bytes
+        arrived, self._received_bytes = received - self._received_bytes, received
+        self.ingest.on_read([sink for sink in sinks if isinstance(sink, PartitionSink)], arrived)
+
+    def _on_state(self, connected: bool, what: str) -> None:
+        if connected:
+            _logger.info("connected to NATS at %s", what)
+        else:
+            _logger.error("the connection to NATS was lost: %s. What is published meanwhile is not received", what)
+            self.gate.connection_lost()
+
+    # ── pausing and resuming ─────────────────────────────────────────────────────────────────────
+
+    async def _pause(self, name: str, number: int) -> None:
+        assert self._controller is not None
+        stream = self._controller.metadata.streams.get(name)
+        if stream is None:
+            return
+        op = PauseStream(name, time.time_ns(), (number,), stream.resume_all)
+        refusal = await self._controller.submit(op)
+        if refusal is not None:
+            raise StateError(refusal.text)
+
+    async def _resume(self, name: str, number: int) -> None:
+        assert self._resumer is not None
+        await self._resumer(name, number)
+
+    async def stop(self) -> None:
+        self.auto_pause.close()
+        await self.partitions.stop()
+        self.ingest.close()
+        self._shell.close()
+
+
+def _on_error(text: str) -> None:
+    _logger.error("NATS: %s", text)
+
+
+def _report(error: BaseException) -> None:
+    _logger.error("an ack could not be delivered: %r", error)

@@ -1,0 +1,106 @@
+"""`bascule server` and `bascule-server`: one process, one broker, until a signal ends it.
+
+SIGTERM and SIGINT stop it gracefully, SIGHUP has it read its authorization policy again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from bascule import __version__
+from bascule.broker.broker import Broker
+from bascule.broker.logs import set_up_logging
+from bascule.cli.main import run_reporting_errors
+from bascule.config import load
+from bascule.config.key import Key
+from bascule.config.kinds import Boolean, Names, NatsServers
+from bascule.config.server import KEYS, ServerConfig
+
+_logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    run_reporting_errors(lambda: _serve(sys.argv[1:]))
+
+
+def _serve(arguments: Sequence[str]) -> None:
+    config = parse(arguments)
+    set_up_logging(config.logging)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run(config))
+
+
+def parse(arguments: Sequence[str]) -> ServerConfig:
+    """The configuration that the command line asks for, together with its file and the environment."""
+    given = vars(_parser().parse_args(arguments))
+    file = given.pop("config")
+    return load(file, given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bascule server",
+        description="Run a broker. Every configuration key can also be set in a file (-c) or in the environment: "
+        "see `bascule config reference`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-v", "--version", action="version", version=f"bascule {__version__}")
+    parser.add_argument("-c", "--config", metavar="FILE", help="configuration file, YAML")
+    for key in KEYS.values():
+        if key.flags:
+            parser.add_argument(*key.flags, dest=key.name, help=_help(key), **_action(key))
+    return parser
+
+
+def _help(key: Key) -> str:
+    return f"{key.meaning} [{key.name}]".replace("%", "%%")
+
+
+def _action(key: Key) -> dict[str, Any]:
+    if isinstance(key.kind, Boolean):
+        return {"action": "store_const", "const": True}
+    if isinstance(key.kind, Names | NatsServers):
+        return {"action": "append", "metavar": "NAME"}
+    return {"metavar": key.name.rpartition(".")[2].upper()}
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop  # noqa: PLC0415 - quicker, where there is one
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def run(config: ServerConfig) -> None:
+    """Serve until a signal comes, or something fails that a broker cannot do without."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    broker = Broker(config)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    waiting = loop.create_task(ending.wait())
+    try:
+        starting = loop.create_task(broker.start())
+        await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return
+        starting.result()
+        failing = loop.create_task(broker.failed())
+        await asyncio.wait({failing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            failing.result()
+        failing.cancel()
+        _logger.info("stopping")
+    finally:
+        waiting.cancel()
+        await broker.stop()

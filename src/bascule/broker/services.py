@@ -1,0 +1,29 @@
+"""What the API's handlers work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bascule.broker.authorization import Authorizer
+from bascule.broker.controller import Controller
+from bascule.broker.cursors import CursorStore
+from bascule.broker.groups import GroupCoordinator
+from bascule.broker.partitions import Partitions
+from bascule.broker.publisher import Publisher
+from bascule.broker.raft_transport import Bus
+from bascule.broker.server_directory import ServerDirectory
+from bascule.config.server import ServerConfig
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    config: ServerConfig
+    server_id: str
+    controller: Controller
+    directory: ServerDirectory
+    bus: Bus
+    partitions: Partitions
+    publisher: Publisher
+    authorizer: Authorizer
+    groups: GroupCoordinator
+    cursors: CursorStore

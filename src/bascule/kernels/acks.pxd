@@ -1,7 +1,8 @@
 # Acks for other kernels: who gets them in this process, and how they leave it.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.ingest cimport PreparedBatch
 from bascule.kernels.messages cimport AckView
 from bascule.kernels.nats cimport MessageSink, NatsMessage, NatsReader
 
@@ -14,13 +15,13 @@ cdef class AckReceiver:
 cdef class AckRouter:
     # From the inbox of an ack to its receiver. Inboxes of unknown numbers belong to sessions that are gone.
     cdef readonly bytes prefix                          # e.g. b"liftbridge-default.ack.SERVER."
-    cdef readonly dict receivers                        # number → AckReceiver
+    cdef readonly dict receivers                        # number → AckReceiver; whoever waits puts itself in and takes itself out
     cdef readonly uint64_t delivered
     cdef readonly uint64_t unknown
     cdef public object on_fault                         # called with what a receiver raised; the other acks go on
-    cdef uint64_t last_number                           # of `last`: acks come in runs for one session
-    cdef AckReceiver last
-    cdef bint is_local(self, const uint8_t* inbox, size_t size) noexcept nogil
+    cdef uint64_t last_number                           # acks come in runs for one session: its key is kept as an object
+    cdef object last_key
+    cdef bint is_local(self, const uint8_t* inbox, size_t size) noexcept
     cdef int route(self, AckView* ack, const uint8_t* inbox, size_t size) except -1
 
 
@@ -31,6 +32,9 @@ cdef class AckWriter:
     cdef readonly uint64_t sent                         # written as PUB
     cdef readonly uint64_t unsendable                   # not connected, larger than the server takes, or no memory
     cdef int send(self, AckView* ack) except -1
+    cdef int send_errors(
+        self, PreparedBatch batch, int32_t error, bint recorded, int64_t reception_timestamp, int64_t commit_timestamp
+    ) except -1
 
 
 # Acks of partitions that other servers lead. They are kept while the read is scanned and handed on at its end, with the GIL.
@@ -40,3 +44,4 @@ cdef class AckSink(MessageSink):
     cdef uint8_t* kept                                  # u32 subject size · u32 payload size · subject · payload, again and again
     cdef size_t kept_size
     cdef size_t kept_capacity
+    cdef int route_all(self, const uint8_t* at, size_t size) except -1

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.output cimport OutputBuffer
-from bascule.kernels.records cimport RecordView
+from bascule.kernels.records cimport BatchView, RecordView
 
 # Why deliver() came back.
 cdef enum Delivered:
@@ -27,8 +27,10 @@ cdef struct DeliveryCursor:
 cdef class Delivery:
     # One for each subscription, or each partition: holds the name, and the parts of a message that do not change.
     cdef bytes stream
+    cdef const uint8_t* stream_data # of `stream`, for who has no GIL
+    cdef size_t stream_size
     cdef int32_t partition
-    cdef uint8_t* tail              # fields 5 to 9 of a message that arrived on `subject` without reply and headers
+    cdef uint8_t* tail              # fields 5, 6, 7 and 9 of a message that arrived on `subject` without reply and headers
     cdef size_t tail_size
     cdef size_t tail_capacity
     cdef uint8_t* subject           # the subject that the tail was made for
@@ -39,6 +41,9 @@ cdef class Delivery:
     # `budget` bytes or more are written (the message that reaches the budget is whole).
     cdef int deliver(
         self, OutputBuffer output, const uint8_t* data, size_t size, DeliveryCursor* cursor, int64_t end_offset, size_t budget
+    ) noexcept nogil
+    cdef int deliver_batch(
+        self, OutputBuffer output, const uint8_t* data, BatchView* batch, DeliveryCursor* cursor, int64_t end_offset, size_t stop
     ) noexcept nogil
     # One record, e.g. for a subscription that reads backwards. 0, or −1 when there is no memory.
     cdef int append_message(self, OutputBuffer output, RecordView* record) noexcept nogil

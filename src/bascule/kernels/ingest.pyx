@@ -1,0 +1,547 @@
+# Ingest: every message of a partition's NATS subject becomes a record, and its publisher is remembered if it waits for an ack.
+#
+# Scanning runs without the GIL over a whole read, so nothing here touches the count of a Python object: a sink fills plain memory, and
+# take() turns that into PreparedBatch objects. Memory comes from a pool and goes back to it with release().
+#
+#   payload                          record
+#   publish envelope                 its key, value and headers; empty value with a key: no value (a tombstone)
+#   anything else                    the payload is the value, whatever it looks like
+#   NATS headers                     headers; those of an envelope win over them
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from bascule.kernels.builder cimport BatchBuilder
+from bascule.kernels.messages cimport (
+    ACK_ALL, ACK_INCORRECT_OFFSET, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last,
+    read_publish_envelope,
+)
+from bascule.kernels.nats cimport is_subject
+from bascule.kernels.records cimport HAS_KEY, HAS_VALUE, HEADER_SIZE
+from bascule.kernels.wire cimport varint_size, write_bytes
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object)
+
+cdef enum:
+    BUFFER_FIRST = 4096
+    RECORD_OVERHEAD_MAX = 64        # lengths, flags and deltas of one record
+    SPARE_BUILDERS_MAX = 64
+
+# What became of a record.
+cdef enum:
+    STORED = 0
+    TOO_LARGE = 1
+    NO_MEMORY = 2
+
+
+cdef inline size_t memory_of(Collected* collected) noexcept nogil:
+    return collected.capacity + collected.entry_capacity * sizeof(AckEntry) + collected.texts_capacity
+
+
+cdef inline void free_memory(Collected* collected) noexcept nogil:
+    free(collected.buffer)
+    free(collected.entries)
+    free(collected.texts)
+    memset(collected, 0, sizeof(Collected))
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────
+
+
+cdef class BatchPool:
+    def __cinit__(self, new_builder, size_t bytes_max):
+        self.new_builder = new_builder
+        self.bytes_max = bytes_max
+        self.builders = []
+        self.headers = <HeaderView*> malloc(HEADER_ENTRIES_MAX * sizeof(HeaderView))
+        if self.headers == NULL:
+            raise MemoryError("no memory for the headers of a message")
+
+    def __dealloc__(self):
+        cdef size_t index
+        for index in range(self.spare_count):
+            free_memory(&self.spare[index])
+        free(self.spare)
+        free(self.headers)
+        free(self.encoded)
+
+    cdef bint take(self, Collected* collected) noexcept nogil:
+        # Memory for a batch, the one that was used last if there is any.
+        if self.spare_count:
+            self.spare_count -= 1
+            collected[0] = self.spare[self.spare_count]
+            self.bytes_kept -= memory_of(collected)
+        else:
+            memset(collected, 0, sizeof(Collected))
+        if collected.buffer == NULL:
+            collected.buffer = <uint8_t*> malloc(BUFFER_FIRST)
+            collected.capacity = BUFFER_FIRST if collected.buffer != NULL else 0
+        if collected.buffer != NULL:
+            return True
+        free_memory(collected)
+        return False
+
+    cdef void give_back(self, Collected* collected) noexcept nogil:
+        cdef size_t memory = memory_of(collected)
+        cdef size_t capacity
+        cdef Collected* grown
+        if memory == 0 or memory > self.bytes_max - self.bytes_kept:
+            free_memory(collected)
+            return
+        if self.spare_count == self.spare_capacity:
+            capacity = self.spare_capacity * 2 if self.spare_capacity else 16
+            grown = <Collected*> realloc(self.spare, capacity * sizeof(Collected))
+            if grown == NULL:
+                free_memory(collected)
+                return
+            self.spare = grown
+            self.spare_capacity = capacity
+        collected.size = collected.texts_size = 0
+        collected.records = collected.entry_count = 0
+        collected.leader_acks = collected.all_acks = collected.errors = 0
+        self.spare[self.spare_count] = collected[0]
+        self.spare_count += 1
+        self.bytes_kept += memory
+        memset(collected, 0, sizeof(Collected))
+
+    cdef uint8_t* room_for_headers(self, size_t size) noexcept nogil:
+        cdef size_t capacity = self.encoded_capacity if self.encoded_capacity else BUFFER_FIRST
+        cdef uint8_t* grown
+        if size > self.encoded_capacity:
+            while capacity < size:
+                capacity *= 2
+            grown = <uint8_t*> realloc(self.encoded, capacity)
+            if grown == NULL:
+                return NULL
+            self.encoded = grown
+            self.encoded_capacity = capacity
+        return self.encoded
+
+    cdef BatchBuilder idle_builder(self):
+        # A builder without memory: only for who gives it a buffer before anything is added.
+        cdef BatchBuilder builder
+        if self.builders:
+            return <BatchBuilder> self.builders.pop()
+        builder = <BatchBuilder?> self.new_builder()
+        free(builder.buffer)
+        builder.buffer = NULL
+        builder.capacity = 0
+        return builder
+
+    cdef BatchBuilder builder_around(self, Collected* collected):
+        cdef BatchBuilder builder = self.idle_builder()
+        builder.buffer = collected.buffer
+        builder.capacity = collected.capacity
+        builder.size = collected.size
+        builder.records = collected.records
+        builder.last_time_delta = 0
+        builder.subject_at = collected.subject_at
+        builder.subject_size = collected.subject_size
+        builder.stamped = False
+        collected.buffer = NULL
+        collected.capacity = 0
+        return builder
+
+    cdef void builder_back(self, BatchBuilder builder, Collected* collected):
+        # The caller has the last reference: if anybody else holds one, the builder stays theirs, with its memory.
+        if builder.views or Py_REFCNT(builder) > 1:
+            return
+        collected.buffer = builder.buffer
+        collected.capacity = builder.capacity
+        builder.buffer = NULL
+        builder.capacity = 0
+        builder.stamped = False
+        if len(self.builders) < SPARE_BUILDERS_MAX:
+            self.builders.append(builder)
+
+
+# ── scanning ─────────────────────────────────────────────────────────────────────────────────────
+
+
+cdef class PartitionSink(MessageSink):
+    def __cinit__(
+        self, BatchPool pool not None, *, bytes stream not None, uint32_t partition, bytes base_subject not None,
+        size_t payload_bytes_max, uint32_t batch_records_max, size_t batch_bytes_max, bint concurrency_control=False,
+        int64_t next_offset=0,
+    ):
+        self.pool = pool
+        self.builder = pool.idle_builder()
+        self.stream = stream
+        self.partition = partition
+        self.base_subject = base_subject
+        self.payload_bytes_max = payload_bytes_max
+        self.batch_records_max = max(1, min(batch_records_max, self.builder.records_max))
+        self.batch_bytes_max = min(batch_bytes_max, self.builder.batch_bytes_max)
+        self.concurrency_control = concurrency_control
+        self.next_offset = next_offset
+
+    def __dealloc__(self):
+        cdef size_t index
+        for index in range(self.full_count):
+            free_memory(&self.full[index])
+        free(self.full)
+        free(self.current.entries)
+        free(self.current.texts)
+
+    @property
+    def waiting_records(self):
+        return self.full_records + (self.builder.records if self.is_filling else 0)
+
+    @property
+    def waiting_bytes(self):
+        return self.full_bytes + (self.builder.size + self.current.texts_size if self.is_filling else 0)
+
+    cdef int on_message(self, NatsMessage* message) noexcept nogil:
+        cdef PublishView view
+        cdef PublishView* envelope = NULL
+        cdef int64_t expected = 0
+        self.received += 1
+        if read_publish_envelope(message.payload, message.payload_size, &view):
+            envelope = &view
+            expected = view.expected_offset
+        if message.payload_size + message.headers_size > self.payload_bytes_max:
+            return self.refuse(message, envelope, ACK_TOO_LARGE)
+        if self.dropping:
+            return self.refuse(message, envelope, ACK_UNKNOWN)
+        if self.concurrency_control and expected != -1 and expected != self.next_offset:
+            return self.refuse(message, envelope, ACK_INCORRECT_OFFSET)
+        return self.store(message, envelope)
+
+    cdef int store(self, NatsMessage* message, PublishView* view) noexcept nogil:
+        cdef RecordView record
+        cdef int outcome
+        memset(&record, 0, sizeof(RecordView))
+        record.subject = message.subject
+        record.subject_size = <uint32_t> message.subject_size
+        record.reply = message.reply
+        record.reply_size = <uint32_t> message.reply_size
+        record.flags = HAS_VALUE
+        if view == NULL:
+            record.value = message.payload
+            record.value_size = <uint32_t> message.payload_size
+        else:
+            record.value = view.value
+            record.value_size = view.value_size
+            if view.has_key:
+                record.key = view.key
+                record.key_size = view.key_size
+                record.flags = HAS_KEY | HAS_VALUE if view.value_size else HAS_KEY
+        outcome = STORED
+        if message.headers != NULL or (view != NULL and view.header_entries):
+            outcome = self.set_headers(message, view, &record)
+        if outcome == STORED:
+            outcome = self.add(&record)
+        if outcome == TOO_LARGE:
+            return self.refuse(message, view, ACK_TOO_LARGE)
+        if outcome == NO_MEMORY:
+            self.lost += 1
+            return -1
+        self.next_offset += 1
+        if view != NULL and view.ack_inbox_size and (view.ack_policy == ACK_LEADER or view.ack_policy == ACK_ALL):
+            # without memory for the entry the record is there all the same, and its publisher hears nothing
+            self.note(message, view, ACK_OK)
+        return 0
+
+    cdef int add(self, RecordView* record) noexcept nogil:
+        cdef size_t size = (
+            <size_t> record.key_size + record.value_size + record.headers_size + record.subject_size + record.reply_size
+        )
+        if self.is_filling and (
+            self.builder.records >= self.batch_records_max
+            or self.current.entry_count >= self.batch_records_max
+            or (self.builder.records and self.builder.size + size + RECORD_OVERHEAD_MAX > self.batch_bytes_max)
+        ):
+            if not self.close_current():
+                return NO_MEMORY
+        if not self.begin():
+            return NO_MEMORY
+        self.builder.refused_size = 0
+        if self.builder.add_record(record, 0) == 0:
+            if self.builder.records == 1:
+                self.current.base_offset = self.next_offset
+            return STORED
+        # Its own size is too much for any batch, or there is no memory: then the builder has said nothing about sizes.
+        return TOO_LARGE if self.builder.refused_size or self.builder.check_sizes(record) else NO_MEMORY
+
+    cdef bint begin(self) noexcept nogil:
+        if self.is_filling:
+            return True
+        if not self.pool.take(&self.current):
+            return False
+        self.builder.buffer = self.current.buffer
+        self.builder.capacity = self.current.capacity
+        self.current.buffer = NULL
+        self.current.capacity = 0
+        self.builder.size = HEADER_SIZE
+        self.builder.records = 0
+        self.builder.last_time_delta = 0
+        self.builder.subject_at = self.builder.subject_size = 0
+        self.current.base_offset = self.next_offset
+        self.is_filling = True
+        return True
+
+    cdef bint close_current(self) noexcept nogil:
+        # What was being filled is full. Without memory to remember that, it goes on being filled.
+        cdef size_t capacity
+        cdef Collected* grown
+        if self.full_count == self.full_capacity:
+            capacity = self.full_capacity * 2 if self.full_capacity else 4
+            grown = <Collected*> realloc(self.full, capacity * sizeof(Collected))
+            if grown == NULL:
+                return False
+            self.full = grown
+            self.full_capacity = capacity
+        self.current.buffer = self.builder.buffer
+        self.current.capacity = self.builder.capacity
+        self.current.size = self.builder.size
+        self.current.records = self.builder.records
+        self.current.subject_at = self.builder.subject_at
+        self.current.subject_size = self.builder.subject_size
+        self.builder.buffer = NULL
+        self.builder.capacity = 0
+        self.full[self.full_count] = self.current
+        self.full_count += 1
+        self.full_records += self.current.records
+        self.full_bytes += self.current.size + self.current.texts_size
+        memset(&self.current, 0, sizeof(Collected))
+        self.is_filling = False
+        return True
+
+    cdef int refuse(self, NatsMessage* message, PublishView* view, int error) noexcept nogil:
+        # Not stored. Whoever left an inbox is told, whatever its policy: a publisher that wants no acks wants to hear of this.
+        self.refused += 1
+        if view == NULL or view.ack_inbox_size == 0:
+            return 0
+        if self.is_filling and self.current.entry_count >= self.batch_records_max:
+            self.close_current()
+        if self.begin():
+            self.note(message, view, error)
+        return 0
+
+    cdef int note(self, NatsMessage* message, PublishView* view, int error) noexcept nogil:
+        cdef Collected* current = &self.current
+        cdef AckEntry* entry
+        cdef uint8_t* at
+        # The inbox goes into a line of protocol, and a publisher chose it.
+        if not is_subject(view.ack_inbox, view.ack_inbox_size):
+            return 0
+        if not make_room(current, <size_t> view.ack_inbox_size + view.correlation_id_size + message.subject_size):
+            return -1
+        entry = &current.entries[current.entry_count]
+        entry.record = self.builder.records - 1 if error == ACK_OK else 0
+        entry.ack_policy = view.ack_policy
+        entry.error = error
+        entry.inbox_size = view.ack_inbox_size
+        entry.correlation_id_size = view.correlation_id_size
+        entry.msg_subject_size = <uint32_t> message.subject_size
+        entry.texts_at = current.texts_size
+        at = current.texts + current.texts_size
+        memcpy(at, view.ack_inbox, view.ack_inbox_size)
+        at += view.ack_inbox_size
+        if view.correlation_id_size:
+            memcpy(at, view.correlation_id, view.correlation_id_size)
+            at += view.correlation_id_size
+        if message.subject_size:
+            memcpy(at, message.subject, message.subject_size)
+            at += message.subject_size
+        current.texts_size = at - current.texts
+        current.entry_count += 1
+        if error != ACK_OK:
+            current.errors += 1
+        elif view.ack_policy == ACK_LEADER:
+            current.leader_acks += 1
+        else:
+            current.all_acks += 1
+        return 0
+
+    cdef int set_headers(self, NatsMessage* message, PublishView* view, RecordView* record) noexcept nogil:
+        cdef HeaderView* headers = self.pool.headers
+        cdef Py_ssize_t count = 0, more, index
+        cdef size_t size = 0
+        cdef uint8_t* at
+        if message.headers != NULL:
+            count = split_nats_headers(message.headers, message.headers_size, headers, HEADER_ENTRIES_MAX)
+        if count >= 0 and view != NULL and view.header_entries:
+            more = collect_headers(view, headers + count, HEADER_ENTRIES_MAX - count)
+            count = count + more if more >= 0 else -1
+        if count >= 0:
+            count = keep_last(headers, count)
+        if count < 0:
+            return TOO_LARGE
+        for index in range(count):
+            size += varint_size(headers[index].name_size) + headers[index].name_size
+            size += varint_size(headers[index].value_size) + headers[index].value_size
+        at = self.pool.room_for_headers(size)
+        if at == NULL:
+            return NO_MEMORY
+        record.headers = at
+        record.headers_size = <uint32_t> size
+        record.header_count = <uint32_t> count
+        for index in range(count):
+            at = write_bytes(at, headers[index].name, headers[index].name_size)
+            at = write_bytes(at, headers[index].value, headers[index].value_size)
+        return STORED
+
+    def take(self):
+        cdef list batches = []
+        cdef size_t index
+        if self.is_filling and (self.builder.records or self.current.entry_count):
+            if not self.close_current():
+                raise MemoryError("no memory for a batch")
+        for index in range(self.full_count):
+            batches.append(self.prepared(&self.full[index]))
+        self.full_count = 0
+        self.full_records = 0
+        self.full_bytes = 0
+        return batches
+
+    cdef PreparedBatch prepared(self, Collected* collected):
+        cdef PreparedBatch batch = PreparedBatch.__new__(PreparedBatch)
+        batch.sink = self
+        batch.record_count = collected.records
+        batch.record_bytes = collected.size if collected.records else 0
+        if collected.records:
+            batch.records = self.pool.builder_around(collected)
+        batch.collected = collected[0]
+        memset(collected, 0, sizeof(Collected))
+        return batch
+
+
+cdef bint make_room(Collected* current, size_t more) noexcept nogil:
+    # For one more entry and so many bytes of text.
+    cdef uint32_t count = current.entry_capacity
+    cdef size_t capacity = current.texts_capacity if current.texts_capacity else BUFFER_FIRST
+    cdef void* grown
+    if current.entry_count == count:
+        count = count * 2 if count else 32
+        grown = realloc(current.entries, count * sizeof(AckEntry))
+        if grown == NULL:
+            return False
+        current.entries = <AckEntry*> grown
+        current.entry_capacity = count
+    if current.texts_size + more > current.texts_capacity:
+        while capacity < current.texts_size + more:
+            capacity *= 2
+        grown = realloc(current.texts, capacity)
+        if grown == NULL:
+            return False
+        current.texts = <uint8_t*> grown
+        current.texts_capacity = capacity
+    return True
+
+
+cdef Py_ssize_t split_nats_headers(
+    const uint8_t* at, size_t size, HeaderView* headers, size_t capacity
+) noexcept nogil:
+    # "NATS/1.0 …", then a line "name: value" for each, then an empty line. Lines that are none are passed over. −1: too many.
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* line_end
+    cdef const uint8_t* colon
+    cdef const uint8_t* value
+    cdef const uint8_t* next_line
+    cdef size_t count = 0
+    cdef bint is_first = True
+    if size < 8 or memcmp(at, b"NATS/1.0", 8) != 0:
+        return 0
+    while at < end:
+        line_end = <const uint8_t*> memchr(at, c"\n", end - at)
+        next_line = line_end + 1 if line_end != NULL else end
+        if line_end == NULL:
+            line_end = end
+        if line_end > at and (line_end - 1)[0] == c"\r":
+            line_end -= 1
+        if line_end == at:
+            break
+        colon = <const uint8_t*> memchr(at, c":", line_end - at)
+        if colon != NULL and colon > at and not is_first:
+            if count == capacity:
+                return -1
+            value = colon + 1
+            while value < line_end and (value[0] == c" " or value[0] == c"\t"):
+                value += 1
+            while line_end > value and ((line_end - 1)[0] == c" " or (line_end - 1)[0] == c"\t"):
+                line_end -= 1
+            headers[count].name = at
+            headers[count].name_size = <uint32_t> (colon - at)
+            headers[count].value = value
+            headers[count].value_size = <uint32_t> (line_end - value)
+            count += 1
+        is_first = False
+        at = next_line
+    return <Py_ssize_t> count
+
+
+# ── what was collected ───────────────────────────────────────────────────────────────────────────
+
+
+cdef class PreparedBatch:
+    def __init__(self):
+        raise TypeError("batches come from PartitionSink.take()")
+
+    def __dealloc__(self):
+        free_memory(&self.collected)
+
+    @property
+    def builder(self):
+        return self.records
+
+    @property
+    def count(self):
+        return self.record_count
+
+    @property
+    def nbytes(self):
+        return self.record_bytes
+
+    @property
+    def base_offset(self):
+        return self.collected.base_offset
+
+    @property
+    def has_leader_acks(self):
+        return self.collected.leader_acks > 0
+
+    @property
+    def has_all_acks(self):
+        return self.collected.all_acks > 0
+
+    @property
+    def has_errors(self):
+        return self.collected.errors > 0
+
+    cdef void view(self, AckEntry* entry, AckView* ack) noexcept:
+        cdef const uint8_t* at = self.collected.texts + entry.texts_at
+        memset(ack, 0, sizeof(AckView))
+        ack.stream = <const uint8_t*> PyBytes_AS_STRING(self.sink.stream)
+        ack.stream_size = <uint32_t> PyBytes_GET_SIZE(self.sink.stream)
+        ack.partition_subject = <const uint8_t*> PyBytes_AS_STRING(self.sink.base_subject)
+        ack.partition_subject_size = <uint32_t> PyBytes_GET_SIZE(self.sink.base_subject)
+        ack.ack_inbox = at
+        ack.ack_inbox_size = entry.inbox_size
+        ack.correlation_id = at + entry.inbox_size
+        ack.correlation_id_size = entry.correlation_id_size
+        ack.msg_subject = at + entry.inbox_size + entry.correlation_id_size
+        ack.msg_subject_size = entry.msg_subject_size
+        ack.ack_policy = entry.ack_policy
+        ack.error = <int32_t> entry.error
+
+    def release_records(self):
+        cdef Collected memory
+        if self.records is None:
+            return
+        memset(&memory, 0, sizeof(Collected))
+        builder = self.records
+        self.records = None
+        self.sink.pool.builder_back(builder, &memory)
+        self.sink.pool.give_back(&memory)
+
+    def release(self):
+        cdef BatchBuilder builder = self.records
+        self.records = None
+        if builder is not None:
+            self.sink.pool.builder_back(builder, &self.collected)
+        self.sink.pool.give_back(&self.collected)
+        memset(&self.collected, 0, sizeof(Collected))

@@ -10,8 +10,15 @@ from tests.support.api_client import Api, Status, Subscription, pb, refused
 from tests.support.broker_fixtures import StartBroker
 from tests.support.waiting import eventually
 
-OPS = ("createStreamOp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp")
-OPS += ("joinConsumerGroupOp", "leaveConsumerGroupOp")
+OPS = (
+    "createStreamOp",
+    "deleteStreamOp",
+    "pauseStreamOp",
+    "resumeStreamOp",
+    "setStreamReadonlyOp",
+    "joinConsumerGroupOp",
+    "leaveConsumerGroupOp",
+)
 
 
 def event_of(message: Any) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ PATIENCE_SECONDS: Final = 30.0
 _T = TypeVar("_T")
 
 
-def eventually(look: Callable[[], _T], what: str, timeout: float = PATIENCE_SECONDS) -> _T:
+def eventually(look: Callable[[], _T | None], what: str, timeout: float = PATIENCE_SECONDS) -> _T:
     """The first true answer of `look`. `what` ends the sentence `it never came true that …`."""
     deadline = time.monotonic() + timeout
     while True:

@@ -17,18 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from bascule import __version__, limits
-from bascule.broker import api
 from bascule.broker.activity import ActivityPublisher
+from bascule.broker.api.routes import all_routes
+from bascule.broker.api.streams import resume
 from bascule.broker.authorization import Authorizer
 from bascule.broker.controller import Controller
 from bascule.broker.controller_start import StartOptions, start_controller
 from bascule.broker.cursors import CursorStore
 from bascule.broker.data_plane import DataPlane
-from bascule.broker.embedded_nats import EmbeddedNats
+from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.groups import GroupCoordinator
 from bascule.broker.identity import server_id
 from bascule.broker.internal_streams import InternalStreams
 from bascule.broker.metadata_machine import MetadataMachine
+from bascule.broker.nats_options import link_options, nats_login, nats_tls
 from bascule.broker.server_directory import ServerDirectory, ServerInfo
 from bascule.broker.services import Services
 from bascule.broker.subjects import ControlSubjects
@@ -41,9 +43,8 @@ from bascule.log.disk import PosixDisk
 from bascule.log.encryption import master_keys_from_environment
 from bascule.net.grpc_server import GrpcServer
 from bascule.net.health import HealthState
-from bascule.net.nats_auth import Login, client_tls
 from bascule.net.nats_bus import NatsBus
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.net.nats_link import NatsLink
 from bascule.net.tls import server_tls
 
 _logger = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ class Broker:
         self._closing: list[Callable[[], Awaitable[Any]]] = []
         self._failure: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[Any]] = []
+        self._followers: list[GroupCoordinator | ActivityPublisher] = []
+        self._parts: list[InternalStreams | ActivityPublisher] = []
         self.address: Address | None = None
         self.nats_url = ""
 
@@ -126,22 +129,29 @@ class Broker:
     async def _start_nats(self, directory: Path) -> tuple[str, ...]:
         if not self.config.nats.runs_embedded:
             return self.config.nats.servers
-        embedded = EmbeddedNats(self.config, directory / "nats")
+        nats = self.config.nats
+        embedded = EmbeddedNats(
+            EmbeddedNatsOptions(
+                directory=directory / "nats",
+                host=nats.embedded_host,
+                port=nats.embedded_port,
+                payload_bytes_max=self.config.cluster.replication.replication_max_bytes,
+                config=nats.embedded_config,
+                logs=self.config.logging.nats,
+            )
+        )
+        embedded.on_restart = _log_restart
         self._on_stop(embedded.stop)
         await embedded.start()
         return (embedded.url,)
 
     async def _connect(self, servers: tuple[str, ...]) -> tuple[NatsLink, NatsBus]:
         nats = self.config.nats
-        login = Login(
-            user=nats.user, password=nats.password, token=nats.token, nkey_seed=nats.nkey_seed, creds=nats.creds
-        )
-        tls = client_tls(nats.tls_cert, nats.tls_key, nats.tls_ca) if nats.uses_tls else None
         name = f"{self.config.cluster.replication.namespace}.{self.server_id}"
-        link = NatsLink(LinkOptions(servers=servers, name=f"{name}.streams", login=login, tls=tls))
+        link = NatsLink(link_options(nats, f"{name}.streams", servers))
         self._on_stop(link.close)
         await link.connect()
-        bus = await NatsBus.connect(servers, f"{name}.control", login=login, tls=tls)
+        bus = await NatsBus.connect(servers, f"{name}.control", login=nats_login(nats), tls=nats_tls(nats))
         self._on_stop(bus.close)
         self.nats_url = ",".join(servers)
         return link, bus
@@ -191,11 +201,11 @@ class Broker:
             partitions=plane.partitions,
             publisher=plane.publisher,
             authorizer=self.authorizer,
-            groups=GroupCoordinator(controller, self.server_id, self.config.cluster.groups),
+            groups=GroupCoordinator(controller, self.config.cluster.groups.consumer_timeout_ns),
             cursors=CursorStore(bus, subjects, self.server_id),
         )
-        self._services = services
-        plane.connect(controller, lambda name, number: api.resume(services, name, number))
+        self._followers = [services.groups]
+        plane.connect(controller, lambda name, number: resume(services, name, number))
         await directory.start()
         await services.cursors.start(services)
         await self._follow_metadata(services)
@@ -220,13 +230,13 @@ class Broker:
                 continue
         services.partitions.begin(lambda: services.controller.metadata)
         await services.partitions.settled(services.controller.metadata.applied_index)
-        services.groups.start()
-        internal = InternalStreams(services)
-        activity = ActivityPublisher(services)
-        internal.start()
-        activity.start()
-        self._on_stop(activity.stop)
-        self._on_stop(internal.stop)
+        cluster = self.config.cluster
+        internal = InternalStreams(services.controller, services.directory, cluster)
+        activity = ActivityPublisher(services.controller, services.publisher, cluster.activity)
+        self._followers.append(activity)
+        for part in (services.groups, internal, activity):
+            part.start()
+        self._parts += [activity, internal]
 
     async def _serve(self, services: Services, listening: socket.socket) -> None:
         tls = self.config.tls
@@ -235,7 +245,7 @@ class Broker:
             context = server_tls(
                 tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled
             )
-        server = GrpcServer(api.routes(services, self.data_plane.gate, self.health), ssl_context=context)
+        server = GrpcServer(all_routes(services, self.data_plane.gate, self.health), ssl_context=context)
         self._on_stop(lambda: self._stop_serving(server))
         await server.start(sock=listening)
         self.health.set(SERVICE, True)
@@ -260,11 +270,13 @@ class Broker:
 
     def _on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
         self.data_plane.partitions.on_changes(index, changes)
-        if hasattr(self, "_services"):
-            self._services.groups.on_changes(index, changes)
+        for follower in self._followers:
+            follower.on_changes(index, changes)
 
     def _on_restored(self) -> None:
         self.data_plane.partitions.reload()
+        for follower in self._followers:
+            follower.reload()
 
     def _on_rival_seed(self, rival: str, give_way: bool) -> None:
         message = f"server {rival} was started as seed too: there would be two clusters in one namespace"
@@ -290,6 +302,7 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(part.stop() for part in self._parts))
         while self._closing:
             close = self._closing.pop()
             try:
@@ -301,3 +314,7 @@ class Broker:
 def _log_cleaning(log: object, report: object) -> None:
     if isinstance(report, BasculeError):
         _logger.error("cleaning %s failed: %s", getattr(log, "directory", log), report.message)
+
+
+def _log_restart(reason: str) -> None:
+    _logger.error("the embedded nats-server had to be started again: %s", reason)

@@ -14,9 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class AutoPause:
-    def __init__(
-        self, pause: Callable[[str, int], Awaitable[object]], clock: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, pause: Callable[[str, int], Awaitable[object]], clock: Callable[[], int] = time.time_ns) -> None:
         """`pause` is given a stream and a partition's number."""
         self._pause = pause
         self._clock = clock

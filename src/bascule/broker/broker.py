@@ -123,7 +123,11 @@ class Broker:
                 hint="stop whatever uses the port, or set another one with `listen` or --port",
             ) from None
         listening.setblocking(False)
-        self._on_stop(lambda: asyncio.sleep(0, listening.close()))
+
+        async def close() -> None:
+            listening.close()
+
+        self._on_stop(close)
         return listening
 
     async def _start_nats(self, directory: Path) -> tuple[str, ...]:
@@ -219,7 +223,9 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(caught_up), limits.START_CATCH_UP_SECONDS)
         if not caught_up.done():
-            _logger.warning("no quorum of %s answers yet: partitions start when one does", ", ".join(controller.members))
+            _logger.warning(
+                "no quorum of %s answers yet: partitions start when one does", ", ".join(controller.members)
+            )
 
     async def _catch_up(self, services: Services) -> None:
         while True:
@@ -284,7 +290,9 @@ class Broker:
             _logger.error("%s; it has to stop", message)
         elif self._failure is not None and not self._failure.done():
             self._failure.set_exception(
-                OperatorError(message, hint="start all but one server without --raft-bootstrap-seed, and with an empty directory")
+                OperatorError(
+                    message, hint="start all but one server without --raft-bootstrap-seed, and with an empty directory"
+                )
             )
 
     async def failed(self) -> None:

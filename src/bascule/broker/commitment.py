@@ -11,16 +11,18 @@ Readers see a message once it is committed; with `ack` that is when it is writte
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bascule.errors import BasculeError
-from bascule.kernels.acks import ACK_UNKNOWN, ALL, LEADER, AckWriter
+from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PreparedBatch
 from bascule.log import PartitionLog, SyncPolicy
 from bascule.log.batches import Appended
+from bascule.proto.api_pb2 import ALL, LEADER, Ack
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class Commitment:
         elif batch.has_all_acks or (batch.has_leader_acks and policy is SyncPolicy.ALWAYS):
             self._unsynced.append(_Unsynced(batch, landed))
             self._wait_for_disk()
+            return
+        batch.release()
 
     def _acknowledge(self, batch: PreparedBatch, which: int, landed: Appended) -> None:
         self._acks.acknowledge(batch, which, landed.base_offset, landed.timestamp, time.time_ns())
@@ -109,18 +113,19 @@ class Commitment:
                 self._acknowledge(done.batch, LEADER, done.landed)
             if done.batch.has_all_acks:
                 self._acknowledge_all(done.batch, done.landed)
+            done.batch.release()
 
     def _give_up(self) -> None:
         """The log was closed, or the disk failed: nobody can say any more whether these are safe."""
         while self._unsynced:
-            self._acks.reject(self._unsynced.popleft().batch, ACK_UNKNOWN)
+            batch = self._unsynced.popleft().batch
+            self._acks.reject(batch, Ack.Error.UNKNOWN)
+            batch.release()
         self._on_acks()
 
     def stop(self) -> None:
         self._log.stop_waiting(self)
         self._waits = False
-        try:
+        with contextlib.suppress(BasculeError):
             self._settle()
-        except BasculeError:
-            pass
         self._give_up()

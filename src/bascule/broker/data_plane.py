@@ -83,10 +83,10 @@ class DataPlane:
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
         return PartitionSink(
+            self._pool,
             stream=stream.name.encode(),
             partition=number,
-            subject=stream.subject.encode(),
-            pool=self._pool,
+            base_subject=stream.subject.encode(),
             payload_bytes_max=self._config.cluster.replication.replication_max_bytes,
             batch_records_max=self._config.batch.max_messages,
             batch_bytes_max=limits.INGEST_BATCH_BYTES_MAX,

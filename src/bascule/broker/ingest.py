@@ -22,6 +22,7 @@ from bascule.errors import BasculeError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink, PreparedBatch
 from bascule.log.batches import Appended
+from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Ingest:
         )
 
     def _linger(self) -> None:
-        full = [sink for sink in self._waiting if sink.is_full]
+        full = [sink for sink in self._waiting if sink.waiting_records >= sink.batch_records_max]
         if full:
             self._flush(full)
         if self._waiting and not self._lingering:
@@ -136,7 +137,8 @@ class Ingest:
             if partition is None:
                 self._waiting.pop(sink, None)
                 for batch in sink.take():
-                    self._acks.write_errors(batch)
+                    self._acks.reject(batch, Ack.Error.UNKNOWN)
+                    batch.release()
             elif not partition.appending:
                 self._waiting.pop(sink, None)
                 self._write(partition, sink.take())
@@ -144,8 +146,10 @@ class Ingest:
     def _write(self, partition: LocalPartition, batches: list[PreparedBatch]) -> None:
         for batch in batches:
             if batch.has_errors:
-                self._acks.write_errors(batch)
+                self._acks.write_errors(batch, commit_timestamp=time.time_ns())
                 self._source.schedule_flush()
+            if not batch.count:
+                batch.release()
         batches = [batch for batch in batches if batch.count]
         if not batches:
             return
@@ -170,10 +174,10 @@ class Ingest:
             self._flush(list(self._waiting))
         self._watch_buffer()
 
-    def _settle(
-        self, partition: LocalPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]
-    ) -> None:
+    def _settle(self, partition: LocalPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]) -> None:
         for batch, outcome in outcomes:
+            count, nbytes = batch.count, batch.nbytes
+            batch.release_records()
             partition.settle(batch, outcome)
             if isinstance(outcome, BasculeError):
                 self.stats.failed_batches += 1
@@ -181,14 +185,13 @@ class Ingest:
                     "%s/%d: %d messages could not be stored: %s",
                     partition.stream,
                     partition.number,
-                    batch.count,
+                    count,
                     outcome.message,
                 )
             else:
-                self.stats.records += batch.count
-                self.stats.bytes += batch.nbytes
+                self.stats.records += count
+                self.stats.bytes += nbytes
                 self.stats.batches += 1
-            batch.recycle()
 
     # ── the buffer between ───────────────────────────────────────────────────────────────────────
 
@@ -210,7 +213,8 @@ class Ingest:
             self._paused = True
             self.stats.pauses += 1
             _logger.error(
-                "the disk is too slow: %d MiB wait to be written, NATS is not read until half of that is", buffered >> 20
+                "the disk is too slow: %d MiB wait to be written, NATS is not read until half of that is",
+                buffered >> 20,
             )
             self._source.pause_reading()
         elif self._paused and buffered < self._buffer_bytes_max // 2:

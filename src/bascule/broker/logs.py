@@ -1,6 +1,6 @@
 """What a server says about itself: one line for each thing that happened, on standard error.
 
-    2026-11-15T11:33:20.418Z INFO  broker: serving on 127.0.0.1:9292
+2026-11-15T11:33:20.418Z INFO  broker: serving on 127.0.0.1:9292
 """
 
 from __future__ import annotations

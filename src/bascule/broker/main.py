@@ -72,7 +72,7 @@ def _action(key: Key) -> dict[str, Any]:
 
 def _loop_factory() -> Any:
     try:
-        import uvloop  # noqa: PLC0415 - quicker, where there is one
+        import uvloop
     except ImportError:
         return None
     return uvloop.new_event_loop

@@ -10,11 +10,12 @@ from bascule.broker.commitment import Commitment
 from bascule.broker.stream_options import StreamSettings
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import BasculeError, EncryptionKeyError
-from bascule.kernels.acks import ACK_ENCRYPTION, ACK_UNKNOWN, AckWriter
+from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink, PreparedBatch
 from bascule.log import PartitionLog
 from bascule.log.batches import Appended
 from bascule.net.status import Status
+from bascule.proto.api_pb2 import Ack
 
 
 class Subscriber(Protocol):
@@ -110,6 +111,7 @@ class LocalPartition:
         """Put the batch into the log. On any thread, for one batch at a time."""
         try:
             log = self.log
+            assert batch.builder is not None
             if self.settings.concurrency_control and log.log_end_offset != batch.base_offset:
                 # A batch before this one failed: the offsets that publishers expected are not the ones they would get.
                 return BasculeError(f"{log.directory}: the batch was checked for offset {batch.base_offset}")
@@ -124,7 +126,8 @@ class LocalPartition:
             assert self._commitment is not None
             self._commitment.appended(batch, outcome)
             return
-        self._acks.reject(batch, ACK_ENCRYPTION if isinstance(outcome, EncryptionKeyError) else ACK_UNKNOWN)
+        self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)
+        batch.release()
         if self.settings.concurrency_control:
             self._refuse_collected()
         self._on_acks()
@@ -133,7 +136,8 @@ class LocalPartition:
         """Their publishers expected offsets behind the batch that failed."""
         for batch in self.sink.take():
             self._acks.write_errors(batch)
-            self._acks.reject(batch, ACK_UNKNOWN)
+            self._acks.reject(batch, Ack.Error.UNKNOWN)
+            batch.release()
         self.sink.next_offset = self.log.log_end_offset
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────

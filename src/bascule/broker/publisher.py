@@ -123,7 +123,9 @@ class Publisher:
         finally:
             self._gate.cancel(found)
         if data is None:
-            raise GrpcError(Status.UNKNOWN, "the connection to NATS was lost: the message may or may not have been stored")
+            raise GrpcError(
+                Status.UNKNOWN, "the connection to NATS was lost: the message may or may not have been stored"
+            )
         ack = Ack.FromString(data)
         if ack.ackError != Ack.Error.OK:
             raise GrpcError(Status.UNKNOWN, f"the message was not stored: {Ack.Error.Name(ack.ackError)}")

@@ -55,7 +55,12 @@ class Subscription:
     """Forward, from an offset on. `stop_offset` is the last one wanted; None for no end."""
 
     def __init__(
-        self, stream: SubscribeStream, partition: LocalPartition, start_offset: int, stop_offset: int | None, held: HeldSlices
+        self,
+        stream: SubscribeStream,
+        partition: LocalPartition,
+        start_offset: int,
+        stop_offset: int | None,
+        held: HeldSlices,
     ) -> None:
         self._stream = stream
         self._partition = partition

@@ -232,3 +232,77 @@ START_CATCH_UP_SECONDS: Final = 10.0
 
 STOP_GRACE_SECONDS: Final = 2.0
 """How long calls that will end by themselves may take while the server stops."""
+
+# ── gRPC and HTTP/2 ──────────────────────────────────────────────────────────────────────────────
+
+GRPC_MESSAGE_BYTES_DEFAULT: Final = 4 * MIB
+"""The largest message a client may send: what gRPC servers take by default."""
+
+GRPC_MESSAGE_BYTES_MAX: Final = 16 * MIB
+"""The largest that can be configured; a message is put together in memory before anybody sees it."""
+
+GRPC_ASSEMBLY_BYTES_MAX: Final = 64 * MIB
+"""Unfinished messages of all calls of one connection together: many calls must not each hold a nearly complete large one."""
+
+GRPC_CONNECTIONS_MAX: Final = 10_000
+"""Connections of one server; one more is closed at once."""
+
+GRPC_RECEIVE_BUFFER_BYTES: Final = 256 * KIB
+"""What one read may bring. One buffer serves all connections, so that an idle one costs nothing; it fits a core's own cache."""
+
+GRPC_PREFACE_SECONDS: Final = 10.0
+"""How long a new connection may take to say that it speaks HTTP/2, TLS included."""
+
+GRPC_DEADLINE_SWEEP_SECONDS: Final = 0.1
+"""How late a call's deadline may be noticed; clients watch their own deadlines, the server only cleans up."""
+
+GRPC_TCP_KEEPALIVE_SECONDS: Final = 60
+"""After so much silence the kernel asks whether the other machine is still there; four unanswered questions 15 s apart end the connection."""
+
+HTTP2_STREAMS_MAX: Final = 10_000
+"""Calls at the same time on one connection; one client may hold thousands of idle subscriptions. More are refused, which clients repeat."""
+
+HTTP2_STREAM_WINDOW_BYTES: Final = 1 * MIB
+"""What a client may send on one call before it hears from us; a call that is withheld holds at most this much."""
+
+HTTP2_CONNECTION_WINDOW_BYTES: Final = 4 * MIB
+"""The same for all calls of one connection; given back as it is read, whatever the calls do with it."""
+
+HTTP2_HEADER_LIST_BYTES_MAX: Final = 16 * KIB
+"""Headers of one call, decoded; the hard limit of other gRPC servers. Clients are told, and get RESOURCE_EXHAUSTED beyond it."""
+
+HTTP2_HEADER_BLOCK_BYTES_MAX: Final = 64 * KIB
+"""Headers of one call as they are sent. They are collected before they can be decoded; beyond it the connection ends (CONTINUATION flood)."""
+
+HTTP2_CONTINUATIONS_MAX: Final = 16
+"""Frames of one header block after the first; empty ones would never reach the bound on bytes."""
+
+HTTP2_OUTPUT_BYTES_MAX: Final = 512 * KIB
+"""Frames of one connection that wait for its socket. Nothing more is cut above it; above twice as much nothing more is read either."""
+
+HTTP2_OUTGOING_BYTES_MAX: Final = 16 * MIB
+"""Messages of all calls of one connection that wait for its windows; a call's share is between 16 and 256 KiB."""
+
+HTTP2_RESETS_BURST: Final = 1_000
+"""Calls that a client may cancel, or make us reset, at once (rapid reset). As in other HTTP/2 servers."""
+
+HTTP2_RESETS_PER_SECOND: Final = 100
+"""And how many more with every second."""
+
+HTTP2_PINGS_BURST: Final = 100
+"""PINGs without an answer of ours in between; clients that measure the line send one for what they receive, which is not counted."""
+
+HTTP2_PINGS_PER_SECOND: Final = 10
+"""And how many more with every second."""
+
+HTTP2_SETTINGS_BURST: Final = 100
+"""SETTINGS frames at once; each may move the windows of all calls."""
+
+HTTP2_SETTINGS_PER_SECOND: Final = 10
+"""And how many more with every second."""
+
+HTTP2_IDLE_FRAMES_BURST: Final = 10_000
+"""Frames that do nothing: empty DATA, PRIORITY, unknown types, resets of closed calls."""
+
+HTTP2_IDLE_FRAMES_PER_SECOND: Final = 1_000
+"""And how many more with every second."""

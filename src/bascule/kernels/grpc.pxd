@@ -7,15 +7,10 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.http2 cimport Http2Connection, Http2Stream
+from bascule.kernels.http2 cimport Http2Connection
+from bascule.kernels.http2_sender cimport OUTGOING_HIGH, OUTGOING_LOW, Http2Stream
 from bascule.kernels.output cimport OutputBuffer
 from bascule.kernels.request_head cimport RequestHead
-
-# Bytes of one call that wait for the peer's windows. Above HIGH room() is 0; at LOW or below on_room() asks for more.
-cdef enum:
-    OUTGOING_HIGH = 262144
-    OUTGOING_LOW = 65536
-
 
 cdef class GrpcStream(Http2Stream):
     # Inherited: id, half_closed, closed (readonly), outgoing (length-prefixed messages that wait to be cut into DATA frames).
@@ -28,13 +23,12 @@ cdef class GrpcStream(Http2Stream):
     cdef public bint lasting                    # goes on until somebody ends it: a server that stops does not wait for it
     cdef uint8_t encoding                       # of the client's compressed messages
     cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
-    cdef size_t message_at                      # where begin_message() left its prefix, counted from the first outgoing byte
 
     # hooks
     cdef int on_open(self) except -1
     cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one whole message; the bytes are gone afterwards
     cdef int on_half_close(self) except -1                                      # the client has sent its last message
-    cdef int on_room(self) except -1            # outgoing is at the low-water mark or below and the peer's windows are open: write more
+    cdef int on_room(self) except -1            # outgoing is at OUTGOING_LOW or below and the peer's windows are open: write more
     cdef int on_closed(self) except -1          # exactly once, whatever ended it (trailers sent, reset, connection lost, shutdown)
 
     # for subclasses. What is written to a call that has ended goes nowhere, without an error.
@@ -62,6 +56,9 @@ cdef class GrpcConnection(Http2Connection):
     cdef dict heads                             # header blocks seen before -> RequestHead, valid for one state of the decoder's table
     cdef uint64_t heads_generation
     cdef size_t assembly_bytes                  # in all unfinished messages
+    cdef GrpcStream make_stream(self, object route)
+    cdef bint is_acceptable(self, RequestHead head) noexcept
+    cdef bytes refusal(self, RequestHead head)
 
 
 cdef class CallStream(GrpcStream):              # hooks as methods, for calls answered in Python
@@ -71,3 +68,4 @@ cdef class CallStream(GrpcStream):              # hooks as methods, for calls an
 cdef class UnaryStream(GrpcStream):             # one message in, one out; `handler(stream, request)` at half-close
     cdef readonly object handler
     cdef bytes request
+    cdef bint reply_at_once(self, const uint8_t* data, size_t size) except -1

@@ -87,6 +87,7 @@ def test_of_many_who_create_the_same_stream_at_once_one_succeeds(api: Api) -> No
         ({"name": "a\0b", "subject": "x"}, ""),
         ({"name": "a\nb", "subject": "x"}, ""),
         ({"name": "x" * 10_000, "subject": "x"}, ""),
+        ({"name": "x", "subject": "x" * 10_000}, ""),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_and_changes_nothing(

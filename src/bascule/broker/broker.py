@@ -208,6 +208,7 @@ class Broker:
             groups=GroupCoordinator(controller, self.config.cluster.groups.consumer_timeout_ns),
             cursors=CursorStore(bus, subjects, self.server_id),
         )
+        self.services = services
         self._followers = [services.groups]
         plane.connect(controller, lambda name, number: resume(services, name, number))
         await directory.start()

@@ -32,7 +32,7 @@ def main() -> None:
 def _serve(arguments: Sequence[str]) -> None:
     config = parse(arguments)
     set_up_logging(config.logging)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run(config))
 
 
@@ -70,7 +70,8 @@ def _action(key: Key) -> dict[str, Any]:
     return {"metavar": key.name.rpartition(".")[2].upper()}
 
 
-def _loop_factory() -> Any:
+def loop_factory() -> Any:
+    """uvloop where there is one: quicker."""
     try:
         import uvloop
     except ImportError:

@@ -1,0 +1,219 @@
+"""`make run`, `bascule demo`: a broker with NATS beside it, a sample stream, a publisher that has never heard of Bascule, a live screen.
+
+Everything is the real thing: the broker's own parts in this process, nats-server as its child, an ordinary NATS client that publishes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import nats
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bascule.broker.api.streams import create_stream
+from bascule.broker.broker import Broker
+from bascule.broker.main import loop_factory
+from bascule.cli.main import run_reporting_errors
+from bascule.config import load
+from bascule.net.grpc_server import Call
+from bascule.net.status import GrpcError, Status
+from bascule.proto.api_pb2 import CreateStreamRequest
+
+STREAM: Final = "orders"
+PARTITIONS: Final = 1
+REFRESH_SECONDS: Final = 0.5
+
+
+def main() -> None:
+    run_reporting_errors(lambda: _run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> None:
+    options = _parse(arguments)
+    with _data_directory(options.directory) as directory, asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_demo(options, directory))
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bascule demo", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("-d", "--directory", type=Path, help="keep the data here; run it again and it goes on")
+    parser.add_argument("--rate", type=int, default=200, help="messages a second")
+    parser.add_argument("--seconds", type=float, default=0.0, help="stop by itself after so long; 0 runs until Ctrl-C")
+    parser.add_argument("--free-ports", action="store_true", help="let the system choose the ports")
+    options = parser.parse_args(arguments)
+    if not 1 <= options.rate <= 100_000:
+        parser.error(f"--rate is {options.rate}, it must be from 1 to 100000")
+    return options
+
+
+@contextlib.contextmanager
+def _data_directory(chosen: Path | None):
+    if chosen is not None:
+        yield chosen
+        return
+    directory = Path(tempfile.mkdtemp(prefix="bascule-demo-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _demo(options: argparse.Namespace, directory: Path) -> None:
+    ending = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    if options.seconds:
+        asyncio.get_running_loop().call_later(options.seconds, ending.set)
+    broker = Broker(
+        load(
+            flags={
+                "data.dir": str(directory),
+                "listen": f"127.0.0.1:{_port(9292, options.free_ports)}",
+                "nats.embedded": True,
+                "nats.embedded.port": _port(4222, options.free_ports),
+                "clustering.raft.bootstrap.seed": True,
+                "cursors.stream.partitions": 1,
+                "logging.level": "warn",
+            },
+            environ={},
+        )
+    )
+    try:
+        await broker.start()
+        await _create_stream(broker)
+        publisher = asyncio.create_task(_publish(broker.nats_url, options.rate))
+        try:
+            await _show(broker, ending)
+        finally:
+            publisher.cancel()
+            await asyncio.gather(publisher, return_exceptions=True)
+    finally:
+        await broker.stop()
+
+
+def _port(usual: int, any_free: bool) -> int:
+    """The usual port; any free one when somebody has it already."""
+    if any_free:
+        return 0
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", usual))
+        except OSError:
+            return 0
+    return usual
+
+
+async def _create_stream(broker: Broker) -> None:
+    request = CreateStreamRequest(name=STREAM, subject=STREAM, partitions=PARTITIONS)
+    try:
+        await create_stream(broker.services, request, Call(timeout=10.0))
+    except GrpcError as error:
+        if error.status is not Status.ALREADY_EXISTS:
+            raise
+
+
+async def _publish(url: str, rate: int) -> None:
+    """What a service with NATS in production does all day."""
+    client = await nats.connect(url, name="sample-publisher")
+    try:
+        number = 0
+        while True:
+            for _ in range(max(1, rate // 20)):
+                number += 1
+                order = {"order": number, "item": random.choice(("lamp", "chair", "desk")), "total": random.randint(5, 500)}
+                await client.publish(STREAM, json.dumps(order).encode())
+            await asyncio.sleep(max(1, rate // 20) / rate)
+    finally:
+        await client.close()
+
+
+# ── the screen ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def _show(broker: Broker, ending: asyncio.Event) -> None:
+    console = Console()
+    console.print(_welcome(broker))
+    rates = _Rates(broker)
+    if not console.is_terminal:
+        while not await _ended(ending, REFRESH_SECONDS * 4):
+            console.print(rates.line())
+        return
+    with Live(rates.table(), console=console, refresh_per_second=4, transient=True) as live:
+        while not await _ended(ending, REFRESH_SECONDS):
+            live.update(rates.table())
+
+
+async def _ended(ending: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ending.wait(), seconds)
+    return ending.is_set()
+
+
+def _welcome(broker: Broker) -> Group:
+    address = str(broker.address)
+    return Group(
+        Text.assemble(("Bascule", "bold"), f" serves gRPC on {address}, NATS on {broker.nats_url}"),
+        Text(f"A NATS client publishes to the subject `{STREAM}`; the stream of the same name keeps every message."),
+        Text(),
+        Text("Try next, in another terminal:", style="bold"),
+        Text(f"  .venv/bin/python examples/subscribe.py {STREAM} --server {address}             # replay it, then follow"),
+        Text(f"  .venv/bin/python examples/publish.py {STREAM} hello --nats {broker.nats_url}   # plain NATS, now durable"),
+        Text(f"  .venv/bin/python examples/acked.py {STREAM} hello --server {address}            # with an ack, over gRPC"),
+        Text("Any Liftbridge client works too. Ctrl-C ends it all.", style="dim"),
+        Text(),
+    )
+
+
+class _Rates:
+    """How fast the stream grows."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._seen = (time.monotonic(), 0)
+        self._rate = 0.0
+
+    def _measure(self) -> list[tuple[int, int, int, int]]:
+        rows = []
+        for number in range(PARTITIONS):
+            local = self._broker.data_plane.partitions.get(STREAM, number)
+            if local is not None:
+                log = local.log
+                rows.append((number, log.record_count, log.high_watermark, local.subscriber_count))
+        total = sum(row[1] for row in rows)
+        now = time.monotonic()
+        if now > self._seen[0]:
+            self._rate = (total - self._seen[1]) / (now - self._seen[0])
+        self._seen = (now, total)
+        return rows
+
+    def table(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("stream", "partition", "messages", "high watermark", "subscribers", "messages/s"):
+            table.add_column(title, justify="left" if title == "stream" else "right")
+        for number, count, watermark, subscribers in self._measure():
+            table.add_row(STREAM, str(number), f"{count:,}", f"{watermark:,}", str(subscribers), f"{self._rate:,.0f}")
+        return table
+
+    def line(self) -> str:
+        rows = self._measure()
+        return f"{STREAM}: {sum(row[1] for row in rows):,} messages, {self._rate:,.0f} a second, {sum(row[3] for row in rows)} subscribers"
+
+
+if __name__ == "__main__":
+    main()

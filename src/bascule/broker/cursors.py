@@ -152,7 +152,7 @@ class CursorStore:
         try:
             response.offset = await self._answer(request.cursors_partition, request.key)
         except GrpcError as error:
-            response.error.code, response.error.msg = error.code, error.text
+            response.error.code, response.error.msg = error.status, error.text
         if reply:
             answer = encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString())
             await publish_quietly(self._bus, reply, answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from bascule.broker.controller import Controller
 from bascule.core.metadata.changes import Change, GroupChanged
@@ -23,15 +24,26 @@ _Key = tuple[str, str]
 """Group and consumer."""
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """What an event loop offers."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[_Key], None], /, key: _Key) -> Timer: ...
+
+
 class GroupCoordinator:
-    def __init__(self, controller: Controller, timeout_ns: int, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, controller: Controller, timeout_ns: int, timers: Timers | None = None) -> None:
         self._controller = controller
         self._server_id = controller.server_id
         self._timeout = timeout_ns / 1e9
-        self._loop = asyncio.get_running_loop()
-        self._clock = clock or self._loop.time
+        self._loop: Timers = timers or asyncio.get_running_loop()
         self._seen: dict[_Key, float] = {}
-        self._timers: dict[_Key, asyncio.TimerHandle] = {}
+        self._timers: dict[_Key, Timer] = {}
         self._expiring: dict[_Key, asyncio.Task[None]] = {}
         self._runs = False
 
@@ -68,7 +80,7 @@ class GroupCoordinator:
             self._forget(key)
         for consumer in members:
             if (name, consumer) not in self._timers:
-                self._seen[name, consumer] = self._clock()
+                self._seen[name, consumer] = self._loop.time()
                 self._arm((name, consumer), self._timeout)
 
     # ── signs of life ────────────────────────────────────────────────────────────────────────────
@@ -85,7 +97,7 @@ class GroupCoordinator:
         member = group.members.get(consumer)
         if member is None:
             return precondition(f"{consumer} is not a member of group {name}")
-        self._seen[name, consumer] = self._clock()
+        self._seen[name, consumer] = self._loop.time()
         return group, member
 
     def _arm(self, key: _Key, seconds: float) -> None:
@@ -93,7 +105,7 @@ class GroupCoordinator:
 
     def _check(self, key: _Key) -> None:
         # A sign of life only notes the time: a timer that finds one runs for the rest.
-        left = self._seen[key] + self._timeout - self._clock()
+        left = self._seen[key] + self._timeout - self._loop.time()
         if left > 0:
             self._arm(key, left)
         elif key not in self._expiring:

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from bascule.core.metadata.ops import Op
 from bascule.core.metadata.refusal import Refusal
@@ -31,8 +31,12 @@ MARGIN_SECONDS_MAX: Final = 0.1
 NO_LEADER: Final = "no known metadata leader"
 """Clients compare this text."""
 
-Request = TypeVar("Request", bound=Message)
-Handler = Callable[["Services", Request, Call], Awaitable[Message]]
+
+class Encodes(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - protobuf's name
+
+
+Handler = Callable[["Services", Any, Call], Awaitable[Encodes]]
 
 
 class Decodes(Protocol):
@@ -61,7 +65,7 @@ class Deadline:
         return default if self.at is None else max(0.0, self.at - time.monotonic())
 
 
-def routes_of(services: Services, handlers: Mapping[str, tuple[Decodes, Handler[Any]]]) -> dict[bytes, Route]:
+def routes_of(services: Services, handlers: Mapping[str, tuple[Decodes, Handler]]) -> dict[bytes, Route]:
     """RPC name → request class and handler, as the gRPC server wants them."""
     return {
         f"/proto.API/{name}".encode(): unary(_decoding(services, request, handler))
@@ -69,7 +73,7 @@ def routes_of(services: Services, handlers: Mapping[str, tuple[Decodes, Handler[
     }
 
 
-def _decoding(services: Services, kind: Decodes, handler: Handler[Any]) -> Callable[[bytes, Call], Awaitable[bytes]]:
+def _decoding(services: Services, kind: Decodes, handler: Handler) -> Callable[[bytes, Call], Awaitable[bytes]]:
     async def answer(data: bytes, call: Call) -> bytes:
         try:
             request = kind.FromString(data)

@@ -1,0 +1,373 @@
+"""Servers of one process that answer the control plane: real controllers, real logs, and a bus that is a dictionary.
+
+What takes messages is a stand-in: a publish appends to the log of the partition's leader, wherever that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from bascule.net.grpc_server import Call
+
+from bascule.broker.activity import ActivityPublisher
+from bascule.broker.api import cursors as cursors_api
+from bascule.broker.api import groups as groups_api
+from bascule.broker.api import metadata as metadata_api
+from bascule.broker.api import streams as streams_api
+from bascule.broker.authorization import Authorizer
+from bascule.broker.controller import Controller
+from bascule.broker.controller_start import StartOptions, start_controller
+from bascule.broker.cursors import CursorStore
+from bascule.broker.groups import GroupCoordinator
+from bascule.broker.internal_streams import InternalStreams
+from bascule.broker.metadata_machine import MetadataMachine
+from bascule.broker.server_directory import PartitionStatus, ServerDirectory, ServerInfo
+from bascule.broker.stream_options import settings_of
+from bascule.broker.subjects import ControlSubjects
+from bascule.config.cluster import ClusterConfig
+from bascule.config.server import ServerConfig
+from bascule.core.metadata.changes import Change
+from bascule.core.metadata.streams import EventTimes
+from bascule.log import LogStore, PartitionLog, new_batch
+from bascule.log.disk import PosixDisk
+from bascule.net.status import GrpcError, Status
+from bascule.proto import api_pb2 as api
+from tests.support.memory_bus import MemoryBus
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+
+SUBJECTS = ControlSubjects("ns")
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+async def refused(call: Coroutine[Any, Any, Any]) -> tuple[str, str]:
+    """Name of the status and text."""
+    with pytest.raises(GrpcError) as error:
+        await call
+    return error.value.status.name, error.value.text
+
+
+class ManualTimers:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._waiting: list[tuple[float, Callable[..., None], Any, list[bool]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[..., None], /, key: Any) -> Any:
+        alive = [True]
+        self._waiting.append((self.now + delay, callback, key, alive))
+        return SimpleNamespace(cancel=lambda: alive.__setitem__(0, False))
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [each for each in self._waiting if each[0] <= self.now]
+        self._waiting = [each for each in self._waiting if each[0] > self.now]
+        for _, callback, key, alive in due:
+            if alive[0]:
+                callback(key)
+
+
+@dataclass
+class FakeCall:
+    timeout: float | None = None
+    peer: Any = None
+    metadata: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+@dataclass
+class FakePartition:
+    stream: str
+    number: int
+    stream_id: int
+    subject: str
+    leader_epoch: int
+    store: LogStore
+    options: Any
+    received_times: EventTimes
+    is_leader: bool = True
+    is_open: bool = False
+
+    @property
+    def log(self) -> PartitionLog:
+        self.is_open = True
+        log = self.store.log(self.stream, self.number, self.options)
+        log.open()
+        return log
+
+    def append(self, key: bytes, value: bytes) -> api.Ack:
+        batch = new_batch()
+        batch.add(key or None, value)
+        landed = self.log.append(batch, leader_epoch=self.leader_epoch)
+        self.log.advance_high_watermark(landed.last_offset)
+        self.received_times.note(time.time_ns())
+        return api.Ack(stream=self.stream, offset=landed.base_offset)
+
+
+class FakePartitions:
+    """Follows the metadata like the real thing, only at once."""
+
+    def __init__(self, server_id: str, store: LogStore) -> None:
+        self.server_id = server_id
+        self.store = store
+        self.controller: Controller | None = None
+        self.running: dict[tuple[str, int], FakePartition] = {}
+        self.received: dict[tuple[str, int, int], EventTimes] = {}
+        self.is_slow = False
+
+    def follow(self) -> None:
+        if self.controller is None or self.is_slow:
+            return
+        streams = self.controller.metadata.streams
+        wanted = {
+            (stream.name, partition.id): (stream, partition)
+            for stream in streams.values()
+            for partition in stream.partitions
+            if partition.leader == self.server_id and not partition.paused
+        }
+        for key in [key for key in self.running if key not in wanted]:
+            del self.running[key]
+            if key[0] in streams:
+                self.store.close_log(*key)
+            else:
+                self.store.delete_log(*key)
+        for key, (stream, partition) in wanted.items():
+            if key not in self.running:
+                times = self.received.setdefault((*key, stream.id), EventTimes())
+                options = settings_of(stream).log_options
+                self.running[key] = FakePartition(
+                    *key, stream.id, stream.subject, partition.leader_epoch, self.store, options, times
+                )
+
+    def get(self, stream: str, number: int) -> FakePartition | None:
+        return self.running.get((stream, number))
+
+    def status(self, stream: str, number: int) -> PartitionStatus:
+        found = self.get(stream, number) is not None
+        return PartitionStatus(found, found)
+
+    async def settled(self, _index: int) -> None:
+        await asyncio.sleep(0)
+
+
+class FakePublisher:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.failures: list[GrpcError] = []
+        self.published: list[tuple[str, int, bytes, bytes]] = []
+
+    async def publish(
+        self, stream: str, partition: int, *, key: bytes = b"", value: bytes = b"", **_more: Any
+    ) -> api.Ack | None:
+        if self.failures:
+            raise self.failures.pop(0)
+        found = self.server.controller.metadata.streams.get(stream)
+        known = None if found is None else found.partition(partition)
+        if known is None:
+            raise GrpcError(Status.NOT_FOUND, "No such partition")
+        if known.readonly:
+            raise GrpcError(Status.FAILED_PRECONDITION, "partition is readonly")
+        if known.paused:
+            await streams_api.resume(self.server.services, stream, partition)
+        leader = self.server.cluster.servers[known.leader]
+        local = leader.partitions.get(stream, partition)
+        if local is None:
+            raise GrpcError(Status.DEADLINE_EXCEEDED, "no ack")
+        self.published.append((stream, partition, key, value))
+        return local.append(key, value)
+
+
+class Server:
+    """One server, and its RPCs by their names."""
+
+    def __init__(self, cluster: Cluster, name: str, config: ServerConfig, authorizer: Authorizer) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.config = config
+        self.authorizer = authorizer
+        self.store = LogStore(cluster.directory / name / "logs")
+        self.partitions = FakePartitions(name, self.store)
+        self.publisher = FakePublisher(self)
+        self.naps: list[float] = []
+
+    async def start(self, options: StartOptions) -> None:
+        bus = self.cluster.bus
+        machine = MetadataMachine(self._on_changes, self._on_restored)
+        directory = str(self.cluster.directory / self.name)
+        self.groups: GroupCoordinator | None = None
+        self.activity: ActivityPublisher | None = None
+        self.controller = await start_controller(bus, PosixDisk(), directory, options, machine=machine)
+        self.partitions.controller = self.controller
+        own = ServerInfo(self.name, f"{self.name}.example", 9292)
+        self.directory = ServerDirectory(bus, SUBJECTS, own, self.partitions.status)
+        await self.directory.start()
+        self.cursors = CursorStore(bus, SUBJECTS, self.name)
+        self.groups = GroupCoordinator(
+            self.controller, self.config.cluster.groups.consumer_timeout_ns, self.cluster.timers
+        )
+        made = SimpleNamespace(
+            config=self.config,
+            server_id=self.name,
+            controller=self.controller,
+            directory=self.directory,
+            bus=bus,
+            partitions=self.partitions,
+            publisher=self.publisher,
+            authorizer=self.authorizer,
+            groups=self.groups,
+            cursors=self.cursors,
+        )
+        self.services = cast("Services", made)
+        await self.cursors.start(self.services)
+        self.groups.start()
+        self.entries = metadata_api.StreamEntries(self.services)
+        cluster = self.config.cluster
+        self.internal = InternalStreams(self.controller, self.directory, cluster)
+        self.activity = ActivityPublisher(self.controller, cast(Any, self.publisher), cluster.activity, self._nap)
+        self.partitions.follow()
+
+    async def _nap(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        await asyncio.sleep(0)
+
+    def begin_internals(self) -> None:
+        assert self.activity is not None
+        self.internal.start()
+        self.activity.start()
+
+    def _on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
+        self.partitions.follow()
+        if self.groups is not None:
+            self.groups.on_changes(index, changes)
+        if self.activity is not None:
+            self.activity.on_changes(index, changes)
+
+    def _on_restored(self) -> None:
+        self.partitions.follow()
+
+    async def stop(self) -> None:
+        if self.activity is not None:
+            await self.internal.stop()
+            await self.activity.stop()
+        if self.groups is not None:
+            self.groups.stop()
+        await self.controller.stop()
+        self.store.close()
+
+    async def call(self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any) -> Any:
+        request = getattr(api, f"{name}Request")(**fields)
+        call = cast(Call, FakeCall(timeout, peer))
+        if name == "FetchMetadata":
+            answer = await metadata_api.fetch_metadata(self.services, self.entries, request, call)
+            return api.FetchMetadataResponse.FromString(answer.SerializeToString())
+        return await HANDLERS[name](self.services, request, call)
+
+    async def publish(self, stream: str, number: int = 0, value: bytes = b"x", key: bytes = b"") -> Any:
+        return await self.publisher.publish(stream, number, key=key, value=value)
+
+
+HANDLERS: Mapping[str, Any] = {
+    "CreateStream": streams_api.create_stream,
+    "DeleteStream": streams_api.delete_stream,
+    "PauseStream": streams_api.pause_stream,
+    "SetStreamReadonly": streams_api.set_stream_readonly,
+    "FetchPartitionMetadata": metadata_api.fetch_partition_metadata,
+    "SetCursor": cursors_api.set_cursor,
+    "FetchCursor": cursors_api.fetch_cursor,
+    "JoinConsumerGroup": groups_api.join,
+    "LeaveConsumerGroup": groups_api.leave,
+    "FetchConsumerGroupAssignments": groups_api.fetch_assignments,
+    "ReportConsumerGroupCoordinator": groups_api.report_coordinator,
+}
+
+
+class Cluster:
+    def __init__(self, directory: Path, config: ServerConfig, authorizer: Authorizer) -> None:
+        self.directory = directory
+        self.config = config
+        self.authorizer = authorizer
+        self.bus = MemoryBus()
+        self.timers = ManualTimers()
+        self.servers: dict[str, Server] = {}
+
+    async def start(self, names: Iterable[str]) -> None:
+        names = list(names)
+        for name in names:
+            server = self.servers[name] = Server(self, name, self.config, self.authorizer)
+            peers = tuple(other for other in names if other != name)
+            await server.start(StartOptions("ns", name, is_seed=not peers, peers=peers))
+
+    async def restart(self) -> Server:
+        """The only server, from what it left on disk."""
+        (server,) = self.servers.values()
+        await server.stop()
+        self.bus = MemoryBus()
+        await self.start([server.name])
+        self.alone.begin_internals()
+        await self.leader()
+        return self.alone
+
+    @property
+    def alone(self) -> Server:
+        (server,) = self.servers.values()
+        return server
+
+    async def leader(self) -> Server:
+        async with asyncio.timeout(30):
+            while True:
+                for server in self.servers.values():
+                    if server.controller.is_leader and all(
+                        other.controller.leader == server.name for other in self.servers.values()
+                    ):
+                        await server.controller.fresh_metadata()
+                        return server
+                await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        for server in self.servers.values():
+            await server.stop()
+
+
+def configured(**cluster: Any) -> ServerConfig:
+    """Sections of the cluster's configuration by name."""
+    replication = replace(ClusterConfig().replication, namespace="ns")
+    return ServerConfig(cluster=ClusterConfig(replication=replication, **cluster))
+
+
+@asynccontextmanager
+async def running(
+    directory: Path,
+    names: str = "a",
+    config: ServerConfig | None = None,
+    authorizer: Authorizer | None = None,
+) -> AsyncIterator[Cluster]:
+    cluster = Cluster(directory, config or configured(), authorizer or Authorizer.disabled())
+    try:
+        await cluster.start(names)
+        await cluster.leader()
+        for server in cluster.servers.values():
+            server.begin_internals()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def until(condition: Any, timeout: float = 20) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.005)

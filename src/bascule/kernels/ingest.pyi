@@ -3,8 +3,13 @@
 from collections.abc import Callable
 from typing import final
 
+from typing_extensions import Buffer
+
 from bascule.kernels.builder import BatchBuilder
 from bascule.kernels.nats import MessageSink
+
+def nats_headers(block: Buffer) -> list[tuple[bytes, bytes]]:
+    """Names and values of a NATS header block, in its order. No block, or one with too many lines, has none."""
 
 @final
 class BatchPool:

@@ -19,7 +19,7 @@ from bascule.kernels.messages cimport (
     read_publish_envelope,
 )
 from bascule.kernels.nats cimport is_subject
-from bascule.kernels.records cimport HAS_KEY, HAS_VALUE, HEADER_SIZE
+from bascule.kernels.records cimport HAS_KEY, HAS_VALUE, HEADER_SIZE, Bytes
 from bascule.kernels.wire cimport varint_size, write_bytes
 
 cdef extern from "Python.h":
@@ -192,7 +192,9 @@ cdef class PartitionSink(MessageSink):
 
     @property
     def waiting_bytes(self):
-        return self.full_bytes + (self.builder.size + self.current.texts_size if self.is_filling else 0)
+        if not self.is_filling or not (self.builder.records or self.current.entry_count):
+            return self.full_bytes
+        return self.full_bytes + self.builder.size + self.current.texts_size
 
     cdef int on_message(self, NatsMessage* message) noexcept nogil:
         cdef PublishView view
@@ -371,6 +373,8 @@ cdef class PartitionSink(MessageSink):
             count = keep_last(headers, count)
         if count < 0:
             return TOO_LARGE
+        if count == 0:
+            return STORED
         for index in range(count):
             size += varint_size(headers[index].name_size) + headers[index].name_size
             size += varint_size(headers[index].value_size) + headers[index].value_size
@@ -472,6 +476,23 @@ cdef Py_ssize_t split_nats_headers(
         is_first = False
         at = next_line
     return <Py_ssize_t> count
+
+
+def nats_headers(block):
+    cdef Bytes source = Bytes(block)
+    cdef HeaderView* headers
+    cdef Py_ssize_t count, index
+    headers = <HeaderView*> malloc(HEADER_ENTRIES_MAX * sizeof(HeaderView))
+    if headers == NULL:
+        raise MemoryError("no memory for the headers of a message")
+    try:
+        count = split_nats_headers(source.data, source.size, headers, HEADER_ENTRIES_MAX)
+        return [
+            (headers[index].name[:headers[index].name_size], headers[index].value[:headers[index].value_size])
+            for index in range(count)
+        ]
+    finally:
+        free(headers)
 
 
 # ── what was collected ───────────────────────────────────────────────────────────────────────────

@@ -41,8 +41,8 @@ cdef class GrpcStream(Http2Stream):
     cpdef finish(self, int status, str message=*)                               # trailers behind what is outgoing
     cpdef withhold(self, bint on)               # while on, the client stops after its window (ConnectionLimits.stream_window_bytes)
 
-    cdef int deliver(self, const uint8_t* prefix, size_t size) except -1
-    cdef int deliver_compressed(self, const uint8_t* data, size_t size) except -1
+    cdef int hand_on(self, const uint8_t* prefix, size_t size) except -1
+    cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1
     cdef size_t assemble(self, const uint8_t* data, size_t size) except? 0
     cdef int drop_assembly(self) except -1
     cdef int fault(self, object error) except -1
@@ -67,5 +67,6 @@ cdef class CallStream(GrpcStream):              # hooks as methods, for calls an
 
 cdef class UnaryStream(GrpcStream):             # one message in, one out; `handler(stream, request)` at half-close
     cdef readonly object handler
+    cdef public object task                     # what works on the answer: its cancel() is called when the call ends before that
     cdef bytes request
     cdef bint reply_at_once(self, const uint8_t* data, size_t size) except -1

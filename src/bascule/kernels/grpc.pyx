@@ -89,7 +89,7 @@ cdef class GrpcStream(Http2Stream):
             while size and not self.finished:
                 if self.assembly is None and size >= PREFIX_SIZE and load_be32(data + 1) <= size - PREFIX_SIZE:
                     taken = PREFIX_SIZE + load_be32(data + 1)
-                    self.deliver(data, taken)
+                    self.hand_on(data, taken)
                 else:
                     taken = self.assemble(data, size)
                 data += taken
@@ -126,11 +126,11 @@ cdef class GrpcStream(Http2Stream):
         # The buffer is not the stream's any more: whatever the hook does, its bytes stay.
         self.assembly = None
         connection.assembly_bytes -= have
-        self.deliver(parts.data + parts.start, have)
+        self.hand_on(parts.data + parts.start, have)
         connection.return_buffer(parts)
         return taken
 
-    cdef int deliver(self, const uint8_t* prefix, size_t size) except -1:
+    cdef int hand_on(self, const uint8_t* prefix, size_t size) except -1:
         size -= PREFIX_SIZE
         if size > self.connection.limits.message_bytes_max:
             self.finish(STATUS_RESOURCE_EXHAUSTED, too_large(size, self.connection.limits.message_bytes_max))
@@ -143,9 +143,9 @@ cdef class GrpcStream(Http2Stream):
         if self.encoding == ENCODING_IDENTITY:
             self.finish(STATUS_INTERNAL, "a message is compressed and grpc-encoding does not say how")
             return 0
-        return self.deliver_compressed(prefix + PREFIX_SIZE, size)
+        return self.hand_on_compressed(prefix + PREFIX_SIZE, size)
 
-    cdef int deliver_compressed(self, const uint8_t* data, size_t size) except -1:
+    cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1:
         cdef size_t most = self.connection.limits.message_bytes_max
         cdef bytes plain
         decompressor = zlib.decompressobj(31 if self.encoding == ENCODING_GZIP else 15)
@@ -174,7 +174,7 @@ cdef class GrpcStream(Http2Stream):
             self.fault(error)
         return 0
 
-    cdef int has_room(self) except -1:
+    cdef int may_send(self) except -1:
         if self.finished:
             return 0
         try:
@@ -472,7 +472,10 @@ cdef class UnaryStream(GrpcStream):
         return 0
 
     cdef int on_closed(self) except -1:
-        self.handler = self.request = None
+        task = self.task
+        self.handler = self.request = self.task = None
+        if task is not None:
+            task.cancel()
         return 0
 
     def reply(self, message):

@@ -42,6 +42,9 @@ cdef class ReceiveBuffer:
     def __dealloc__(self):
         free(self.data)
 
+    def __len__(self):
+        return self.size
+
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
 

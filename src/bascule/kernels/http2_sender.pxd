@@ -53,7 +53,7 @@ cdef class Http2Stream:
     cdef int64_t body_left                      # of the announced content-length; −1 when none was announced
     cdef int received_data(self, const uint8_t* data, size_t size) except -1
     cdef int received_end(self) except -1
-    cdef int has_room(self) except -1           # windows are open and little is outgoing
+    cdef int may_send(self) except -1           # windows are open and little is outgoing
     cdef int has_ended(self) except -1          # exactly once, after it has left the connection
 
 

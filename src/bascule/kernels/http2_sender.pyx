@@ -61,7 +61,7 @@ cdef class Http2Stream:
     cdef int received_end(self) except -1:
         return 0
 
-    cdef int has_room(self) except -1:
+    cdef int may_send(self) except -1:
         return 0
 
     cdef int has_ended(self) except -1:
@@ -233,7 +233,7 @@ cdef class Http2Sender:
         if stream.send_window <= 0:
             return 0                            # WINDOW_UPDATE puts it back
         if stream.tail is None and stream.outgoing.size() <= OUTGOING_LOW and self.send_window > 0:
-            stream.has_room()
+            stream.may_send()
         if not stream.closed and stream.outgoing.size():
             self.enqueue(stream)
         return 0

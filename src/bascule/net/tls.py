@@ -1,0 +1,55 @@
+"""TLS of our listeners: HTTP/2 by ALPN, and certificates of clients where they are asked for."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bascule.errors import InvalidConfig
+
+
+def server_tls(
+    certificate: Path | str | None,
+    key: Path | str | None,
+    *,
+    client_ca: Path | str | None = None,
+    requires_client: bool = False,
+) -> ssl.SSLContext:
+    """TLS 1.2 or newer. With `requires_client`, clients must have a certificate of `client_ca`, or of an authority the system trusts."""
+    if certificate is None or key is None:
+        raise InvalidConfig("TLS needs a certificate and its key", hint="set `tls.cert` and `tls.key`")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(
+            f"certificate {certificate} and key {key} cannot be used: {error}",
+            hint="both are PEM files; the key must be the certificate's own and must not ask for a password",
+        ) from None
+    if requires_client:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            if client_ca is None:
+                context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+            else:
+                context.load_verify_locations(client_ca)
+        except OSError as error:
+            raise InvalidConfig(f"client authority {client_ca} cannot be used: {error}", hint="give a PEM file") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("it is encrypted")
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The subject's common name of a verified certificate, as `ssl` shows it; None without certificate or name."""
+    for relative_name in (certificate or {}).get("subject", ()):
+        for field, value in relative_name:
+            if field == "commonName":
+                return str(value)
+    return None

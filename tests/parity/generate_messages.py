@@ -8,7 +8,15 @@ from .twin_crc32c import crc32c
 from .twin_messages import ACK_TYPE, MAGIC, PUBLISH_TYPE, varint
 
 TEXTS = (b"", b"a", b"orders", "größe".encode(), "日本 🦊".encode(), b"x" * 130)
-BAD_TEXTS = (b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"ok\xe2\x82", b"\xe0\x80\x80", b"12345678\xc3")
+BAD_TEXTS = (
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\xf4\x90\x80\x80",
+    b"ok\xe2\x82",
+    b"\xe0\x80\x80",
+    b"12345678\xc3",
+)
 NUMBERS = (0, 1, 2, 7, 127, 128, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
 
@@ -119,6 +127,11 @@ def any_envelope(rng: random.Random, kind: int = PUBLISH_TYPE) -> bytes:
         size = 12 if rng.random() < 0.9 else rng.choice((8, 11, 13, 255))
         return MAGIC + bytes((0, size, 1, kind)) + crc.to_bytes(4, "big") + payload
     if shape < 0.9:
-        head = (rng.choice((0, 0, 1)), rng.choice((0, 7, 8, 9, 12, 200)), rng.choice((0, 1, 2, 254)), rng.choice((PUBLISH_TYPE, ACK_TYPE, 14)))
+        head = (
+            rng.choice((0, 0, 1)),
+            rng.choice((0, 7, 8, 9, 12, 200)),
+            rng.choice((0, 1, 2, 254)),
+            rng.choice((PUBLISH_TYPE, ACK_TYPE, 14)),
+        )
         return MAGIC + bytes(head) + payload
     return damaged(rng, MAGIC + bytes((0, 8, 0, kind)) + payload)

@@ -46,7 +46,9 @@ def expected(record: Any, stream: str, partition: int) -> Any:
     )
 
 
-def deliver_all(data: Any, cursor: delivery.Cursor, end_offset: int, budgets: random.Random | None) -> tuple[bytes, int]:
+def deliver_all(
+    data: Any, cursor: delivery.Cursor, end_offset: int, budgets: random.Random | None
+) -> tuple[bytes, int]:
     """In one go, or with small budgets one after the other."""
     kernel = delivery.Delivery(b"orders", 3)
     output = OutputBuffer()

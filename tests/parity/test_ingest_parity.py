@@ -18,7 +18,18 @@ from .ingest_helpers import PREFIX, acks_in, feed, new_pool, new_reader, new_sin
 from .strategies import RANDOMS, examples
 from .twin_ingest import ALL, LEADER, NatsMessage
 
-INBOXES = ("", "_INBOX.1", "in box", "in\r\nPUB evil 0", "i\tn", "größe", "x" * 1900, "x" * 1901, "\x7f", PREFIX.decode() + "5")
+INBOXES = (
+    "",
+    "_INBOX.1",
+    "in box",
+    "in\r\nPUB evil 0",
+    "i\tn",
+    "größe",
+    "x" * 1900,
+    "x" * 1901,
+    "\x7f",
+    PREFIX.decode() + "5",
+)
 NAMES = ("", "a", "b", "c", "subject", "Content-Type")
 BLOCKS = (
     None,
@@ -107,7 +118,9 @@ def test_the_sink_stores_and_owes_what_the_twin_does(rng: random.Random) -> None
                 writer.acknowledge(batch, policy, offset, 1_000, 2_000)
             offset += batch.count
             batch.release()
-    found = [twin_ingest.Stored(one.key, one.value, one.headers, one.subject, one.reply) for one in records.decode(data)]
+    found = [
+        twin_ingest.Stored(one.key, one.value, one.headers, one.subject, one.reply) for one in records.decode(data)
+    ]
     assert found == twin.stored
     assert (sink.received, sink.refused, sink.lost, sink.next_offset) == (received, twin.refused, 0, twin.next_offset)
     expected = sorted(expected_ack(one) for one in twin.waiting)

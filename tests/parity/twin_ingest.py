@@ -86,8 +86,8 @@ class Sink:
         record, error = self._record(message)
         if self.dropping:
             error = error if error == TOO_LARGE and self._payload_too_large(message) else UNKNOWN
-        expected = envelope.expected_offset if envelope else 0
-        if self.concurrency_control and not self.dropping and not self._payload_too_large(message):
+        elif self.concurrency_control and not self._payload_too_large(message):
+            expected = envelope.expected_offset if envelope else 0
             if expected not in (-1, self.next_offset):
                 error = INCORRECT_OFFSET
         if error:

@@ -112,8 +112,9 @@ class Fields:
     def signed(self, number: int, bits: int) -> int:
         found = self.values.get(number, 0)
         assert isinstance(found, int)
-        low = found % 2**bits
-        return low - 2**bits if low >= 2 ** (bits - 1) else low
+        size: int = 1 << bits
+        low = found % size
+        return low - size if low >= size // 2 else low
 
 
 def parse(data: bytes, kinds: dict[int, str], depth: int = GROUPS_MAX) -> Fields:

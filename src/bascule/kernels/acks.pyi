@@ -52,9 +52,7 @@ class AckWriter:
         self, batch: PreparedBatch, which: int, base_offset: int, reception_timestamp: int, commit_timestamp: int
     ) -> None:
         """Ack every stored message of the batch whose policy is `which` (LEADER or ALL)."""
-    def reject(
-        self, batch: PreparedBatch, error: int, reception_timestamp: int = 0, commit_timestamp: int = 0
-    ) -> None:
+    def reject(self, batch: PreparedBatch, error: int, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
         """The batch could not be appended: everybody who waits for one of its records gets `error`."""
     def write_errors(self, batch: PreparedBatch, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
         """Answer the messages that were refused while scanning. TOO_LARGE carries no commit timestamp."""

@@ -35,6 +35,7 @@ class DataPlane:
         self._config = config
         self._link = link
         self._received_bytes = 0
+        self._stopping = False
         inbox_prefix = f"{config.cluster.replication.namespace}.ack.{server_id}.".encode()
         self.router = AckRouter(inbox_prefix)
         self.router.on_fault = _report
@@ -103,7 +104,7 @@ class DataPlane:
     def _on_state(self, connected: bool, what: str) -> None:
         if connected:
             _logger.info("connected to NATS at %s", what)
-        else:
+        elif not self._stopping:
             _logger.error("the connection to NATS was lost: %s. What is published meanwhile is not received", what)
             self.gate.connection_lost()
 
@@ -124,6 +125,7 @@ class DataPlane:
         await self._resumer(name, number)
 
     async def stop(self) -> None:
+        self._stopping = True
         self.auto_pause.close()
         await self.partitions.stop()
         self.ingest.close()

@@ -16,7 +16,7 @@ from bascule.config.streams import StreamDefaults
 from bascule.core.metadata.streams import Stream
 from bascule.log import LogOptions
 from bascule.proto import api_pb2 as api
-from tests.support.control_plane import Server, configured, refused, run, running, until
+from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
 
 
 async def create(server: Server, name: str, **more: Any) -> Any:
@@ -134,8 +134,11 @@ def test_without_a_metadata_leader_the_exact_text_is_said(tmp_path: Path) -> Non
             loop = asyncio.get_running_loop()
             expected = ("INTERNAL", "no known metadata leader")
             began = loop.time()
+            asked = sum(subject == SUBJECTS.info for subject, _ in cluster.bus.published)
             call = survivor.call("CreateStream", None, name="x", subject="x")
             assert await refused(call) == expected
+            # at once: nobody was even asked where the partitions could go
+            assert asked == sum(subject == SUBJECTS.info for subject, _ in cluster.bus.published)
             call = survivor.call("CreateStream", 0.5, name="x", subject="x")
             assert await refused(call) == expected
             assert 0.4 <= loop.time() - began < 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bascule.broker.controller import Controller
@@ -67,7 +68,7 @@ class ActivityPublisher:
     async def _run(self) -> None:
         while True:
             self._news.clear()
-            events = list(self._controller.metadata.activity)[:EVENTS_PER_TRIM]
+            events = list(islice(self._controller.metadata.activity, EVENTS_PER_TRIM))
             if not events:
                 await self._news.wait()
                 continue

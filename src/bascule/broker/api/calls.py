@@ -18,12 +18,14 @@ from bascule.net.status import GrpcError, Status
 
 if TYPE_CHECKING:
     from bascule.broker.controller import Controller
+    from bascule.broker.server_directory import ServerInfo
     from bascule.broker.services import Services
 
 SECONDS_DEFAULT: Final = 5.0
 """How long a call without a deadline may take."""
 
-LEADER_POLL_SECONDS: Final = 0.002
+LEADER_POLL_SECONDS: Final = 0.01
+SURVEY_SECONDS: Final = 3.0
 MARGIN: Final = 0.1
 MARGIN_SECONDS_MAX: Final = 0.1
 """What is left of a client's deadline for the answer to reach it: a tenth, at most this."""
@@ -105,3 +107,9 @@ async def leader_known(controller: Controller, deadline: Deadline) -> None:
         if deadline.at is None or deadline.left() == 0:
             raise GrpcError(Status.INTERNAL, NO_LEADER)
         await asyncio.sleep(LEADER_POLL_SECONDS)
+
+
+async def reachable(services: Services, deadline: Deadline) -> list[ServerInfo]:
+    """Members that answer: where something can be put. Asks for at most half of the time there is: the rest is for doing it."""
+    timeout = min(SURVEY_SECONDS, deadline.left() / 2)
+    return await services.directory.servers(services.controller.members, timeout=timeout)

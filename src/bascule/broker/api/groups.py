@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bascule.broker.api.calls import Deadline, leader_known, refused, routes_of, submit
-from bascule.broker.api.streams import SURVEY_SECONDS
+from bascule.broker.api.calls import Deadline, leader_known, reachable, refused, routes_of, submit
 from bascule.core.metadata.ops import JoinConsumerGroup, LeaveConsumerGroup
 from bascule.core.metadata.refusal import NO_GROUP, Refusal
 from bascule.errors import BasculeError
@@ -34,8 +33,8 @@ async def join(services: Services, request: api.JoinConsumerGroupRequest, call: 
     _require(groupId=request.groupId, consumerId=request.consumerId, streams=request.streams)
     services.authorizer.require(call.peer, request.groupId, "JoinConsumerGroup")
     controller = services.controller
-    survey = min(SURVEY_SECONDS, deadline.left())
-    brokers = tuple(server.id for server in await services.directory.servers(controller.members, timeout=survey))
+    await leader_known(controller, deadline)
+    brokers = tuple(server.id for server in await reachable(services, deadline))
     op = JoinConsumerGroup(request.groupId, request.consumerId, tuple(request.streams), brokers)
     await submit(controller, op, deadline)
     group = controller.metadata.groups.get(request.groupId)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bascule.broker.api.calls import Deadline, routes_of
+from bascule.broker.api.calls import SURVEY_SECONDS, Deadline, routes_of
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import LogClosed
 from bascule.net.grpc_server import Call, Route
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bascule.broker.partition import LocalPartition
     from bascule.broker.services import Services
 
-SURVEY_SECONDS: Final = 3.0
 STREAM_METADATA_TAG: Final = 2 << 3 | 2
 """Field 2 of FetchMetadataResponse, with a length in front."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from bascule import limits
-from bascule.broker.api.calls import Deadline, routes_of, submit
+from bascule.broker.api.calls import Deadline, leader_known, reachable, routes_of, submit
 from bascule.broker.stream_options import RESERVED_STREAMS, stored_config
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
 from bascule.core.metadata.names import stream_name_fault, subject_fault
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 START_TRIES: Final = 5
 START_RETRY_SECONDS: Final = 0.1
-SURVEY_SECONDS: Final = 3.0
 
 
 def routes(services: Services) -> dict[bytes, Route]:
@@ -59,12 +58,15 @@ async def create_stream(services: Services, request: api.CreateStreamRequest, ca
     if config.encryption:
         _check_master_key()
     _check_replication_factor(request.replicationFactor or 1, len(services.controller.members))
+    await leader_known(services.controller, deadline)
+    # On members that answer: one that does not would leave a partition without a leader.
+    brokers = tuple(Broker(server.id, server.rack) for server in await reachable(services, deadline))
     op = CreateStream(
         name=request.name,
         subject=request.subject,
         partitions=partitions,
         replication_factor=1,
-        brokers=await _reachable_brokers(services, deadline),
+        brokers=brokers,
         created_ns=time.time_ns(),
         group=request.group,
         config=stored_config(config),
@@ -133,13 +135,6 @@ def _check_master_key() -> None:
     if keys is None:
         text = f"invalid AES key size: there is no master key: set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes"
         raise GrpcError(Status.FAILED_PRECONDITION, text)
-
-
-async def _reachable_brokers(services: Services, deadline: Deadline) -> tuple[Broker, ...]:
-    """Where a partition may be put: on members that answer. One that does not would leave it without a leader."""
-    timeout = min(SURVEY_SECONDS, deadline.left())
-    found = await services.directory.servers(services.controller.members, timeout=timeout)
-    return tuple(Broker(server.id, server.rack) for server in found)
 
 
 # ── deleting, pausing, readonly ──────────────────────────────────────────────────────────────────

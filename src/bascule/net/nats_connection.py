@@ -66,7 +66,9 @@ class Connection(asyncio.BufferedProtocol):
         self._use(transport)
 
     def log_in(self) -> None:
-        """From now on control lines go to `on_events`."""
+        """From now on control lines go to `on_events`. Raises Unavailable when the connection is over already."""
+        if self._is_over:
+            raise Unavailable(self._reason)
         self._is_logged_in = True
         events, self._early_events = tuple(self._early_events), deque()
         self._on_events(events)
@@ -82,7 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self._fd = -1 if self._is_tls else transport.get_extra_info("socket").fileno()
         # We hear at once that the socket is full, and again when all is sent: what waits does so in our own buffer.
-        transport.set_write_buffer_limits(high=0)
+        # One byte and not none: asyncio's TLS compares with "at least" and would be full for ever.
+        transport.set_write_buffer_limits(high=1, low=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         # The reader may already belong to the next connection.
@@ -160,12 +163,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._end(error.strerror or str(error))
                 return
         while len(output) and self._is_writable:
-            self._was_full = True
             with memoryview(output) as view:
                 chunk = bytes(view[: limits.NATS_WRITE_BYTES_MAX])
             output.drop(len(chunk))
             transport.write(chunk)
-        if self._was_full and not len(output):
+        if len(output):
+            self._was_full = True
+        elif self._was_full:
             self._was_full = False
             self.on_room()
 

@@ -94,7 +94,7 @@ class NatsLink:
         self.on_read: Callable[[list[MessageSink]], None] = _ignore
         """After each read, the sinks that got messages."""
         self.on_room: Callable[[], None] = _ignore
-        """The output that had to wait is sent."""
+        """Output that had to wait for the socket has left `output`."""
         self._servers = ServerList(options.servers)
         self._subscriptions: dict[int, _Subscription] = {}
         self._next_sid = 1
@@ -256,10 +256,10 @@ class NatsLink:
 
     def _begin(self, address: NatsAddress, connection: Connection) -> None:
         """The login is accepted: subscribe again, then let others publish."""
+        connection.log_in()
         self.server = address
         self._learn(address)
         self._pongs.clear()
-        connection.log_in()
         lines = [subscription.line(sid) for sid, subscription in self._subscriptions.items()]
         self.reader.output.append(b"".join(lines))
         self.reader.connected = True

@@ -1,4 +1,4 @@
-"""`bascule log …` and `bascule demo` as a person uses them: real processes, real files, pipes."""
+"""`bascule log …` as a person uses it: real processes, real files, pipes."""
 
 from __future__ import annotations
 
@@ -121,38 +121,3 @@ def test_notes_tell_what_the_next_open_will_do(partition: Path) -> None:
     assert "checkpoint" in done.stdout
     assert "index" in done.stdout
     assert "interrupted" in done.stdout
-
-
-def test_the_demo_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = bascule("demo", "--seconds", "1", "--rate", "1000", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "a new log" in first.stdout
-    assert "gaps 0" in first.stdout
-    second = bascule("demo", "--seconds", "1", "--rate", "1000", cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    assert "going on with" in second.stdout
-    assert bascule("log", "verify", "run/demo", cwd=tmp_path).returncode == 0
-
-
-def test_the_demo_survives_kill_9_and_stops_at_sigterm(tmp_path: Path) -> None:
-    for stop in (signal.SIGKILL, signal.SIGTERM):
-        with subprocess.Popen([*COMMAND, "demo"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("offset"):
-                    break
-            process.send_signal(stop)
-            process.wait(timeout=30)
-            assert process.returncode == (-signal.SIGKILL if stop is signal.SIGKILL else 0)
-    assert bascule("log", "verify", "run/demo", cwd=tmp_path).returncode == 0
-
-
-def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
-    with subprocess.Popen([*COMMAND, "demo"], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        second = bascule("demo", cwd=tmp_path)
-        process.terminate()
-        process.wait(timeout=30)
-    assert second.returncode == 3
-    assert "in use by another process" in second.stderr

@@ -1,4 +1,4 @@
-"""`make run`, `bascule demo`: a broker with NATS beside it, a sample stream, a publisher that has never heard of Bascule, a live screen.
+"""`make run`, `bascule demo`: a broker with NATS beside it, a sample stream, a publisher that knows only NATS, a live screen.
 
 Everything is the real thing: the broker's own parts in this process, nats-server as its child, an ordinary NATS client that publishes.
 """
@@ -16,27 +16,28 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import nats
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from bascule.broker.api.streams import create_stream
 from bascule.broker.broker import Broker
 from bascule.broker.main import loop_factory
 from bascule.cli.main import run_reporting_errors
 from bascule.config import load
-from bascule.net.grpc_server import Call
+from bascule.net.grpc_server import Call, Peer
 from bascule.net.status import GrpcError, Status
 from bascule.proto.api_pb2 import CreateStreamRequest
 
 STREAM: Final = "orders"
 PARTITIONS: Final = 1
 REFRESH_SECONDS: Final = 0.5
+_CALL: Final = Call(b"/proto.API/CreateStream", Peer("this process"), 10.0, [])
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _data_directory(chosen: Path | None):
+def _data_directory(chosen: Path | None) -> Iterator[Path]:
     if chosen is not None:
         yield chosen
         return
@@ -122,7 +123,7 @@ def _port(usual: int, any_free: bool) -> int:
 async def _create_stream(broker: Broker) -> None:
     request = CreateStreamRequest(name=STREAM, subject=STREAM, partitions=PARTITIONS)
     try:
-        await create_stream(broker.services, request, Call(timeout=10.0))
+        await create_stream(broker.services, request, _CALL)
     except GrpcError as error:
         if error.status is not Status.ALREADY_EXISTS:
             raise
@@ -136,7 +137,11 @@ async def _publish(url: str, rate: int) -> None:
         while True:
             for _ in range(max(1, rate // 20)):
                 number += 1
-                order = {"order": number, "item": random.choice(("lamp", "chair", "desk")), "total": random.randint(5, 500)}
+                order = {
+                    "order": number,
+                    "item": random.choice(("lamp", "chair", "desk")),
+                    "total": random.randint(5, 500),
+                }
                 await client.publish(STREAM, json.dumps(order).encode())
             await asyncio.sleep(max(1, rate // 20) / rate)
     finally:
@@ -148,11 +153,11 @@ async def _publish(url: str, rate: int) -> None:
 
 async def _show(broker: Broker, ending: asyncio.Event) -> None:
     console = Console()
-    console.print(_welcome(broker))
+    console.print(_welcome(broker), highlight=False, markup=False, soft_wrap=True)
     rates = _Rates(broker)
     if not console.is_terminal:
         while not await _ended(ending, REFRESH_SECONDS * 4):
-            console.print(rates.line())
+            console.print(rates.line(), highlight=False, soft_wrap=True)
         return
     with Live(rates.table(), console=console, refresh_per_second=4, transient=True) as live:
         while not await _ended(ending, REFRESH_SECONDS):
@@ -165,19 +170,19 @@ async def _ended(ending: asyncio.Event, seconds: float) -> bool:
     return ending.is_set()
 
 
-def _welcome(broker: Broker) -> Group:
+def _welcome(broker: Broker) -> str:
     address = str(broker.address)
-    return Group(
-        Text.assemble(("Bascule", "bold"), f" serves gRPC on {address}, NATS on {broker.nats_url}"),
-        Text(f"A NATS client publishes to the subject `{STREAM}`; the stream of the same name keeps every message."),
-        Text(),
-        Text("Try next, in another terminal:", style="bold"),
-        Text(f"  .venv/bin/python examples/subscribe.py {STREAM} --server {address}             # replay it, then follow"),
-        Text(f"  .venv/bin/python examples/publish.py {STREAM} hello --nats {broker.nats_url}   # plain NATS, now durable"),
-        Text(f"  .venv/bin/python examples/acked.py {STREAM} hello --server {address}            # with an ack, over gRPC"),
-        Text("Any Liftbridge client works too. Ctrl-C ends it all.", style="dim"),
-        Text(),
-    )
+    server = "" if address.endswith(":9292") else f" --server {address}"
+    bus = "" if broker.nats_url.endswith(":4222") else f" --nats {broker.nats_url}"
+    return f"""Bascule serves gRPC on {address}, NATS on {broker.nats_url}.
+A NATS client publishes to the subject `{STREAM}`; the stream of the same name keeps every message.
+
+Try next, in another terminal:
+  .venv/bin/python examples/subscribe.py {STREAM}{server}     replay it, then follow
+  .venv/bin/python examples/publish.py {STREAM} hello{bus}    plain NATS, now durable
+  .venv/bin/python examples/acked.py {STREAM} hello{server}   over gRPC, with an ack
+Any Liftbridge client works too. Ctrl-C ends it all.
+"""
 
 
 class _Rates:
@@ -212,7 +217,8 @@ class _Rates:
 
     def line(self) -> str:
         rows = self._measure()
-        return f"{STREAM}: {sum(row[1] for row in rows):,} messages, {self._rate:,.0f} a second, {sum(row[3] for row in rows)} subscribers"
+        messages, subscribers = sum(row[1] for row in rows), sum(row[3] for row in rows)
+        return f"{STREAM}: {messages:,} messages, {self._rate:,.0f} a second, {subscribers} subscribers"
 
 
 if __name__ == "__main__":

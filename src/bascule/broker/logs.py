@@ -17,6 +17,7 @@ _LEVELS = {
     Level.WARN: logging.WARNING,
     Level.ERROR: logging.ERROR,
 }
+_NAMES = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}
 _PACKAGE = "bascule"
 
 
@@ -29,7 +30,7 @@ class LineFormatter(logging.Formatter):
         text = record.getMessage().replace("\n", " · ")
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return f"{moment}.{int(record.msecs):03d}Z {record.levelname:<5.5} {part}: {text}"
+        return f"{moment}.{int(record.msecs):03d}Z {_NAMES.get(record.levelno, record.levelname):<5} {part}: {text}"
 
 
 def set_up_logging(settings: Logging) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from bascule import __version__
-from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, config, demo, exit_code, log, server
+from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, config, exit_code, log, server
 from bascule.errors import BasculeError, OperatorError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False)(server.server)
-app.command("demo")(demo.demo)
+app.command("demo", context_settings=server.PASS_ALL_ON, add_help_option=False)(server.demo)
 app.add_typer(log.app, name="log")
 app.add_typer(config.app, name="config")
 

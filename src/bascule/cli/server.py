@@ -1,4 +1,4 @@
-"""`bascule server`: becomes the broker's own program, so that signals and exit codes are its own."""
+"""`bascule server` and `bascule demo`: become the broker's own programs, so that signals and exit codes are theirs."""
 
 from __future__ import annotations
 
@@ -13,4 +13,13 @@ PASS_ALL_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def server(context: typer.Context) -> None:
     """Run a broker: `bascule server --help` shows its options."""
-    os.execv(sys.executable, [sys.executable, "-m", "bascule.broker", *context.args])
+    _become("bascule.broker", context.args)
+
+
+def demo(context: typer.Context) -> None:
+    """A broker, NATS, a sample stream and a publisher, to try things out: `bascule demo --help` shows its options."""
+    _become("bascule.broker.demo", context.args)
+
+
+def _become(module: str, arguments: list[str]) -> None:
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

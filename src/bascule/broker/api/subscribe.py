@@ -187,10 +187,9 @@ def forward_range(log: PartitionLog, request: SubscribeRequest) -> Range:
 
 
 def reverse_range(log: PartitionLog, request: SubscribeRequest) -> Range:
+    start = _start_offset(log, request)
     if request.startPosition == StartPosition.NEW_ONLY:
-        start = max(log.newest_offset, 0)
-    else:
-        start = _start_offset(log, request)
+        start = max(log.newest_offset, 0)  # nothing newer will be read: the same as LATEST
     stop = _stop_offset(log, request)
     if stop is not None and stop > start:
         raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is behind start offset {start}")

@@ -117,7 +117,8 @@ class NatsClient:
 
     def _more(self) -> None:
         data = self._socket.recv(1 << 16)
-        assert data, "nats-server hung up"
+        if not data:
+            raise ConnectionError("nats-server hung up")
         self._input += data
 
     def _line(self) -> bytes:

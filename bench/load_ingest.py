@@ -1,4 +1,4 @@
-"""Plain NATS publishes at full rate: what arrives in the logs, beside what nats-server alone delivers to a subscriber that only counts."""
+"""Plain NATS publishes at full rate: what arrives in the logs, beside what nats-server alone gives a subscriber that only counts."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +62,7 @@ def at_least(name: str, value: float, unit: str, conditions: str, limit: float) 
 def publish(rows: Sequence[Row | LoadRow]) -> None:
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False) + "\n")
-    console = Console(width=150)
+    console = Console(width=160)
     if figures := [row for row in rows if isinstance(row, Row)]:
         console.print(_figures(figures))
     if loads := [row for row in rows if isinstance(row, LoadRow)]:
@@ -76,32 +78,36 @@ def _figures(rows: Sequence[Row]) -> Table:
 
 
 def _loads(rows: Sequence[LoadRow]) -> Table:
-    table = Table(
-        title="Servers under load; CPU-s/M is CPU seconds of the server process per million messages, user + system"
-    )
-    for heading in ("load", "conditions", "system"):
-        table.add_column(heading)
+    title = "Servers under load; CPU-s/M: CPU seconds of the server process per million messages"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("load", "system"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("msg/s", "CPU-s/M", "user + sys", "RSS MB", "p50 µs", "p99 µs", "lost"):
-        table.add_column(heading, justify="right")
-    table.add_column("target")
-    table.add_column("met")
-    for before, row in zip([None, *rows], rows, strict=False):
-        again = before is not None and before.load == row.load
-        table.add_row(
-            "" if again else row.load,
-            row.conditions,
-            row.system,
-            f"{row.messages_per_second:,.0f}",
-            f"{row.cpu:.2f}",
-            f"{row.user_cpu:.2f} + {row.system_cpu:.2f}",
-            f"{row.rss_mb_max:,.0f}",
-            "" if row.p50_us is None else f"{row.p50_us:,.0f}",
-            "" if row.p99_us is None else f"{row.p99_us:,.0f}",
-            f"{row.lost:,}" if row.lost else "",
-            row.target or "",
-            _met(row.met),
-        )
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("target", "met"):
+        table.add_column(heading, no_wrap=True)
+    for load, group in itertools.groupby(rows, key=lambda row: row.load):
+        table.add_section()
+        table.add_row(load, style="bold")
+        for row in group:
+            table.add_row(*_load_cells(row))
     return table
+
+
+def _load_cells(row: LoadRow) -> list[str]:
+    return [
+        f"  {row.conditions}",
+        row.system,
+        f"{row.messages_per_second:,.0f}",
+        f"{row.cpu:.2f}",
+        f"{row.user_cpu:.2f} + {row.system_cpu:.2f}",
+        f"{row.rss_mb_max:,.0f}",
+        "" if row.p50_us is None else f"{row.p50_us:,.0f}",
+        "" if row.p99_us is None else f"{row.p99_us:,.0f}",
+        f"{row.lost:,}" if row.lost else "",
+        row.target or "",
+        _met(row.met),
+    ]
 
 
 def _met(met: bool | None) -> str:

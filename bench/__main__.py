@@ -18,6 +18,7 @@ from bench import (
     log_compact,
     log_open,
     log_read,
+    nats_link,
 )
 from bench.report import LoadRow, Row, publish
 from bench.systems import Systems
@@ -28,6 +29,7 @@ SUITES: dict[str, Callable[[Path], Iterator[Row]]] = {
     "log-open": log_open.rows,
     "log-compact": log_compact.rows,
     "controller": controller.rows,
+    "nats-link": nats_link.rows,
 }
 LOAD_SUITES: dict[str, Callable[[Systems], Iterator[Row | LoadRow]]] = {
     "ingest": load_ingest.rows,

@@ -179,6 +179,16 @@ def test_without_cursors_there_are_none(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_cluster_that_just_began_makes_cursors_wait_until_it_has_their_stream(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, config=with_cursors()) as cluster:
+            assert await get(cluster.alone) == -1
+            await cluster.alone.internal.ready()
+            await put(cluster.alone, 5)
+
+    run(scenario())
+
+
 def test_a_cursor_that_could_not_be_stored_is_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, config=with_cursors()) as cluster:

@@ -142,3 +142,30 @@ def test_foreign_and_malformed_bytes_get_no_answer_and_change_nothing(data: byte
         assert [server.id for server in await first.servers(["a", "b"])] == ["a", "b"]
 
     run(scenario())
+
+
+def test_who_wants_to_rely_on_a_server_now_can_ask_for_a_fresh_answer() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first, *_ = [await directory(bus, name, clock) for name in "ab"]
+        await first.servers(["a", "b"])
+        clock.now += 10
+        await first.servers(["a", "b"])
+        assert requests(bus) == 1
+        found = await first.servers(["a", "b"], age_max_seconds=5)
+        assert requests(bus) == 2
+        assert [server.id for server in found] == ["a", "b"]
+
+    run(scenario())
+
+
+def test_a_survey_that_cannot_be_sent_leaves_what_is_known() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first, *_ = [await directory(bus, name, clock) for name in "ab"]
+        await first.servers(["a", "b"])
+        clock.now += 1000
+        bus.is_down = True
+        assert [server.id for server in await first.servers(["a", "b"])] == ["a", "b"]
+
+    run(scenario())

@@ -12,6 +12,7 @@ never older than the last cursor that was acknowledged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import zlib
 from collections import OrderedDict
@@ -43,6 +44,7 @@ NONE: Final = -1
 INLINE_RECORDS_MAX: Final = 256
 """So many records are read by the event loop itself; more by a thread."""
 
+POLL_SECONDS: Final = 0.01
 FORWARDED_SECONDS: Final = 5.0
 """How long the leader tries when another server asks it."""
 
@@ -76,7 +78,7 @@ class CursorStore:
         """Returns when the cursor is on all in-sync replicas. Raises GrpcError."""
         services = self._running()
         key = cursor_key(cursor_id, stream, partition)
-        number = cursors_partition(key, len(self._stream().partitions))
+        number = cursors_partition(key, len((await self._stream(timeout)).partitions))
         value = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset).SerializeToString()
         try:
             await services.publisher.publish(
@@ -90,7 +92,7 @@ class CursorStore:
     async def fetch(self, stream: str, partition: int, cursor_id: str, *, timeout: float) -> int:
         """The offset that was set last, -1 for none. Raises GrpcError."""
         key = cursor_key(cursor_id, stream, partition)
-        found = self._stream()
+        found = await self._stream(timeout)
         number = cursors_partition(key, len(found.partitions))
         leader = found.partitions[number].leader
         if leader == self._server_id:
@@ -158,7 +160,7 @@ class CursorStore:
             await publish_quietly(self._bus, reply, answer)
 
     async def _answer(self, number: int, key: bytes) -> int:
-        partition = self._stream().partition(number)
+        partition = (await self._stream(FORWARDED_SECONDS)).partition(number)
         if partition is None or partition.leader != self._server_id:
             raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
         return await self._fetch_here(number, key, FORWARDED_SECONDS)
@@ -168,10 +170,19 @@ class CursorStore:
             raise GrpcError(Status.INTERNAL, "the server is starting")
         return self._services
 
-    def _stream(self) -> Stream:
-        stream = self._running().controller.metadata.streams.get(CURSORS_STREAM)
+    async def _stream(self, timeout: float) -> Stream:
+        """A new cluster makes it at once, but not before it serves."""
+        services = self._running()
+        if services.config.cluster.cursors.stream_partitions > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    while CURSORS_STREAM not in services.controller.metadata.streams:
+                        await asyncio.sleep(POLL_SECONDS)
+        stream = services.controller.metadata.streams.get(CURSORS_STREAM)
         if stream is None:
-            raise GrpcError(Status.INTERNAL, "cursors are disabled: `cursors.stream.partitions` is 0")
+            raise GrpcError(
+                Status.INTERNAL, "there is no stream for cursors: `cursors.stream.partitions` is 0, or no leader"
+            )
         return stream
 
 

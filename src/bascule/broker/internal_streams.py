@@ -24,6 +24,7 @@ from bascule.core.metadata.ops import Broker, CreateStream
 from bascule.errors import BasculeError
 
 RETRY_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.01
 
 _logger = logging.getLogger(__name__)
 
@@ -47,6 +48,11 @@ class InternalStreams:
 
     async def stop(self) -> None:
         await self._task.stop()
+
+    async def ready(self) -> None:
+        """Until all that are enabled are there, whoever made them."""
+        while any(name not in self._controller.metadata.streams for name, *_ in self._wanted()):
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _ensure(self) -> None:
         for name, subject, partitions, overrides in self._wanted():

@@ -67,16 +67,20 @@ class ServerDirectory:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
-    async def servers(self, members: Iterable[str], *, timeout: float = 3.0) -> list[ServerInfo]:
-        """Those of the members that answer, this one first. Asks only when an answer is missing or old."""
+    async def servers(
+        self, members: Iterable[str], *, timeout: float = 3.0, age_max_seconds: float | None = None
+    ) -> list[ServerInfo]:
+        """Those of the members that answer, this one first. Asks only when an answer is missing or old: older than the directory
+        allows, or than somebody can bear who wants to rely on the server now."""
         others = sorted(set(members) - {self._own.id})
-        if any(self._is_stale(member) for member in others):
+        age_max_seconds = self._age_max_seconds if age_max_seconds is None else age_max_seconds
+        if any(self._is_stale(member, age_max_seconds) for member in others):
             await self._survey(others, timeout)
         return [self._own, *(self._known[member][0] for member in others if member in self._known)]
 
-    def _is_stale(self, member: str) -> bool:
+    def _is_stale(self, member: str, age_max_seconds: float) -> bool:
         known = self._known.get(member)
-        return known is None or self._clock() - known[1] > self._age_max_seconds
+        return known is None or self._clock() - known[1] > age_max_seconds
 
     async def _survey(self, members: list[str], timeout: float) -> None:
         asked_at = self._clock()

@@ -26,6 +26,10 @@ SECONDS_DEFAULT: Final = 5.0
 
 LEADER_POLL_SECONDS: Final = 0.01
 SURVEY_SECONDS: Final = 3.0
+PLACEMENT_SURVEY_SECONDS: Final = 1.0
+PLACEMENT_AGE_SECONDS_MAX: Final = 2.0
+"""A server that has not been heard of for so long is asked before anything is put on it."""
+
 MARGIN: Final = 0.1
 MARGIN_SECONDS_MAX: Final = 0.1
 """What is left of a client's deadline for the answer to reach it: a tenth, at most this."""
@@ -110,6 +114,7 @@ async def leader_known(controller: Controller, deadline: Deadline) -> None:
 
 
 async def reachable(services: Services, deadline: Deadline) -> list[ServerInfo]:
-    """Members that answer: where something can be put. Asks for at most half of the time there is: the rest is for doing it."""
-    timeout = min(SURVEY_SECONDS, deadline.left() / 2)
-    return await services.directory.servers(services.controller.members, timeout=timeout)
+    """Members that answer now: where something can be put. Asks for at most half of the time there is: the rest is for doing it."""
+    timeout = min(PLACEMENT_SURVEY_SECONDS, deadline.left() / 2)
+    members = services.controller.members
+    return await services.directory.servers(members, timeout=timeout, age_max_seconds=PLACEMENT_AGE_SECONDS_MAX)

@@ -78,6 +78,7 @@ async def fetch_assignments(
 
 
 async def _catch_up(services: Services, deadline: Deadline) -> None:
+    """What others were told before now, this server knows."""
     try:
         await services.controller.fresh_metadata(timeout=min(1.0, deadline.left()))
     except BasculeError:
@@ -99,6 +100,7 @@ async def report_coordinator(
         raise GrpcError(Status.INTERNAL, error.message) from None
     if refusal is not None:
         raise refused(refusal)
+    await _catch_up(services, deadline)  # the controller may have done something about it
     return api.ReportConsumerGroupCoordinatorResponse()
 
 

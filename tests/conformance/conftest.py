@@ -63,7 +63,7 @@ class Broken(CallStream):
         raise RuntimeError(f"planted: {message!r}")
 
 
-async def hello(request: bytes, call: Call) -> bytes:
+async def hello(request: bytes, _: Call) -> bytes:
     if request == b"sleep":
         await asyncio.sleep(60)
     return b"hello " + request
@@ -95,11 +95,17 @@ class ServerThread:
         server = make()
         return server, await server.start()
 
+    async def _stop(self) -> tuple[GrpcServer, int]:
+        await self.server.stop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        return self.server, self.port
+
     def run(self, job: object) -> tuple[GrpcServer, int]:
         return asyncio.run_coroutine_threadsafe(job, self.loop).result(30)  # type: ignore[arg-type]
 
     def stop(self) -> None:
-        self.run(self.server.stop())
+        self.run(self._stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()

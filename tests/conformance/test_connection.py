@@ -59,14 +59,18 @@ def test_3_4_settings_may_come_before_anything_was_sent(port: int) -> None:
         assert client.read().kind == SETTINGS
 
 
-@pytest.mark.parametrize("wrong", [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", PREFACE[:-1] + b"x" + settings({}), b"\0" * 30])
+@pytest.mark.parametrize(
+    "wrong", [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", PREFACE[:-1] + b"x" + settings({}), b"\0" * 30]
+)
 def test_3_4_another_preface_is_a_protocol_error(port: int, wrong: bytes) -> None:
     with Http2Client(port, preface=b"") as client:
         client.send(wrong)
         assert client.goaway() == PROTOCOL_ERROR
 
 
-@pytest.mark.parametrize("first", [frame(PING, 0, 0, bytes(8)), frame(SETTINGS, ACK), frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")])
+@pytest.mark.parametrize(
+    "first", [frame(PING, 0, 0, bytes(8)), frame(SETTINGS, ACK), frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")]
+)
 def test_3_4_the_preface_ends_with_settings(port: int, first: bytes) -> None:
     with Http2Client(port, preface=b"") as client:
         client.send(PREFACE + first)

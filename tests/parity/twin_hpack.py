@@ -51,13 +51,13 @@ class Reader:
 
     def integer(self, bits: int) -> int:
         """§5.1, with at most five bytes after the prefix and no number beyond INTEGER_MAX."""
-        most = 2**bits - 1
+        most = (1 << bits) - 1
         value = self.byte() & most
         if value < most:
             return value
         for position in range(5):
             byte = self.byte()
-            value += (byte & 127) * 128**position
+            value += (byte & 127) << 7 * position
             if value > INTEGER_MAX:
                 raise Malformed("too large")
             if byte < 128:

@@ -18,7 +18,9 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
 END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR, SETTINGS_TIMEOUT, STREAM_CLOSED = range(6)
 FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, CONNECT_ERROR, ENHANCE_YOUR_CALM = range(6, 12)
-HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = range(1, 7)
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = (
+    range(1, 7)
+)
 
 Fields = Sequence[tuple[str | bytes, str | bytes]]
 
@@ -93,7 +95,14 @@ class Closed(Exception):
 
 
 class Http2Client:
-    def __init__(self, port: int, *, preface: bytes = PREFACE, first: dict[int, int] | None = None, sock: socket.socket | None = None):
+    def __init__(
+        self,
+        port: int,
+        *,
+        preface: bytes = PREFACE,
+        first: dict[int, int] | None = None,
+        sock: socket.socket | None = None,
+    ):
         self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=10)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
@@ -106,13 +115,17 @@ class Http2Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.sock.close()
 
     # ── out ──
 
     def send(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # the server may have had enough already; what it said is still to be read
+        with contextlib.suppress(
+            ConnectionError
+        ):  # the server may have had enough already; what it said is still to be read
             self.sock.sendall(data)
 
     def frame(self, kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # type: ignore[import-untyped]
+    ProtoReflectionDescriptorDatabase,
+)
 
 from bascule.net.grpc_server import GrpcServer
 from bascule.net.health import HealthState, health_routes
@@ -149,7 +151,10 @@ def test_the_old_reflection_stub_still_works() -> None:
         async with grpc.aio.insecure_channel(await standard.start()) as channel:
             stub = reflection_pb2_grpc.ServerReflectionStub(channel)
             answers = [
-                one async for one in stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+                one
+                async for one in stub.ServerReflectionInfo(
+                    iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+                )
             ]
             assert "proto.API" in [one.name for one in answers[0].list_services_response.service]
         await standard.server.stop()

@@ -1,7 +1,7 @@
 """Protobuf messages that are declared in a few lines of Python, in a pool of their own.
 
-The services every gRPC server offers (health, reflection) are declared by other packages too; in the pool that all share, ours would collide
-with theirs.
+The services every gRPC server offers (health, reflection) are declared by other packages too; in the pool that all share, ours
+would collide with theirs.
 """
 
 from __future__ import annotations

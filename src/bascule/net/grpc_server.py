@@ -1,8 +1,8 @@
 """The asyncio skin of the gRPC kernels: sockets, timers and tasks.
 
-A connection is read into one buffer that all share, and flushed once at the end of the loop turn in which something was written: straight to
-the file descriptor as long as the transport holds nothing, through the transport otherwise and with TLS. What the transport holds is bounded
-by `WRITE_BYTES`; the rest waits in the kernel's output buffer, where it is counted.
+A connection is read into one buffer that all share, and flushed once at the end of the loop turn in which something was written:
+straight to the file descriptor as long as the transport holds nothing, through the transport otherwise and with TLS. What the
+transport holds is bounded by `WRITE_BYTES`; the rest waits in the kernel's output buffer, where it is counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Call:
 def unary(answer: Answer) -> Route:
     """A route for calls of one message each way.
 
-    `answer` may raise GrpcError or one of our errors. It is cancelled when the client gives up, its deadline passes or the connection is lost.
+    `answer` may raise GrpcError or one of our errors. It is cancelled when the client gives up, its deadline passes or the connection
+    is lost.
     """
 
     def begin(stream: UnaryStream, request: bytes) -> None:
@@ -161,15 +162,20 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
         if self._ssl_context is not None:
-            where |= {"ssl": self._ssl_context, "ssl_handshake_timeout": self.preface_seconds, "ssl_shutdown_timeout": CLOSE_SECONDS}
+            where |= {
+                "ssl": self._ssl_context,
+                "ssl_handshake_timeout": self.preface_seconds,
+                "ssl_shutdown_timeout": CLOSE_SECONDS,
+            }
         self._server = await loop.create_server(lambda: _Protocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
-        """No more calls; those in progress may end within the time given, the others end as UNAVAILABLE, which clients repeat elsewhere."""
-        if self._server is None:
+        """No more calls. Those in progress may end within the time given; the others end as UNAVAILABLE, which clients retry."""
+        server = self._server
+        if server is None:
             return
-        self._server.close()
+        server.close()
         for protocol in list(self.connections):
             protocol.connection.go_away()
         await self._wait(grace_seconds, lambda: any(one.connection.waiting_calls for one in self.connections))
@@ -182,7 +188,7 @@ class GrpcServer:
         for protocol in list(self.connections):
             protocol.abort()
         await self._wait(CLOSE_SECONDS, lambda: bool(self.connections))
-        await self._server.wait_closed()
+        await server.wait_closed()
         self._server = None
         if self._sweep is not None:
             self._sweep.cancel()
@@ -245,7 +251,9 @@ class _Protocol(asyncio.BufferedProtocol):
         if transport.get_extra_info("sslcontext") is None:
             self._fd = sock.fileno()
         connection = self.connection
-        connection.peer = Peer(_address(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert")))
+        connection.peer = Peer(
+            _address(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
+        )
         connection.on_fault = self._report
         connection.on_output = self._schedule_flush
         self._timer = self._loop.call_later(server.preface_seconds, self._check_preface)

@@ -119,7 +119,9 @@ def health_routes(state: HealthState) -> dict[bytes, Route]:
 
     async def list_all(_: bytes, __: Call) -> bytes:
         names = ["", *state.services]
-        return bytes(_ListResponse(statuses={name: _Response(status=state.status(name)) for name in names}).SerializeToString())
+        return bytes(
+            _ListResponse(statuses={name: _Response(status=state.status(name)) for name in names}).SerializeToString()
+        )
 
     return {
         b"/grpc.health.v1.Health/Check": unary(check),

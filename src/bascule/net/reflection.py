@@ -122,8 +122,12 @@ def _symbols(file: FileDescriptorProto) -> Iterable[str]:
         scope, kind = waiting.pop()
         name = _join(scope, kind.name)
         yield name
-        for inner in (*kind.field, *kind.oneof_decl, *kind.enum_type):
-            yield _join(name, inner.name)
+        inner = (
+            [one.name for one in kind.field]
+            + [one.name for one in kind.oneof_decl]
+            + [one.name for one in kind.enum_type]
+        )
+        yield from (_join(name, one) for one in inner)
         waiting += [(name, nested) for nested in kind.nested_type]
 
 

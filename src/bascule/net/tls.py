@@ -17,7 +17,7 @@ def server_tls(
     client_ca: Path | str | None = None,
     requires_client: bool = False,
 ) -> ssl.SSLContext:
-    """TLS 1.2 or newer. With `requires_client`, clients must have a certificate of `client_ca`, or of an authority the system trusts."""
+    """TLS 1.2 or newer. With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts."""
     if certificate is None or key is None:
         raise InvalidConfig("TLS needs a certificate and its key", hint="set `tls.cert` and `tls.key`")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -38,7 +38,9 @@ def server_tls(
             else:
                 context.load_verify_locations(client_ca)
         except OSError as error:
-            raise InvalidConfig(f"client authority {client_ca} cannot be used: {error}", hint="give a PEM file") from None
+            raise InvalidConfig(
+                f"client authority {client_ca} cannot be used: {error}", hint="give a PEM file"
+            ) from None
     return context
 
 

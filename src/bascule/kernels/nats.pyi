@@ -10,6 +10,9 @@ from bascule.kernels.output import OutputBuffer
 REASONS: Final[tuple[str, ...]]
 """What can be wrong with the bytes of a server."""
 
+SUBJECT_BYTES_MAX: Final[int]
+"""A subject and a reply of this size fit one line; nats-server ends the connection of who sends a longer one."""
+
 Event = tuple[str, bytes]
 """`INFO`, `PONG`, `+OK` or `-ERR` with what stands behind it; `BROKEN` with one of `REASONS`, and then nothing follows."""
 

@@ -61,6 +61,8 @@ REASONS = (
     "there is no memory",
 )
 
+SUBJECT_BYTES_MAX = SUBJECT_SIZE_MAX
+
 Event = tuple                       # of a name and what stands behind it
 
 EVENT_NAMES = ("", "MSG", "HMSG", "PING", "PONG", "+OK", "-ERR", "INFO")

@@ -1,118 +1,133 @@
-"""NATS for the control plane: a few messages a second, so a library will do. The data plane has a link of its own.
+"""NATS for the control plane: a few messages a second, each a Python object, requests with an answer. Over a link of its own.
 
 Publishing while the connection is down fails at once instead of being buffered: a Raft message that arrives minutes late helps nobody.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
+import itertools
+import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
-
-from bascule.errors import Unavailable
+from bascule import limits
+from bascule.errors import CallerError, Unavailable
+from bascule.kernels.nats import CallbackSink
 from bascule.net.nats_auth import Login
-
-RECONNECT_WAIT_SECONDS: Final = 0.25
-CONNECT_SECONDS_MAX: Final = 2.0
+from bascule.net.nats_link import LinkOptions, NatsLink
 
 Handler = Callable[[bytes, str], Awaitable[None]]
 """Takes the data of a message and the subject to answer to, empty when no answer is wanted."""
 
-
-class _Client(Client):
-    """Logs in the way the data plane does, so that there is one place that knows about keys and credentials files."""
-
-    def __init__(self, login: Login) -> None:
-        super().__init__()
-        self._login = login
-
-    def _connect_command(self) -> bytes:
-        command = super()._connect_command()
-        if self._login.is_empty:
-            return command
-        fields = json.loads(command.removeprefix(b"CONNECT "))
-        nonce = self._server_info.get("nonce")
-        fields |= self._login.answer(nonce if isinstance(nonce, str) else None)
-        return b"CONNECT %b\r\n" % json.dumps(fields).encode()
+_NOBODY: Final = b"NATS/1.0 503"
+"""How the headers begin that a server answers with when nobody listens."""
 
 
 class NatsBus:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, link: NatsLink) -> None:
+        self.link = link
+        self.on_state: Callable[[bool, str], None] = _ignore
+        """Connected or not, and the server or the reason."""
+        self.messages_dropped = 0
+        """Messages whose handlers were too far behind."""
+        link.on_state = self._on_state
+        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
+        self._numbers = itertools.count(1)
+        self._answers: dict[str, asyncio.Future[bytes]] = {}
+        self._workers: list[asyncio.Task[None]] = []
+        link.subscribe(f"{self._inbox}.*".encode(), CallbackSink(self._on_answer))
 
     @classmethod
     async def connect(
-        cls,
-        servers: Sequence[str],
-        name: str,
-        login: Login | None = None,
-        tls: ssl.SSLContext | None = None,
-        **options: Any,
+        cls, servers: Sequence[str], name: str, login: Login | None = None, tls: ssl.SSLContext | None = None
     ) -> NatsBus:
         """Connect to one of the servers, and from then on reconnect for ever. Raises Unavailable when none answers."""
-        client = _Client(login or Login())
-        # Seconds with a fraction are fine with the library, whatever its annotations say.
-        options |= {"connect_timeout": CONNECT_SECONDS_MAX, "reconnect_time_wait": RECONNECT_WAIT_SECONDS}
-        if tls is not None:
-            options["tls"] = tls
-        try:
-            await client.connect(
-                list(servers),
-                name=name,
-                allow_reconnect=True,
-                max_reconnect_attempts=-1,
-                pending_size=-1,
-                error_cb=_ignore,
-                **options,
-            )
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unavailable(
-                f"no NATS server answers at {', '.join(servers)}: {error or type(error).__name__}",
-                hint="start nats-server, or correct `nats.servers`",
-            ) from None
-        return cls(client)
+        bus = cls(NatsLink(LinkOptions(servers=tuple(servers), name=name, login=login or Login(), tls=tls)))
+        await bus.link.connect()
+        return bus
 
     @property
     def is_connected(self) -> bool:
-        return self._client.is_connected
+        return self.link.connected
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send and forget. Raises Unavailable while the connection is down."""
-        if not self._client.is_connected:
-            raise Unavailable("the connection to NATS is down")
         try:
-            await self._client.publish(subject, data, reply=reply)
-        except NatsError as error:
-            raise Unavailable(f"cannot publish to {subject}: {error}") from None
+            self.link.publish(subject.encode(), data, reply.encode())
+        except CallerError as error:
+            raise Unavailable(f"cannot publish to {subject}: {error.message}") from None
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """Send and wait for one answer. Raises Unavailable when there is nobody, or no answer in time."""
+        inbox = f"{self._inbox}.{next(self._numbers)}"
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[inbox] = answer
         try:
-            answer: Msg = await self._client.request(subject, data, timeout=timeout)
-        except NoRespondersError:
-            raise Unavailable(f"nobody listens on {subject}") from None
-        except (TimeoutError, NatsTimeoutError):
+            await self.publish(subject, data, inbox)
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
             raise Unavailable(f"no answer on {subject} within {timeout:g} s") from None
-        except NatsError as error:
-            raise Unavailable(f"cannot ask {subject}: {error}") from None
-        return answer.data
+        except _NobodyListens:
+            raise Unavailable(f"nobody listens on {subject}") from None
+        finally:
+            del self._answers[inbox]
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
-        async def on_message(message: Msg) -> None:
-            await handler(message.data, message.reply)
+        """Have a handler called for each message of a subject, one after the other."""
+        waiting: asyncio.Queue[tuple[bytes, str]] = asyncio.Queue(limits.BUS_MESSAGES_WAITING_MAX)
 
-        await self._client.subscribe(subject, cb=on_message)
+        def take(_subject: bytes, reply: bytes, _headers: bytes | None, payload: bytes) -> None:
+            try:
+                waiting.put_nowait((payload, reply.decode(errors="replace")))
+            except asyncio.QueueFull:
+                self.messages_dropped += 1
+
+        work = asyncio.get_running_loop().create_task(_work(waiting, handler), name=f"nats-bus {subject}")
+        self._workers.append(work)
+        self.link.subscribe(subject.encode(), CallbackSink(take))
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.link.close()
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        self._workers.clear()
+
+    # ── what the link tells ──
+
+    def _on_answer(self, subject: bytes, _reply: bytes, headers: bytes | None, payload: bytes) -> None:
+        answer = self._answers.get(subject.decode(errors="replace"))
+        if answer is None or answer.done():
+            return
+        if headers is not None and headers.startswith(_NOBODY) and not payload:
+            answer.set_exception(_NobodyListens())
+        else:
+            answer.set_result(payload)
+
+    def _on_state(self, connected: bool, reason: str) -> None:
+        if not connected:
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(Unavailable(f"the connection to NATS was lost: {reason}"))
+        self.on_state(connected, reason)
 
 
-async def _ignore(_error: Exception) -> None:
-    """Lost connections are found by whoever publishes; the library would print them."""
+class _NobodyListens(Exception):
+    """The server knows no subscriber of the subject that was asked."""
+
+
+async def _work(waiting: asyncio.Queue[tuple[bytes, str]], handler: Handler) -> None:
+    while True:
+        data, reply = await waiting.get()
+        try:
+            await handler(data, reply)
+        except Exception as error:
+            context = {"message": "a message from NATS was not handled", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _ignore(*_: object) -> None:
+    """For whom nobody listens."""

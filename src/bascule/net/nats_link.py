@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bascule import __version__, limits
 from bascule.errors import BasculeError, CallerError, Unavailable
-from bascule.kernels.nats import Event, MessageSink, NatsReader, publish
+from bascule.kernels.nats import SUBJECT_BYTES_MAX, Event, MessageSink, NatsReader, publish
 from bascule.kernels.output import OutputBuffer
 from bascule.net.nats_address import NatsAddress, ServerList
 from bascule.net.nats_auth import Login, client_tls
@@ -449,11 +449,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def _check_word(kind: str, word: bytes) -> None:
-    if (
-        not word
-        or len(word) > limits.RECORD_SUBJECT_BYTES_MAX // 2
-        or any(byte <= 0x20 or byte == 0x7F for byte in word)
-    ):
+    if not 0 < len(word) <= SUBJECT_BYTES_MAX or any(byte <= 0x20 or byte == 0x7F for byte in word):
         raise CallerError(f"{word!r} is no {kind} of NATS: no spaces or control characters, not empty, not too long")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.load_row import load_row
-from bench.load_tools import run, run_grpcio
+from bench.load_tools import Running, run, run_grpcio, tool
 from bench.report import LoadRow
 from bench.systems import Broker, Systems
 
@@ -19,11 +19,24 @@ GRPCIO_MESSAGES: Final = 2_000
 def rows(systems: Systems) -> Iterator[LoadRow]:
     messages = systems.messages(MESSAGES)
     for size in SIZES:
+        yield _echo(systems, size, messages)
         for broker in systems.brokers:
             yield _unary(broker, size, messages)
             yield _unary_grpcio(broker, size, systems.messages(GRPCIO_MESSAGES))
             yield _envelope(broker, size, messages)
         yield _jetstream(systems, size, messages)
+
+
+def _echo(systems: Systems, size: int, messages: int) -> LoadRow:
+    """What NATS itself takes: a responder in C that does nothing. Nothing that stores messages behind NATS can be quicker."""
+    responder = {"port": systems.nats_port, "subject": "echo"}
+    with Running([tool("nats_load"), "echo"], responder, ready=True):
+        systems.nats.begin()
+        outcome = run(
+            "nats_load", "acked", port=systems.nats_port, subjects="echo", messages=messages, size=size, window=1
+        )
+        usage = systems.nats.usage()
+    return load_row(LOAD, f"{size} B, request and reply", "nats-server alone", outcome, usage, latency=True)
 
 
 def _unary(broker: Broker, size: int, messages: int) -> LoadRow:

@@ -9,6 +9,8 @@
 //       a subscriber that only counts, until all N came or nothing came for M; says `ready` when it is subscribed
 //   nats_load pull --port P --stream S --consumer C --messages N --batch B
 //       JetStream's pull consumer: B messages are asked for at a time, the next ones before the last ones came
+//   nats_load echo --port P --subject S
+//       answers every message at once, for ever: the shortest way that anything behind NATS can have; says `ready` when it is subscribed
 #include "load.h"
 
 static const char INBOX[] = "_INBOX.bench";
@@ -19,6 +21,7 @@ typedef struct {
     uint8_t *input;
     size_t filled;
     long messages, failed, bytes, pongs;  // seen so far
+    const char *echo_to;                   // answer each message there
     void (*on_message)(long *failed, const uint8_t *payload, size_t size);
 } Link;
 
@@ -35,6 +38,13 @@ static void on_line(Link *link, const uint8_t *line, size_t size) {
     if (!strncmp((const char *)line, "PING", 4)) put(&link->output, "PONG\r\n", 6);
     else if (!strncmp((const char *)line, "PONG", 4)) link->pongs++;
     else if (!strncmp((const char *)line, "-ERR", 4)) fail("%.*s", (int)size, line);
+}
+
+static void answer(Link *link) {
+    static const char ack[] = "{\"seq\":1}";
+    char line[512];
+    int size = snprintf(line, sizeof line, "PUB %s %zu\r\n%s\r\n", link->echo_to, sizeof ack - 1, ack);
+    put(&link->output, line, (size_t)size);
 }
 
 // Takes whole protocol messages from the front of the input.
@@ -54,6 +64,7 @@ static void scan(Link *link) {
                 link->messages++;
                 link->bytes += (long)payload;
                 if (link->on_message) link->on_message(&link->failed, end + 1, payload);
+                if (link->echo_to) answer(link);
             }
             whole += payload + 2;
         } else on_line(link, line, size);
@@ -259,11 +270,22 @@ static int pull(int count, char **arguments) {
     return 0;
 }
 
+static void echo(int count, char **arguments) {
+    Link link;
+    open_link(&link, (int)number_option(count, arguments, "port", 4222));
+    subscribe(&link, text_option(count, arguments, "subject", NULL));
+    link.echo_to = INBOX;
+    puts("ready");
+    fflush(stdout);
+    for (;;) turn(&link, 1000);
+}
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "";
     if (!strcmp(mode, "blast")) return blast(count, arguments);
     if (!strcmp(mode, "acked")) return acked(count, arguments);
     if (!strcmp(mode, "count")) return count_messages(count, arguments);
     if (!strcmp(mode, "pull")) return pull(count, arguments);
-    fail("nats_load blast|acked|count|pull --name value …");
+    if (!strcmp(mode, "echo")) echo(count, arguments);
+    fail("nats_load blast|acked|count|pull|echo --name value …");
 }

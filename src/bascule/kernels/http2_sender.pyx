@@ -129,7 +129,8 @@ cdef class Http2Sender:
 
     cdef int close_stream(self, Http2Stream stream) except -1:
         cdef OutputBuffer outgoing = stream.outgoing
-        if stream.closed:
+        cdef Http2Stream kept = stream  # whoever ends a call may hold it by our table alone
+        if kept.closed:
             return 0
         stream.closed = True
         if self.recent is stream:

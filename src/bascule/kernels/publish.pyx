@@ -246,10 +246,13 @@ cdef class Receiver(AckReceiver):
     pass
 
 
+# An ack may end its call, and with it the last reference to both: on_ack() holds one while it works.
+
 cdef class SessionReceiver(Receiver):
     cdef int on_ack(self, AckView* ack) except -1:
-        if self.stream is not None:
-            self.stream.acked(ack)
+        cdef PublishAsyncStream stream = self.stream
+        if stream is not None:
+            stream.acked(ack)
         return 0
 
 
@@ -434,13 +437,15 @@ cdef class PublishAsyncStream(GrpcStream):
 
 cdef class CallReceiver(Receiver):
     cdef int on_ack(self, AckView* ack) except -1:
-        if self.call is not None:
-            self.call.acked(ack)
+        cdef PublishStream call = self.call
+        if call is not None:
+            call.acked(ack)
         return 0
 
     def lost(self):
-        if self.call is not None:
-            self.call.lost()
+        cdef PublishStream call = self.call
+        if call is not None:
+            call.lost()
 
 
 cdef class InternalReceiver(Receiver):

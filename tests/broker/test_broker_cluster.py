@@ -1,114 +1,266 @@
-"""Three brokers that are one cluster: every call may go to any of them."""
+"""Three brokers on one NATS server: every call may arrive at any of them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests.support.api_client import Api, Status, pb, refused
-from tests.support.broker_fixtures import StartBroker, unique_name
+from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.nats_client import NatsClient
+from tests.support.nats_server import NatsServer
+from tests.support.waiting import eventually
 
-IDS = ("a", "b", "c")
+SERVERS = ("a", "b", "c")
 
 
-@pytest.fixture
-def cluster(start_broker: StartBroker) -> dict[str, BrokerProcess]:
-    namespace = unique_name("cluster")
-    brokers = {}
-    for name in IDS:
-        peers = [flag for other in IDS if other != name for flag in ("--raft-bootstrap-peers", other)]
-        config = {"clustering.namespace": namespace, "cursors.stream.partitions": 6, "activity.stream.enabled": True}
-        arguments = ["--server-id", name, *peers]
-        brokers[name] = start_broker(config, seed=False, arguments=arguments, launch_only=True)
+@dataclass
+class Cluster:
+    brokers: dict[str, BrokerProcess]
+    apis: dict[str, Api]
+
+    def create(self, through: str = "a", **fields: Any) -> str:
+        """A stream that every server has heard of."""
+        name = unique_name("stream")
+        self.apis[through].CreateStream(**{"name": name, "subject": f"subject.{name}", **fields})
+        self.settle(name)
+        return name
+
+    def settle(self, name: str) -> None:
+        eventually(
+            lambda: all(api.stream(name).error == pb.StreamMetadata.OK for api in self.apis.values()),
+            "all servers know the stream",
+        )
+
+    def leader(self, name: str, partition: int = 0) -> str:
+        return str(self.apis["a"].stream(name).partitions[partition].leader)
+
+    def leader_api(self, name: str, partition: int = 0) -> Api:
+        return self.apis[self.leader(name, partition)]
+
+    def others(self, name: str, partition: int = 0) -> list[Api]:
+        return [api for server, api in self.apis.items() if server != self.leader(name, partition)]
+
+
+def start_cluster(directory: Any, nats: NatsServer, **config: Any) -> Cluster:
+    settings = {"clustering.namespace": unique_name("cluster"), "cursors.stream.partitions": 3, **config}
+    brokers = {
+        server: BrokerProcess(
+            directory / server,
+            nats_url=nats.url,
+            config={**settings, "clustering.server.id": server},
+            seed=server == "a",
+        )
+        for server in SERVERS
+    }
     for broker in brokers.values():
-        broker.wait_ready(60)
-    return brokers
+        broker.start()
+    apis = {server: broker.api() for server, broker in brokers.items()}
+    eventually(lambda: all(len(api.FetchMetadata().brokers) == 3 for api in apis.values()), "three brokers are known")
+    return Cluster(brokers, apis)
+
+
+@pytest.fixture(scope="module")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Cluster]:
+    found = start_cluster(tmp_path_factory.mktemp("cluster"), nats_server)
+    yield found
+    for broker in found.brokers.values():
+        broker.kill()
 
 
 @pytest.fixture
-def apis(cluster: dict[str, BrokerProcess]) -> Iterator[dict[str, Api]]:
-    clients = {name: broker.api() for name, broker in cluster.items()}
-    yield clients
-    for client in clients.values():
-        client.close()
+def cluster(whole_cluster: Cluster) -> Cluster:
+    for broker in whole_cluster.brokers.values():
+        assert broker.is_running, broker.tail()
+    return whole_cluster
 
 
-def test_whatever_one_broker_is_told_all_know(cluster: dict[str, BrokerProcess], apis: dict[str, Api]) -> None:
-    a, b, c = (apis[name] for name in IDS)
-    b.CreateStream(name="orders", subject="orders", partitions=6)
-    for api in (a, c):
-        with refused(Status.ALREADY_EXISTS):
-            api.CreateStream(name="orders", subject="other")
-    partitions = b.FetchMetadata(streams=["orders"]).streamMetadata[0].partitions
-    assert {partition.leader for partition in partitions.values()} == set(IDS)
-    with refused(Status.FAILED_PRECONDITION, "one replica"):
-        a.CreateStream(name="copies", subject="x", replicationFactor=3)
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_broker_is_told_by_every_broker_itself_first(cluster: Cluster, server: str) -> None:
+    found = cluster.apis[server].FetchMetadata().brokers
+    assert found[0].id == server
+    told = {one.id: f"{one.host}:{one.port}" for one in found}
+    assert told == {name: broker.address for name, broker in cluster.brokers.items()}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_streams_are_created_and_deleted_through_anybody(cluster: Cluster, server: str) -> None:
+    name = cluster.create(server)
+    for api in cluster.apis.values():
+        with refused(Status.ALREADY_EXISTS, "stream already exists"):
+            api.CreateStream(name=name, subject="x")
+    api = cluster.apis[server]
+    for fields in ({"name": "", "subject": "x"}, {"name": "__cursors", "subject": "x"}, {"name": "x", "subject": ""}):
+        with refused(Status.INVALID_ARGUMENT):
+            api.CreateStream(**fields)
     with refused(Status.INVALID_ARGUMENT):
-        a.CreateStream(name="copies", subject="x", replicationFactor=4)
-    found = c.FetchMetadata()
-    assert [broker.id for broker in found.brokers] == ["c", "a", "b"]
-    assert {f"{broker.host}:{broker.port}" for broker in found.brokers} == {each.address for each in cluster.values()}
-    # published anywhere, read where the partition is led
-    for number, partition in partitions.items():
-        for api in (a, b, c):
-            api.publish("orders", b"x", partition=number, ackPolicy=pb.ALL)
-        assert apis[partition.leader].partition("orders", number).newestOffset == 2
-        other = next(api for name, api in apis.items() if name != partition.leader)
+        api.CreateStream(name="x", subject="x", replicationFactor=4)
+    with refused(Status.NOT_FOUND, "stream does not exist"):
+        api.DeleteStream(name="never-was")
+    api.DeleteStream(name=name)
+    eventually(
+        lambda: all(one.stream(name).error == pb.StreamMetadata.UNKNOWN_STREAM for one in cluster.apis.values()),
+        "nobody knows the stream any more",
+    )
+
+
+def test_what_was_created_through_one_can_be_used_through_another_at_once(cluster: Cluster) -> None:
+    for number in range(9):
+        name = unique_name("at-once")
+        cluster.apis[SERVERS[number % 3]].CreateStream(name=name, subject=name)
+        leader = cluster.apis[SERVERS[number % 3]].stream(name).partitions[0].leader
+        assert cluster.apis[leader].publish(name, b"x").offset == 0
+
+
+def test_partitions_of_one_stream_are_spread(cluster: Cluster) -> None:
+    name = cluster.create(partitions=6)
+    leaders = [partition.leader for partition in cluster.apis["a"].stream(name).partitions.values()]
+    assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("policy", [pb.LEADER, pb.ALL])
+def test_publishing_works_on_any_server_for_any_partition(cluster: Cluster, policy: int) -> None:
+    name = cluster.create(partitions=3)
+    for partition in range(3):
+        for offset, api in enumerate(cluster.apis.values()):
+            ack = api.publish(name, b"%d" % offset, partition=partition, ackPolicy=policy, correlationId="c")
+            assert (ack.offset, ack.correlationId, ack.stream) == (offset, "c", name)
+        found = cluster.leader_api(name, partition).read(name, partition)
+        assert [message.value for message in found] == [b"0", b"1", b"2"]
+
+
+def test_a_session_publishes_to_partitions_of_all_servers(cluster: Cluster) -> None:
+    name = cluster.create(partitions=6)
+    session = cluster.apis["b"].publish_async()
+    for number in range(600):
+        session.send(name, b"%d" % number, partition=number % 6, correlationId=str(number))
+    answers = session.take(600)
+    assert all(int(answer.correlationId) // 6 == answer.ack.offset for answer in answers)
+    assert session.finish() == []
+    for partition in range(6):
+        found = cluster.leader_api(name, partition).read(name, partition)
+        assert [int(message.value) for message in found] == list(range(partition, 600, 6))
+
+
+def test_only_the_leader_serves_subscribers_and_partition_metadata(cluster: Cluster) -> None:
+    name = cluster.create()
+    cluster.apis["a"].publish(name, b"x")
+    assert [message.value for message in cluster.leader_api(name).read(name)] == [b"x"]
+    assert cluster.leader_api(name).partition(name).newestOffset == 0
+    for api in cluster.others(name):
+        api.open_subscription(name).expect_end(Status.FAILED_PRECONDITION, "Server not partition leader")
+        api.open_subscription(name, readISRReplica=True).expect_end(Status.FAILED_PRECONDITION)
         with refused(Status.FAILED_PRECONDITION):
-            other.partition("orders", number)
+            api.partition(name)
+        api.open_subscription(name, readISRReplica=True, consumer={"groupId": "g", "consumerId": "c"}).expect_end(
+            Status.INVALID_ARGUMENT
+        )
 
 
-def test_any_broker_keeps_and_knows_any_cursor(apis: dict[str, Api]) -> None:
-    clients = list(apis.values())
-    for number in range(18):
-        clients[number % 3].SetCursor(stream="orders", cursorId=f"c{number}", offset=number)
-    for number in range(18):
-        for api in clients:
-            assert api.FetchCursor(stream="orders", cursorId=f"c{number}").offset == number
-    assert clients[0].FetchCursor(stream="orders", cursorId="nobody").offset == -1
+@pytest.mark.parametrize("server", SERVERS)
+def test_pause_and_readonly_through_anybody(cluster: Cluster, server: str) -> None:
+    name, api = cluster.create(partitions=3), cluster.apis[server]
+    api.PauseStream(name=name)
+
+    def paused(one: Api) -> list[bool]:
+        return [partition.paused for _, partition in sorted(one.stream(name).partitions.items())]
+
+    eventually(lambda: all(paused(one) == [True] * 3 for one in cluster.apis.values()), "all see the pause")
+    for partition in range(3):
+        assert api.publish(name, b"x", partition=partition).offset == 0
+    api.SetStreamReadonly(name=name, partitions=[1], readonly=True)
+    eventually(
+        lambda: all(one.stream(name).partitions[1].readonly for one in cluster.apis.values()), "all see the flag"
+    )
+    for one in cluster.apis.values():
+        with refused(Status.FAILED_PRECONDITION):
+            one.publish(name, b"x", partition=1)
+    subscription = cluster.leader_api(name, 1).subscribe(name, 1)
+    assert subscription.next().value == b"x"
+    subscription.expect_end(Status.RESOURCE_EXHAUSTED, "End of readonly partition")
 
 
-def test_paused_partitions_are_resumed_by_a_publish_through_any_broker(apis: dict[str, Api]) -> None:
-    a, b, c = (apis[name] for name in IDS)
-    a.CreateStream(name="orders", subject="orders", partitions=3)
-    b.PauseStream(name="orders", resumeAll=True)
-    c.publish("orders", b"x", partition=1, ackPolicy=pb.ALL)
-    assert not any(each.paused for each in c.FetchMetadata(streams=["orders"]).streamMetadata[0].partitions.values())
-    b.DeleteStream(name="orders")
-    with refused(Status.NOT_FOUND):
-        b.DeleteStream(name="orders")
+def test_cursors_work_on_any_server(cluster: Cluster) -> None:
+    for number in range(12):
+        cursor = {"stream": "s", "partition": 0, "cursorId": unique_name("c")}
+        setter, getter = cluster.apis[SERVERS[number % 3]], cluster.apis[SERVERS[(number + 1) % 3]]
+        setter.SetCursor(**cursor, offset=number)
+        assert getter.FetchCursor(**cursor).offset == number
+        getter.SetCursor(**cursor, offset=number + 1)
+        assert setter.FetchCursor(**cursor).offset == number + 1
 
 
-def test_a_group_is_coordinated_by_one_of_them(apis: dict[str, Api]) -> None:
-    a, b = apis["a"], apis["b"]
-    a.CreateStream(name="orders", subject="orders", partitions=4)
-    a.JoinConsumerGroup(groupId="g", consumerId="c1", streams=["orders"])
-    joined = b.JoinConsumerGroup(groupId="g", consumerId="c2", streams=["orders"])
-    coordinator = apis[joined.coordinator]
-    members = {"groupId": "g", "epoch": joined.epoch}
-    shares = [
-        coordinator.FetchConsumerGroupAssignments(consumerId=consumer, **members).assignments[0].partitions
-        for consumer in ("c1", "c2")
-    ]
-    assert sorted(number for share in shares for number in share) == [0, 1, 2, 3]
-    other = next(api for name, api in apis.items() if name != joined.coordinator)
-    with refused(Status.FAILED_PRECONDITION):
-        other.FetchConsumerGroupAssignments(consumerId="c1", **members)
-    for consumer in ("c1", "c2"):
-        other.ReportConsumerGroupCoordinator(coordinator=joined.coordinator, consumerId=consumer, **members)
-    (group,) = other.FetchMetadata(groups=["g"]).groupMetadata
-    assert group.coordinator != joined.coordinator
-    assert group.epoch > joined.epoch
+def test_groups_are_joined_through_anybody_and_asked_at_their_coordinator(cluster: Cluster) -> None:
+    name, group = cluster.create(partitions=3), unique_name("g")
+    for number, api in enumerate(cluster.apis.values()):
+        joined = api.JoinConsumerGroup(groupId=group, consumerId=f"c{number}", streams=[name])
+    asked = {"groupId": group, "consumerId": "c0", "epoch": joined.epoch}
+    coordinator = cluster.apis[joined.coordinator]
+
+    def answers() -> bool:
+        return bool(coordinator.future("FetchConsumerGroupAssignments", **asked).code() is Status.OK)
+
+    eventually(answers, "the coordinator answers")
+    for server, api in cluster.apis.items():
+        if server != joined.coordinator:
+            with refused((Status.FAILED_PRECONDITION, Status.NOT_FOUND)):
+                api.FetchConsumerGroupAssignments(**asked)
 
 
-def test_streams_are_created_on_whoever_is_left(cluster: dict[str, BrokerProcess], apis: dict[str, Api]) -> None:
-    apis["a"].CreateStream(name="before", subject="before", partitions=3)
-    cluster["c"].kill()
-    time.sleep(2.5)  # what was heard of it grows old
-    for number in range(3):
-        apis["a"].CreateStream(name=f"after-{number}", subject=f"after-{number}", timeout=60)
-        apis["b"].publish(f"after-{number}", b"x", ackPolicy=pb.ALL)
-    assert sorted(broker.id for broker in apis["a"].FetchMetadata().brokers) == ["a", "b"]
+def test_a_majority_of_reports_moves_the_coordinator(cluster: Cluster) -> None:
+    name, group = cluster.create(), unique_name("g")
+    for consumer in ("x", "y", "z"):
+        joined = cluster.apis["a"].JoinConsumerGroup(groupId=group, consumerId=consumer, streams=[name])
+    old = {"coordinator": joined.coordinator, "epoch": joined.epoch}
+    for consumer in ("x", "y"):
+        cluster.apis["b"].ReportConsumerGroupCoordinator(groupId=group, consumerId=consumer, **old)
+
+    def moved() -> bool:
+        (found,) = cluster.apis["a"].FetchMetadata(groups=[group]).groupMetadata
+        return bool(found.coordinator != joined.coordinator and found.epoch > joined.epoch)
+
+    eventually(moved, "another coordinator was chosen")
+
+
+def test_plain_messages_reach_the_leader_wherever_it_is(cluster: Cluster) -> None:
+    name = cluster.create(partitions=3)
+    with NatsClient(cluster.brokers["a"].nats_url) as nats:
+        for subject in ("", ".1", ".2"):
+            nats.publish(f"subject.{name}{subject}", b"x")
+        nats.flush()
+    for partition in range(3):
+        subscription = cluster.leader_api(name, partition).subscribe(name, partition)
+        assert subscription.next().value == b"x"
+        subscription.cancel()
+
+
+def test_two_of_three_go_on_when_one_was_killed(
+    tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer
+) -> None:
+    cluster = start_cluster(tmp_path_factory.mktemp("killed"), nats_server)
+    try:
+        name = cluster.create(partitions=3)
+        for partition in range(3):
+            cluster.apis["a"].publish(name, b"before", partition=partition)
+        cluster.brokers["a"].kill()
+        alive = [cluster.apis["b"], cluster.apis["c"]]
+
+        def creates() -> bool:
+            return bool(alive[0].future("CreateStream", name="after", subject="after", timeout=5).code() is Status.OK)
+
+        eventually(creates, "streams can be created again")
+        survivors = [n for n, one in alive[0].stream(name).partitions.items() if one.leader != "a"]
+        for partition in survivors:
+            assert alive[1].publish(name, b"after", partition=partition).offset == 1
+        cluster.brokers["a"].start()
+        back = cluster.brokers["a"].api()
+        eventually(lambda: back.stream("after").error == pb.StreamMetadata.OK, "the killed one has caught up")
+        (led,) = set(range(3)) - set(survivors)
+        assert [message.value for message in back.read(name, led)] == [b"before"]
+    finally:
+        for broker in cluster.brokers.values():
+            broker.kill()

@@ -91,7 +91,7 @@ def test_odd_headers_of_nats_lose_no_message(
 
 def test_plain_messages_are_never_acked(api: Api, make_stream: MakeStream, nats: NatsClient) -> None:
     stream = make_stream()
-    nats.subscribe(">.ack.>")
+    nats.subscribe("*.ack.>")
     nats.subscribe("_INBOX.>")
     nats.publish(stream.subject, b"x", reply="_INBOX.somebody")
     stored(api, stream, 1)

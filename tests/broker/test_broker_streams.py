@@ -221,7 +221,7 @@ def test_host_and_port_are_what_clients_are_told(start_broker: StartBroker) -> N
     api = start_broker({"host": "localhost", "clustering.server.id": "the-one"}).api()
     (found,) = api.FetchMetadata().brokers
     assert (found.id, found.host) == ("the-one", "localhost")
-    assert f"127.0.0.1:{found.port}" == api.address
+    assert api.address.endswith(f":{found.port}")
     api.close()
 
 

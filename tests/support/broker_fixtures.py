@@ -82,8 +82,11 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsSer
 def broker(shared_broker: SharedBroker) -> Iterator[BrokerProcess]:
     """A broker for everybody, with cursors on. It has to outlive every test."""
     found = shared_broker.get()
+    said = len(found.said())
     yield found
-    assert found.is_running, f"the broker did not survive this test:\n{found.tail()}"
+    if not found.is_running:
+        raise AssertionError(f"the broker did not survive this test, it left with {found.wait()}:\n{found.tail()}")
+    assert "Traceback" not in found.said()[said:], found.said()[said:]
 
 
 @pytest.fixture

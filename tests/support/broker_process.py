@@ -32,7 +32,7 @@ def clean_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our own environment without anything that configures a broker."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("BASCULE_", "LIFTBRIDGE_"))}
     paths = [str(ROOT / "src"), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONFAULTHANDLER": "1", **(extra or {})}
 
 
 class BrokerProcess:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Any, Final
 
-from hpack import Encoder
+from hpack import Decoder, Encoder
 
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -29,7 +29,8 @@ class RawGrpc:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        self._encoder = Encoder()
+        self._encoder, self._decoder = Encoder(), Decoder()
+        self.headers: dict[int, dict[str, str]] = {}
         self._input = b""
         self._next_stream = 1
         self.send_window = 65_535
@@ -44,11 +45,12 @@ class RawGrpc:
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, settings) + _frame(WINDOW_UPDATE, 0, 0, more)
         )
 
-    def open(self, path: str) -> int:
-        """A call whose request is still to be sent."""
+    def open(self, path: str, **more: str) -> int:
+        """A call whose request is still to be sent; `more` headers have underscores for dashes."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "test")]
         head += [("content-type", "application/grpc"), ("te", "trailers")]
+        head += [(name.replace("_", "-"), value) for name, value in more.items()]
         block = self._encoder.encode(head)
         self.stream_windows[stream] = self._initial_send_window
         self.socket.sendall(_frame(HEADERS, END_HEADERS, stream, block))
@@ -69,9 +71,9 @@ class RawGrpc:
             out += _frame(DATA, END_STREAM if end and last else 0, stream, part)
         self.socket.sendall(out)
 
-    def call(self, path: str, message: bytes) -> int:
+    def call(self, path: str, message: bytes, **more: str) -> int:
         """A call whose one request is sent."""
-        stream = self.open(path)
+        stream = self.open(path, **more)
         self.send_message(stream, message, end=True)
         return stream
 
@@ -106,6 +108,9 @@ class RawGrpc:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == DATA:
             self.received[stream] += len(payload)
+        elif kind == HEADERS:
+            found = {str(name): str(value) for name, value in self._decoder.decode(payload)}
+            self.headers[stream] = {**self.headers.get(stream, {}), **found}
         elif kind == SETTINGS and not flags & ACK:
             self._settings(payload)
             self.socket.sendall(_frame(SETTINGS, ACK, 0, b""))

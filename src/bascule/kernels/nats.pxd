@@ -5,6 +5,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.nats_lines cimport Line
 from bascule.kernels.output cimport OutputBuffer
 
 cdef enum:
@@ -21,16 +22,6 @@ cdef struct NatsMessage:
     size_t headers_size
     const uint8_t* payload
     size_t payload_size
-
-# A line without its line break: the operation's arguments, and for MSG and HMSG what they say.
-cdef struct Line:
-    const uint8_t* arguments
-    size_t arguments_size
-    int operation
-    uint64_t sid
-    uint64_t headers_size
-    uint64_t total_size
-    NatsMessage message
 
 # A place in the table of subscriptions; free when it has no sink.
 cdef struct Slot:

@@ -1,13 +1,7 @@
 # The NATS client protocol over whole buffers: messages go to the sinks of their subscriptions, control lines to the shell.
 #
-#     INFO {json}
-#     MSG  <subject> <sid> [reply] <size>                    payload
-#     HMSG <subject> <sid> [reply] <header size> <total size>   headers payload
-#     PING   PONG   +OK   -ERR 'text'
-#
-# A line ends with LF, and a CR in front of that is not part of it. The operation may be in either case. Arguments are parted by
-# runs of spaces and tabs. Sizes and sids are decimal digits. Behind a payload stand CR and LF. Whatever else comes is a fault:
-# the reader then does not know where the next line begins, so it stops, and the shell begins again with a new connection.
+# What a line may be stands in nats_lines.pxd. Behind a payload stand CR and LF. Whatever else comes is a fault: the reader then does
+# not know where the next line begins, so it stops, and the shell begins again with a new connection.
 
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -16,26 +10,15 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
+from bascule.kernels.nats_lines cimport HMSG, MSG, OTHER, PING, Line, read_arguments, split_line
 from bascule.kernels.output cimport OutputBuffer
 from bascule.kernels.records cimport Bytes
 
 cdef enum:
     CAPACITY_FIRST = 1 << 16
     SLOTS_FIRST = 64
-    ARGUMENTS_MAX = 5
-    DIGITS_MAX = 18                 # fits 64 bits whatever the digits are
     READS_UNTIL_SHRUNK = 256        # so many reads without a large message give its memory back
     NO_HEADERS = <size_t> -1
-
-cdef enum Operation:
-    OTHER = 0
-    MSG
-    HMSG
-    PING
-    PONG
-    OK
-    ERR
-    INFO
 
 cdef enum Outcome:
     NEEDS_MORE = 0
@@ -51,6 +34,7 @@ cdef enum Fault:
     NO_LINE_BREAK
     NO_MEMORY
 
+# Indexed by Fault.
 REASONS = (
     "",
     "a line is too long",
@@ -65,109 +49,10 @@ SUBJECT_BYTES_MAX = SUBJECT_SIZE_MAX
 
 Event = tuple                       # of a name and what stands behind it
 
+# Indexed by Operation.
 EVENT_NAMES = ("", "MSG", "HMSG", "PING", "PONG", "+OK", "-ERR", "INFO")
 
 cdef const uint8_t* PONG_LINE = b"PONG\r\n"
-
-
-# ── lines ────────────────────────────────────────────────────────────────────────────────────────
-
-
-cdef inline bint is_blank(uint8_t byte) noexcept nogil:
-    return byte == b" " or byte == b"\t"
-
-
-cdef inline bint is_word(const uint8_t* at, size_t size, const char* word, size_t word_size) noexcept nogil:
-    # `word` is in lower case. Setting the bit turns capitals into small letters and leaves + and - as they are.
-    cdef size_t index
-    if size != word_size:
-        return False
-    for index in range(size):
-        if (at[index] | 0x20) != <uint8_t> word[index] or (at[index] & 0x80):
-            return False
-    return True
-
-
-cdef inline int operation_of(const uint8_t* at, size_t size) noexcept nogil:
-    if is_word(at, size, b"msg", 3):
-        return MSG
-    if is_word(at, size, b"hmsg", 4):
-        return HMSG
-    if is_word(at, size, b"ping", 4):
-        return PING
-    if is_word(at, size, b"pong", 4):
-        return PONG
-    if is_word(at, size, b"info", 4):
-        return INFO
-    # The second test is for what the bit has hidden: \x0b and \x0d are no + and no -.
-    if is_word(at, size, b"+ok", 3) and at[0] == b"+":
-        return OK
-    if is_word(at, size, b"-err", 4) and at[0] == b"-":
-        return ERR
-    return OTHER
-
-
-cdef inline void split_line(const uint8_t* at, const uint8_t* end, Line* line) noexcept nogil:
-    # The operation and what follows it, without the blanks around that.
-    cdef const uint8_t* start = at
-    while at < end and not is_blank(at[0]):
-        at += 1
-    line.operation = operation_of(start, at - start)
-    while at < end and is_blank(at[0]):
-        at += 1
-    while end > at and is_blank((end - 1)[0]):
-        end -= 1
-    line.arguments = at
-    line.arguments_size = end - at
-
-
-cdef inline bint read_number(const uint8_t* at, size_t size, uint64_t* value) noexcept nogil:
-    cdef uint64_t result = 0
-    cdef size_t index
-    if size == 0 or size > DIGITS_MAX:
-        return False
-    for index in range(size):
-        if at[index] < b"0" or at[index] > b"9":
-            return False
-        result = result * 10 + (at[index] - <uint8_t> b"0")
-    value[0] = result
-    return True
-
-
-cdef bint read_arguments(Line* line) noexcept nogil:
-    # What the line of a MSG or HMSG says. False when it says it wrongly.
-    cdef const uint8_t* at = line.arguments
-    cdef const uint8_t* end = at + line.arguments_size
-    cdef const uint8_t* starts[ARGUMENTS_MAX]
-    cdef size_t sizes[ARGUMENTS_MAX]
-    cdef int count = 0
-    cdef int least = 4 if line.operation == HMSG else 3
-    while at < end:
-        if count == ARGUMENTS_MAX:
-            return False
-        starts[count] = at
-        while at < end and not is_blank(at[0]):
-            if at[0] == b"\r":
-                return False
-            at += 1
-        sizes[count] = at - starts[count]
-        count += 1
-        while at < end and is_blank(at[0]):
-            at += 1
-    if count != least and count != least + 1:
-        return False
-    line.message.subject = starts[0]
-    line.message.subject_size = sizes[0]
-    line.message.reply = starts[2] if count > least else NULL
-    line.message.reply_size = sizes[2] if count > least else 0
-    if not read_number(starts[1], sizes[1], &line.sid):
-        return False
-    if not read_number(starts[count - 1], sizes[count - 1], &line.total_size):
-        return False
-    line.headers_size = 0
-    if line.operation == HMSG and not read_number(starts[count - 2], sizes[count - 2], &line.headers_size):
-        return False
-    return line.headers_size <= line.total_size
 
 
 # ── sinks ────────────────────────────────────────────────────────────────────────────────────────
@@ -495,7 +380,7 @@ cdef class NatsReader:
     cdef int take_message(self, Line* line, const uint8_t* payload) noexcept nogil:
         # Sets `needed`, and nothing else, when the end of the message is not there yet.
         cdef const uint8_t* end = self.data + self.filled
-        cdef NatsMessage* message = &line.message
+        cdef NatsMessage message
         cdef Slot* slot
         if not read_arguments(line):
             return BAD_ARGUMENTS
@@ -511,11 +396,15 @@ cdef class NatsReader:
         if slot == NULL:
             self.unknown += 1
             return GOOD
+        message.subject = line.subject
+        message.subject_size = line.subject_size
+        message.reply = line.reply
+        message.reply_size = line.reply_size
         message.headers = payload if line.operation == HMSG else NULL
         message.headers_size = line.headers_size
         message.payload = payload + line.headers_size
         message.payload_size = line.total_size - line.headers_size
-        return self.hand_over(slot.sink, message, line.total_size)
+        return self.hand_over(slot.sink, &message, line.total_size)
 
     cdef int hand_over(self, void* sink, NatsMessage* message, size_t size) noexcept nogil:
         cdef int refused = (<MessageSink> sink).on_message(message)

@@ -104,6 +104,7 @@ class Http2Client:
         sock: socket.socket | None = None,
     ):
         self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
         self.buffer = b""

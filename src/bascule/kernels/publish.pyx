@@ -177,8 +177,9 @@ cdef class PublishGate:
         cdef bint first
         if not self.nats.connected:
             return DISCONNECTED
-        # the server would end the connection of who publishes more than it takes
-        if size > self.payload_bytes_max or (self.nats.max_payload and size > self.nats.max_payload):
+        # A stream would refuse it. A subject may have subscribers that are no streams: there only NATS has a say, and it would
+        # end the connection of who publishes more than it takes.
+        if (view.stream_size and size > self.payload_bytes_max) or (self.nats.max_payload and size > self.nats.max_payload):
             return TOO_LARGE
         first = self.nats.output.size() == 0
         at = begin_pub(self.nats.output, subject, subject_size, size)
@@ -570,10 +571,11 @@ cdef class PublishStream(GrpcStream):
         if self.is_over():
             return 0
         self.let_go()  # the first ack is the answer, others are for nobody
-        ack.ack_inbox = <const uint8_t*> PyBytes_AS_STRING(self.client_inbox)
-        ack.ack_inbox_size = <uint32_t> PyBytes_GET_SIZE(self.client_inbox)
-        if is_subject(ack.ack_inbox, ack.ack_inbox_size) and self.gate.nats.connected:
-            self.pass_on(ack)
+        if PyBytes_GET_SIZE(self.client_inbox):
+            ack.ack_inbox = <const uint8_t*> PyBytes_AS_STRING(self.client_inbox)
+            ack.ack_inbox_size = <uint32_t> PyBytes_GET_SIZE(self.client_inbox)
+            if is_subject(ack.ack_inbox, ack.ack_inbox_size) and self.gate.nats.connected:
+                self.pass_on(ack)
         if ack.error != ACK_OK and not self.to_subject:
             answer = answer_to_ack(ack.error)
             self.finish(answer[0], (<bytes> answer[2]).decode())

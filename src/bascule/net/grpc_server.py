@@ -240,7 +240,9 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        # A TLS transport counts "nothing waits" as full when the limit is 0, and then does not ask for more.
+        self._transport.set_write_buffer_limits(high=0 if is_plain else WRITE_BYTES)
         if len(server.connections) >= server.connections_max:
             server.connections_refused += 1
             self._transport.abort()
@@ -248,7 +250,7 @@ class _Protocol(asyncio.BufferedProtocol):
         server.connections.add(self)
         sock = transport.get_extra_info("socket")
         _keep_alive(sock)
-        if transport.get_extra_info("sslcontext") is None:
+        if is_plain:
             self._fd = sock.fileno()
         connection = self.connection
         connection.peer = Peer(

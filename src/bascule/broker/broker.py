@@ -37,10 +37,10 @@ from bascule.broker.subjects import ControlSubjects
 from bascule.config.address import Address
 from bascule.config.server import ServerConfig
 from bascule.core.metadata.state import Change
-from bascule.errors import BasculeError, OperatorError, Unavailable
+from bascule.errors import BasculeError, EncryptionKeyError, OperatorError, Unavailable
 from bascule.log import LogStore
 from bascule.log.disk import PosixDisk
-from bascule.log.encryption import master_keys_from_environment
+from bascule.log.encryption import MasterKeys, master_keys_from_environment
 from bascule.net.grpc_server import GrpcServer
 from bascule.net.health import HealthState
 from bascule.net.nats_bus import NatsBus
@@ -100,7 +100,7 @@ class Broker:
     def _open_store(self, directory: Path) -> LogStore:
         store = LogStore(
             directory,
-            keys=master_keys_from_environment(),
+            keys=_master_keys(),
             sync_interval_ms=max(1, self.config.cluster.streams.sync_interval_ns // 1_000_000),
             on_cleaned=_log_cleaning,
         )
@@ -318,6 +318,15 @@ class Broker:
                 await close()
             except BasculeError as error:
                 _logger.error("while stopping: %s", error.message)
+
+
+def _master_keys() -> MasterKeys | None:
+    """A bad key is told to whoever creates an encrypted stream; streams in the clear need none."""
+    try:
+        return master_keys_from_environment()
+    except EncryptionKeyError as error:
+        _logger.error("%s: encrypted streams cannot be used", error.message)
+        return None
 
 
 def _log_cleaning(log: object, report: object) -> None:

@@ -2,8 +2,8 @@
 
 import argparse
 
-import grpc
-from api import connect
+import grpc  # type: ignore[import-untyped]
+from examples.api import connect
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("stream")

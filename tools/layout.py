@@ -80,7 +80,7 @@ IMPURE: Final[dict[str, str]] = {
 """What `core` may not import: everything that has an answer of its own, or an effect."""
 
 _CYTHON_IMPORT: Final = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+c?import\s+(.+)|c?import\s+(.+))", re.MULTILINE)
-_CYTHON_FUNCTION: Final = re.compile(r"^( *)(?:def|cdef|cpdef)\b[^=#]*\(")
+_CYTHON_FUNCTION: Final = re.compile(r"^( *)(?:def|cdef|cpdef)\b(?!\s+class\b)[^=#]*\(")
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,10 +260,10 @@ GRPC_DEADLINE_SWEEP_SECONDS: Final = 0.1
 """How late a call's deadline may be noticed; clients watch their own deadlines, the server only cleans up."""
 
 GRPC_TCP_KEEPALIVE_SECONDS: Final = 60
-"""After so much silence the kernel asks whether the other machine is still there; four unanswered questions 15 s apart end the connection."""
+"""After so much silence the kernel asks whether the other machine is there; four unanswered questions 15 s apart end the connection."""
 
 HTTP2_STREAMS_MAX: Final = 10_000
-"""Calls at the same time on one connection; one client may hold thousands of idle subscriptions. More are refused, which clients repeat."""
+"""Calls at the same time on one connection; one client may hold thousands of subscriptions. More are refused, which clients repeat."""
 
 HTTP2_STREAM_WINDOW_BYTES: Final = 1 * MIB
 """What a client may send on one call before it hears from us; a call that is withheld holds at most this much."""
@@ -275,7 +275,7 @@ HTTP2_HEADER_LIST_BYTES_MAX: Final = 16 * KIB
 """Headers of one call, decoded; the hard limit of other gRPC servers. Clients are told, and get RESOURCE_EXHAUSTED beyond it."""
 
 HTTP2_HEADER_BLOCK_BYTES_MAX: Final = 64 * KIB
-"""Headers of one call as they are sent. They are collected before they can be decoded; beyond it the connection ends (CONTINUATION flood)."""
+"""Headers of one call as they are sent, collected before they can be decoded; beyond it the connection ends (CONTINUATION flood)."""
 
 HTTP2_CONTINUATIONS_MAX: Final = 16
 """Frames of one header block after the first; empty ones would never reach the bound on bytes."""

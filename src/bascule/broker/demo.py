@@ -178,9 +178,9 @@ def _welcome(broker: Broker) -> str:
 A NATS client publishes to the subject `{STREAM}`; the stream of the same name keeps every message.
 
 Try next, in another terminal:
-  .venv/bin/python examples/subscribe.py {STREAM}{server}     replay it, then follow
-  .venv/bin/python examples/publish.py {STREAM} hello{bus}    plain NATS, now durable
-  .venv/bin/python examples/acked.py {STREAM} hello{server}   over gRPC, with an ack
+  .venv/bin/python -m examples.subscribe {STREAM}{server}     replay it, then follow
+  .venv/bin/python -m examples.publish {STREAM} hello{bus}    plain NATS, now durable
+  .venv/bin/python -m examples.acked {STREAM} hello{server}   over gRPC, with an ack
 Any Liftbridge client works too. Ctrl-C ends it all.
 """
 

@@ -97,7 +97,7 @@ class Publisher:
             key=key,
             value=value,
             headers=headers or {},
-            ackPolicy=ack_policy,
+            ackPolicy=AckPolicy.Name(ack_policy),
             correlationId=correlation_id,
             expectedOffset=expected_offset,
         ).SerializeToString()

@@ -17,4 +17,4 @@ class OutputBuffer:
         """Forget so many bytes from the front: they were sent."""
     def clear(self) -> None: ...
     def send(self, fd: int) -> int:
-        """Send what the socket takes without blocking and drop it; how much that was, 0 when it takes nothing. OSError for a dead one."""
+        """Send what the socket takes without blocking and drop it; how much that was, maybe 0. OSError for a dead socket."""

@@ -55,7 +55,7 @@ class PublishGate:
         """`output_bytes_max` may wait to be sent to NATS, `unread_bytes_max` of acks may wait for a client, before windows close."""
     def publish_request(
         self, request: bytes, callback: Callable[[bytes | None], None]
-    ) -> InternalReceiver | None | tuple[int, int, bytes, bool]:
+    ) -> InternalReceiver | tuple[int, int, bytes, bool] | None:
         """Publish an encoded PublishRequest from inside the broker.
 
         `callback` gets the Ack, or None when the connection to NATS was lost. A tuple is a refusal: gRPC status, code of

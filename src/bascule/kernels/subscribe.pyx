@@ -52,6 +52,10 @@ cdef class SubscribeStream(GrpcStream):
     def is_over(self):
         return self.finished or self.closed
 
+    @property
+    def peer(self):
+        return None if self.connection is None else self.connection.peer
+
     def greet(self, bytes stream not None, int32_t partition):
         # An empty message says that the subscription stands.
         self.delivery = Delivery(stream, partition)

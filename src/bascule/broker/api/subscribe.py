@@ -54,7 +54,7 @@ class _Handshake:
 
     async def _resume_first(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
         try:
-            self._services.authorizer.require(stream.connection.peer, request.stream, "Subscribe")
+            self._services.authorizer.require(stream.peer, request.stream, "Subscribe")
             found = self._services.controller.metadata.streams.get(request.stream)
             partition = None if found is None else found.partition(request.partition)
             if partition is not None and partition.paused:
@@ -84,7 +84,7 @@ class _Handshake:
         group = request.consumer.groupId
         if group and not request.consumer.consumerId:
             raise GrpcError(Status.INVALID_ARGUMENT, "consumer.consumerId is empty, consumer.groupId is not")
-        self._services.authorizer.require(stream.connection.peer, request.stream, "Subscribe")
+        self._services.authorizer.require(stream.peer, request.stream, "Subscribe")
         local = self._find(stream, request)
         if local is None:
             return

@@ -3,6 +3,7 @@
 import argparse
 
 import grpc  # type: ignore[import-untyped]
+
 from examples.api import connect
 
 parser = argparse.ArgumentParser(description=__doc__)

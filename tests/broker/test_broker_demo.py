@@ -20,6 +20,10 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def must_end(pids: list[int]) -> None:
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of nats-server")
+
+
 def messages_shown(line: str) -> int:
     found = re.match(r"orders: ([\d,]+) messages", line)
     return int(found[1].replace(",", "")) if found else -1
@@ -41,7 +45,7 @@ def test_the_demo_stops_at_a_signal_and_leaves_nothing_behind(tmp_path: Path, en
         assert beside, "nats-server runs beside the broker"
         process.send_signal(end)
         assert process.wait(timeout=30) == 0
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in beside), "the end of nats-server")
+    must_end(beside)
     assert list(tmp_path.glob("bascule-demo-*")) == []
 
 
@@ -56,7 +60,7 @@ def test_the_demo_goes_on_where_kill_9_ended_it(tmp_path: Path) -> None:
             beside = children(process.pid)
             process.kill()
             process.wait(timeout=30)
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in beside), "the end of nats-server")
+        must_end(beside)
 
 
 def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:

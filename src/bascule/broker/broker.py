@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class Broker:
         self._tasks: list[asyncio.Task[Any]] = []
         self._followers: list[GroupCoordinator | ActivityPublisher] = []
         self._parts: list[InternalStreams | ActivityPublisher] = []
+        self._tls: ssl.SSLContext | None = None
         self.address: Address | None = None
         self.nats_url = ""
 
@@ -80,8 +82,8 @@ class Broker:
         servers = await self._start_nats(directory)
         link, bus = await self._connect(servers)
         self.data_plane = DataPlane(config, self.server_id, link, self._store, self.authorizer)
-        self._on_stop(self.data_plane.stop)
         controller = await self._start_controller(bus, directory)
+        self._on_stop(self.data_plane.stop)
         services = await self._start_services(controller, bus, listening)
         await self._serve(services, listening)
         self._write_addresses(directory)
@@ -247,12 +249,11 @@ class Broker:
 
     async def _serve(self, services: Services, listening: socket.socket) -> None:
         tls = self.config.tls
-        context = None
         if tls.is_on:
-            context = server_tls(
+            self._tls = server_tls(
                 tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled
             )
-        server = GrpcServer(all_routes(services, self.data_plane.gate, self.health), ssl_context=context)
+        server = GrpcServer(all_routes(services, self.data_plane.gate, self.health), ssl_context=self._tls)
         self._on_stop(lambda: self._stop_serving(server))
         await server.start(sock=listening)
         self.health.set(SERVICE, True)
@@ -302,8 +303,18 @@ class Broker:
         await self._failure
 
     def reload(self) -> None:
-        """SIGHUP: read what can change while running."""
+        """SIGHUP: read what can change while running. A file that cannot be used leaves what was in force."""
         self.authorizer.reload()
+        tls = self.config.tls
+        if self._tls is None or tls.cert is None or tls.key is None:
+            return
+        try:
+            server_tls(tls.cert, tls.key)  # tried on a context of its own first
+            self._tls.load_cert_chain(tls.cert, tls.key)
+        except (BasculeError, OSError) as error:
+            _logger.error("the certificate was not changed: %s", getattr(error, "message", error))
+        else:
+            _logger.info("the certificate was read again: new connections see it")
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────
 

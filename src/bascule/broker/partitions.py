@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from bascule.broker.auto_pause import AutoPause
 from bascule.broker.ingest import Ingest
@@ -30,6 +30,8 @@ from bascule.net.nats_link import NatsLink
 from bascule.net.status import Status
 
 _logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
 
 _Key = tuple[str, int]
 
@@ -109,8 +111,8 @@ class Partitions:
             while self._queue:
                 # What has gathered is done together: one round trip to NATS serves all subscriptions.
                 gathered = list(self._queue)
-                for _, changes in gathered:
-                    await self._carry_out(changes)
+                for index, changes in gathered:
+                    await self._carry_out(index, changes)
                 if self._link.connected:
                     with contextlib.suppress(BasculeError):
                         await self._link.flush()
@@ -119,7 +121,7 @@ class Partitions:
                         self._queue.popleft()
                     self._progress.notify_all()
 
-    async def _carry_out(self, changes: tuple[Change, ...]) -> None:
+    async def _carry_out(self, index: int, changes: tuple[Change, ...]) -> None:
         for change in changes:
             try:
                 match change:
@@ -132,7 +134,11 @@ class Partitions:
                     case GroupChanged():
                         pass
             except BasculeError as error:
-                _logger.error("cannot carry out %s: %s", change, error.message)
+                # A disk that is full or away may be back in a moment.
+                _logger.error("cannot carry out %s, tried again: %s", change, error.message)
+                self._loop.call_later(RETRY_SECONDS, self.on_changes, index, (change,))
+            except Exception:
+                _logger.exception("cannot carry out %s", change)
 
     def _remove_orphans(self, metadata: Metadata) -> None:
         """Data of streams that were deleted while this server was down, or just when it crashed."""

@@ -150,6 +150,7 @@ class GrpcServer:
         self.connections_max = connections_max
         self.preface_seconds = preface_seconds
         self.receive_buffer = ReceiveBuffer(limits.GRPC_RECEIVE_BUFFER_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
         self.connections: set[_Protocol] = set()
         self.connections_refused = 0
         self._ssl_context = ssl_context
@@ -261,8 +262,8 @@ class _Protocol(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(server.preface_seconds, self._check_preface)
         self._schedule_flush()
 
-    def get_buffer(self, sizehint: int) -> ReceiveBuffer:  # noqa: ARG002 - asyncio's signature
-        return self._server.receive_buffer
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._server.receive_view
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection

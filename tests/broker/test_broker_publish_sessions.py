@@ -11,6 +11,7 @@ from tests.support import envelopes
 from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.nats_client import NatsClient
+from tests.support.waiting import eventually
 
 ErrorCode = pb.PublishAsyncError
 
@@ -99,6 +100,7 @@ def test_errors_come_although_no_ack_was_wanted(api: Api, make_stream: MakeStrea
     answer = session.next()
     assert (answer.correlationId, answer.asyncError.code) == ("bad", ErrorCode.NOT_FOUND)
     assert session.finish() == []
+    eventually(lambda: api.partition(stream.name).newestOffset == 0, "the message arrived")
     assert [message.value for message in api.read(stream.name)] == [b"x"]
 
 

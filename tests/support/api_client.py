@@ -33,7 +33,7 @@ _OPTIONS: Final = {
     "grpc.max_receive_message_length": RECEIVE_BYTES_MAX,
     "grpc.max_send_message_length": RECEIVE_BYTES_MAX,
     "grpc.initial_reconnect_backoff_ms": 50,
-    "grpc.min_reconnect_backoff_ms": 50,
+    "grpc.min_reconnect_backoff_ms": 20_000,  # how long an attempt may take
     "grpc.max_reconnect_backoff_ms": 200,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -140,6 +142,23 @@ def test_an_offset_that_was_published_but_not_acked_yet_is_waited_for(api: Api, 
         subscription = api.subscribe(stream.name, startPosition=pb.OFFSET, startOffset=5)
         assert [message.value for message in subscription.take(5)] == [b"5", b"6", b"7", b"8", b"9"]
         subscription.cancel()
+
+
+def test_what_is_still_on_its_way_through_nats_counts_as_published(start_broker: StartBroker) -> None:
+    """The same on a machine as slow as can be: nats-server stands still while the client publishes and subscribes."""
+    broker = start_broker(embedded=True)
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    (nats,) = broker.children()
+    os.kill(nats, signal.SIGSTOP)
+    for number in range(10):
+        api.Publish(stream="s", value=b"%d" % number, timeout=None)
+    subscription = api.open_subscription("s", startPosition=pb.OFFSET, startOffset=5)
+    assert api.FetchMetadata().brokers  # behind the subscription on the same connection
+    os.kill(nats, signal.SIGCONT)
+    subscription.shake_hands()
+    assert [message.value for message in subscription.take(5)] == [b"5", b"6", b"7", b"8", b"9"]
+    api.close()
 
 
 # ── stop ─────────────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc  # type: ignore[import-untyped]
 import pytest
@@ -41,7 +41,7 @@ class Echo(CallStream):
 class Numbers(CallStream):
     """Counts for ever, as fast as the client reads."""
 
-    alive: weakref.WeakSet[Numbers] = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet[Numbers]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self.next = 0
@@ -130,6 +130,18 @@ def test_a_unary_call(run: Callable[[Scenario], None]) -> None:
             assert not any(name.startswith((b":", b"grpc-")) for name, _ in call.metadata)
             await hello(b"again")
             assert serving.answers.calls[-1].timeout is None
+
+    run(scenario)
+
+
+def test_binary_metadata_of_any_length(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        async with Serving() as serving, serving.channel() as channel:
+            hello = channel.unary_unary("/test/Hello")
+            sent = tuple(("x-raw-bin", bytes(255 - number for number in range(size))) for size in range(7))
+            assert await hello(b"you", metadata=sent) == b"hello you"
+            got = [value for name, value in serving.answers.calls[0].metadata if name == b"x-raw-bin"]
+            assert got == [value for _, value in sent]
 
     run(scenario)
 
@@ -283,14 +295,16 @@ def test_tls(run: Callable[[Scenario], None], authority: Authority) -> None:
     own = authority.issue("localhost")
 
     async def scenario() -> None:
-        async with Serving(ssl_context=server_tls(own.cert, own.key)) as serving:
-            async with grpc.aio.secure_channel(serving.address, authority.credentials()) as channel:
-                assert await channel.unary_unary("/test/Hello")(b"you") == b"hello you"
-                big = bytes(3_000_000)
-                assert await channel.unary_unary("/test/Unary")(big) == big
-                numbers = channel.unary_stream("/test/Numbers")(b"")
-                assert [int(await numbers.read()) for _ in range(5000)] == list(range(5000))
-                assert serving.answers.calls[0].peer.common_name is None
+        async with (
+            Serving(ssl_context=server_tls(own.cert, own.key)) as serving,
+            grpc.aio.secure_channel(serving.address, authority.credentials()) as channel,
+        ):
+            assert await channel.unary_unary("/test/Hello")(b"you") == b"hello you"
+            big = bytes(3_000_000)
+            assert await channel.unary_unary("/test/Unary")(big) == big
+            numbers = channel.unary_stream("/test/Numbers")(b"")
+            assert [int(await numbers.read()) for _ in range(5000)] == list(range(5000))
+            assert serving.answers.calls[0].peer.common_name is None
 
     run(scenario)
 
@@ -327,11 +341,8 @@ def test_tls_offers_http2_and_nothing_else(authority: Authority) -> None:
 
 def test_unusable_certificates_are_named(tmp_path: Path, authority: Authority) -> None:
     own, other = authority.issue("localhost"), authority.issue("other")
-    for wrong in (
-        lambda: server_tls(own.cert, None),
-        lambda: server_tls(tmp_path / "missing.pem", own.key),
-        lambda: server_tls(own.cert, other.key),
-        lambda: server_tls(own.cert, own.key, client_ca=tmp_path / "missing.pem", requires_client=True),
-    ):
+    for certificate, key in ((own.cert, None), (tmp_path / "missing.pem", own.key), (own.cert, other.key)):
         with pytest.raises(InvalidConfig):
-            wrong()
+            server_tls(certificate, key)
+    with pytest.raises(InvalidConfig):
+        server_tls(own.cert, own.key, client_ca=tmp_path / "missing.pem", requires_client=True)

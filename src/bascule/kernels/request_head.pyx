@@ -171,7 +171,7 @@ cdef class RequestHead(HeaderSink):
         for part in value.split(b","):
             part = part.strip(b" \t=")
             try:
-                self.metadata.append((name, a2b_base64(part + b"=" * (-len(part) % 4), strict_mode=True)))
+                self.metadata.append((name, a2b_base64(part + b"=" * ((4 - len(part) % 4) % 4), strict_mode=True)))
             except Base64Error:
                 self.bad_metadata = True
         return 0

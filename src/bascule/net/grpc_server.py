@@ -347,9 +347,11 @@ class _Protocol(asyncio.BufferedProtocol):
     def _leave(self, transport: asyncio.Transport) -> None:
         """Everything was said. The peer gets a moment to hear it: closing with bytes unread would make the kernel take it all back."""
         self._leaving = True
-        if transport.can_write_eof():
-            with contextlib.suppress(OSError, RuntimeError):
-                transport.write_eof()
+        if not transport.can_write_eof():
+            transport.close()  # TLS says goodbye by itself, and waits for the answer
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            transport.write_eof()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(CLOSE_SECONDS, transport.close)

@@ -1,0 +1,147 @@
+"""A led partition without a broker around it: real log, real kernels, messages as NATS would bring them, acks in a list."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+from bascule.broker.ingest import Ingest
+from bascule.broker.partition import LocalPartition
+from bascule.broker.stream_options import StreamSettings
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import DiskFull
+from bascule.kernels.acks import AckRouter, AckWriter, CallbackReceiver
+from bascule.kernels.ingest import BatchPool, PartitionSink
+from bascule.kernels.message_objects import Ack
+from bascule.kernels.nats import NatsReader
+from bascule.log import LogOptions, PartitionLog, new_batch
+from bascule.log.disk import PosixDisk
+from bascule.log.files import FilePool
+from bascule.net.envelope import MessageType, encode
+from bascule.proto.api_pb2 import Message
+
+INBOX_PREFIX = b"ns.ack.me."
+INBOX = "ns.ack.me.1"
+
+
+class MoodyDisk(PosixDisk):
+    """A disk that can be slow, or full, when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.write_seconds = 0.0
+        self.is_full = False
+        self.writers: set[str] = set()
+
+    def write(self, handle: int, data: bytes | memoryview, position: int) -> None:
+        self.writers.add(threading.current_thread().name)
+        if self.is_full:
+            raise DiskFull("the disk is full")
+        time.sleep(self.write_seconds)
+        self.gate.wait(30)
+        super().write(handle, data, position)
+
+
+class Source:
+    """Counts what an ingest asks of its link."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+        self.pauses = 0
+        self.flushes = 0
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+        self.pauses += 1
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    def schedule_flush(self) -> None:
+        self.flushes += 1
+
+
+class LedPartition:
+    """Use it inside of a running loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        options: LogOptions | None = None,
+        concurrency_control: bool = False,
+        min_insync_replicas: int = 1,
+        batch_records_max: int = 1024,
+        **ingest: float,
+    ) -> None:
+        self.disk = MoodyDisk()
+        self.acks: list[Ack] = []
+        self.reader = NatsReader(message_bytes_max=1 << 20, line_bytes_max=4096)
+        router = AckRouter(INBOX_PREFIX)
+        router.receivers[1] = CallbackReceiver(self.acks.append)
+        self.writer = AckWriter(self.reader, router)
+        self.sink = PartitionSink(
+            BatchPool(new_batch, bytes_max=1 << 20),
+            stream=b"orders",
+            partition=0,
+            base_subject=b"orders",
+            payload_bytes_max=1 << 20,
+            batch_records_max=batch_records_max,
+            batch_bytes_max=1 << 20,
+            concurrency_control=concurrency_control,
+        )
+        self.reader.attach(1, self.sink)
+        self.log = PartitionLog(
+            str(directory / "log"), options or LogOptions(), pool=FilePool(self.disk, 16), disk=self.disk
+        )
+        self.source = Source()
+        self.ingest = Ingest(self.source, self.writer, **ingest)  # type: ignore[arg-type]
+        self.partition = LocalPartition(
+            Stream("orders", 1, "orders", "", 0, {}, []),
+            Partition(0, ["me"], "me", ["me"], 1, 1),
+            StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas),
+            lambda: self.log,
+            self.sink,
+            self.writer,
+            asyncio.get_running_loop().call_soon_threadsafe,
+            self.source.schedule_flush,
+        )
+        self.ingest.attach(self.partition)
+
+    def arrives(self, *payloads: bytes) -> None:
+        """One read of the socket brings these messages."""
+        data = b"".join(b"MSG orders 1 %d\r\n%b\r\n" % (len(payload), payload) for payload in payloads)
+        self.reader.examine(data)
+        self.ingest.on_read([sink for sink in self.reader.touched() if isinstance(sink, PartitionSink)], len(data))
+
+    def values(self) -> list[bytes | None]:
+        found = self.log.read(0, committed=False, bytes_max=1 << 30)
+        return [] if found is None else [record.value for record in found.records()]
+
+    async def until(self, condition: object) -> None:
+        assert callable(condition)
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    def close(self) -> None:
+        self.disk.gate.set()
+        self.ingest.close()
+        self.partition.stop()
+        self.log.close()
+
+
+def envelope(value: bytes, policy: int, number: int = 0, *, expected_offset: int = -1) -> bytes:
+    """What a client publishes that wants an ack."""
+    message = Message(
+        value=value,
+        ackInbox=INBOX,
+        correlationId=str(number),
+        ackPolicy=policy,
+        offset=expected_offset,  # type: ignore[arg-type]
+    )
+    return encode(MessageType.PUBLISH, message.SerializeToString())

@@ -20,7 +20,7 @@ from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.disk import PosixDisk
 from bascule.log.files import FilePool
 from bascule.net.envelope import MessageType, encode
-from bascule.proto.api_pb2 import Message
+from bascule.proto.api_pb2 import AckPolicy, Message
 
 INBOX_PREFIX = b"ns.ack.me."
 INBOX = "ns.ack.me.1"
@@ -138,10 +138,6 @@ class LedPartition:
 def envelope(value: bytes, policy: int, number: int = 0, *, expected_offset: int = -1) -> bytes:
     """What a client publishes that wants an ack."""
     message = Message(
-        value=value,
-        ackInbox=INBOX,
-        correlationId=str(number),
-        ackPolicy=policy,
-        offset=expected_offset,  # type: ignore[arg-type]
+        value=value, ackInbox=INBOX, correlationId=str(number), ackPolicy=AckPolicy.Name(policy), offset=expected_offset
     )
     return encode(MessageType.PUBLISH, message.SerializeToString())

@@ -1,4 +1,4 @@
-"""Damaged traffic of a real client, and calls that answer while it comes: never a crash, a hang, or an exception that leaves the kernel."""
+"""Damaged traffic of a real client, and calls that do anything while it comes: never a crash, a hang, or an exception of ours."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class Restless(CallStream):
         self.anything()
 
     def received(self, message: bytes) -> None:
+        assert isinstance(message, bytes)
         self.anything()
 
     def client_finished(self) -> None:

@@ -153,6 +153,7 @@ class GrpcServer:
         self.receive_view = memoryview(self.receive_buffer)
         self.connections: set[_Protocol] = set()
         self.connections_refused = 0
+        self.stopping = False
         self._ssl_context = ssl_context
         self._server: asyncio.Server | None = None
         self._timed: set[_Protocol] = set()
@@ -176,6 +177,7 @@ class GrpcServer:
         server = self._server
         if server is None:
             return
+        self.stopping = True
         server.close()
         for protocol in list(self.connections):
             protocol.connection.go_away()
@@ -244,7 +246,7 @@ class _Protocol(asyncio.BufferedProtocol):
         is_plain = transport.get_extra_info("sslcontext") is None
         # A TLS transport counts "nothing waits" as full when the limit is 0, and then does not ask for more.
         self._transport.set_write_buffer_limits(high=0 if is_plain else WRITE_BYTES)
-        if len(server.connections) >= server.connections_max:
+        if server.stopping or len(server.connections) >= server.connections_max:
             server.connections_refused += 1
             self._transport.abort()
             return
@@ -279,6 +281,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self.connection.unsent = 0
         self._flush()
 
     def eof_received(self) -> None:
@@ -316,15 +319,16 @@ class _Protocol(asyncio.BufferedProtocol):
             self._reading_paused = False
             transport.resume_reading()
         if connection.closing:
-            if not len(connection.output) and not self._leaving:
-                self._leave(transport)
+            self._leave(transport)
         elif connection.wants_flush and not self._writing_paused:
             self._schedule_flush()
 
     def _send(self, transport: asyncio.Transport) -> None:
         connection = self.connection
         output = connection.output
-        if self._fd >= 0 and not self._writing_paused:
+        if transport.is_closing():
+            return  # its descriptor may be somebody else's by now
+        if self._fd >= 0 and not self._writing_paused and transport.get_write_buffer_size() == 0:
             try:
                 output.send(self._fd)
             except OSError:
@@ -345,16 +349,19 @@ class _Protocol(asyncio.BufferedProtocol):
             self.abort()
 
     def _leave(self, transport: asyncio.Transport) -> None:
-        """Everything was said. The peer gets a moment to hear it: closing with bytes unread would make the kernel take it all back."""
-        self._leaving = True
+        """When everything was said, the peer gets a moment to hear it: closing with bytes unread would make the kernel take it back."""
+        if not self._leaving:
+            self._leaving = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
+        if len(self.connection.output) or transport.is_closing():
+            return
         if not transport.can_write_eof():
             transport.close()  # TLS says goodbye by itself, and waits for the answer
             return
         with contextlib.suppress(OSError, RuntimeError):
             transport.write_eof()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_SECONDS, transport.close)
 
     def abort(self) -> None:
         if self._transport is not None:

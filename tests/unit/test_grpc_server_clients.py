@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,6 +21,7 @@ from bascule.net.grpc_server import Call, GrpcServer, Route, unary
 from bascule.net.status import GrpcError, Status
 from bascule.net.tls import server_tls
 from tests.support.certificates import Authority
+from tests.support.http2_client import END_HEADERS, END_STREAM, Http2Client, request
 
 Scenario = Callable[[], Awaitable[None]]
 RUNNERS: dict[str, Callable[[Any], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -346,3 +348,34 @@ def test_unusable_certificates_are_named(tmp_path: Path, authority: Authority) -
             server_tls(certificate, key)
     with pytest.raises(InvalidConfig):
         server_tls(own.cert, own.key, client_ca=tmp_path / "missing.pem", requires_client=True)
+
+
+def test_a_connection_is_gone_as_soon_as_it_is_lost() -> None:
+    """Nothing waits for the collector of cycles."""
+
+    async def scenario() -> None:
+        async with Serving() as serving:
+            host, port = serving.address.split(":")
+            gone: list[weakref.ref[object]] = []
+            gc.disable()
+            try:
+                for number in range(5):
+                    with Http2Client(
+                        int(port), sock=await asyncio.to_thread(socket.create_connection, (host, int(port)))
+                    ) as client:
+                        client.headers(1, request("/test/Numbers"), END_HEADERS | END_STREAM)
+                        client.headers(3, request("/test/Echo"))
+                        client.call(5, "/test/Hello", b"sleep" if number % 2 else b"you")
+                        client.data(99 if number % 3 == 0 else 3, b"x")
+                        await asyncio.to_thread(client.read)
+                        gone += [weakref.ref(one) for one in serving.server.connections]
+                while serving.server.connections:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05)
+                assert len(gone) >= 5
+                assert [one() for one in gone if one() is not None] == []
+                assert not Numbers.alive
+            finally:
+                gc.enable()
+
+    asyncio.run(scenario())

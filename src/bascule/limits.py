@@ -289,8 +289,8 @@ HTTP2_OUTGOING_BYTES_MAX: Final = 16 * MIB
 HTTP2_RESETS_BURST: Final = 1_000
 """Calls that a client may cancel, or make us reset, at once (rapid reset). As in other HTTP/2 servers."""
 
-HTTP2_RESETS_PER_SECOND: Final = 100
-"""And how many more with every second."""
+HTTP2_RESETS_PER_SECOND: Final = 500
+"""And how many more with every second; a client that reads a message or two and cancels may be in a hurry."""
 
 HTTP2_PINGS_BURST: Final = 100
 """PINGs without an answer of ours in between; clients that measure the line send one for what they receive, which is not counted."""

@@ -113,6 +113,7 @@ def test_compressed_messages(port: int) -> None:
         ("snappy", grpc_message(b"x", compressed=1), 12),
         (None, grpc_message(b"x", compressed=7), 13),
     ],
+    ids=["none", "identity", "no-gzip", "cut-off", "bomb", "unknown", "no-flag"],
 )
 def test_messages_that_cannot_be_decompressed(port: int, encoding: str | None, message: bytes, status: int) -> None:
     with Http2Client(port) as client:
@@ -132,7 +133,11 @@ def test_a_message_that_says_it_is_plain_is_plain_whatever_the_encoding(port: in
         assert client.response(1).messages == [b"plain"]
 
 
-@pytest.mark.parametrize("body", [b"", grpc_message(b"a") + grpc_message(b"b"), grpc_message(b"abc")[:-1], b"\0\0\0"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", grpc_message(b"a") + grpc_message(b"b"), grpc_message(b"abc")[:-1], b"\0\0\0"],
+    ids=["none", "two", "cut-off", "half-a-prefix"],
+)
 def test_a_unary_call_has_one_whole_message(port: int, body: bytes) -> None:
     with Http2Client(port) as client:
         client.headers(1, request("/test/Unary"))

@@ -77,6 +77,8 @@ class Answers:
                 raise Unavailable("not now")
             case b"bug":
                 raise RuntimeError("planted")
+            case b"wrong":
+                return "text"  # type: ignore[return-value]
             case b"sleep":
                 try:
                     await asyncio.sleep(60)
@@ -155,7 +157,8 @@ def test_errors_are_statuses(run: Callable[[Scenario], None], caplog: pytest.Log
             assert await refusal(hello(b"refused")) == (grpc.StatusCode.NOT_FOUND, "nöthing, 100 %\n")
             assert await refusal(hello(b"ours")) == (grpc.StatusCode.NOT_FOUND, "it is gone")
             assert await refusal(hello(b"later")) == (grpc.StatusCode.UNAVAILABLE, "not now")
-            assert await refusal(hello(b"bug")) == (grpc.StatusCode.INTERNAL, "internal error")
+            for fault in (b"bug", b"wrong"):
+                assert await refusal(hello(fault)) == (grpc.StatusCode.INTERNAL, "internal error")
             assert (await refusal(hello(bytes(4 << 20 | 1))))[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert (await refusal(channel.unary_unary("/no/where")(b"")))[0] == grpc.StatusCode.UNIMPLEMENTED
             assert await hello(b"still") == b"hello still"

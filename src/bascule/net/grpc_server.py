@@ -82,25 +82,26 @@ async def _answer(answer: Answer, stream: UnaryStream, request: bytes) -> None:
     if connection is None:
         return
     timeout = None if stream.timeout < 0 else stream.timeout
+    call = Call(stream.path, cast(Peer, connection.peer), timeout, stream.metadata)
     try:
-        reply = await answer(request, Call(stream.path, cast(Peer, connection.peer), timeout, stream.metadata))
-    except GrpcError as error:
-        stream.task = None
-        stream.finish(error.status, error.text)
-    except BasculeError as error:
-        stream.task = None
-        stream.finish(status_of(error), error.message)
-    except asyncio.CancelledError:
-        stream.task = None
-        stream.finish(Status.CANCELLED, "the call was cancelled")
-        raise
-    except Exception:
-        stream.task = None
-        _log.exception("%s failed", stream.path.decode("utf-8", "replace"))
-        stream.finish(Status.INTERNAL, "internal error")
-    else:
+        reply = await answer(request, call)
         stream.task = None
         stream.reply(reply)
+    except GrpcError as error:
+        _end(stream, error.status, error.text)
+    except BasculeError as error:
+        _end(stream, status_of(error), error.message)
+    except asyncio.CancelledError:
+        _end(stream, Status.CANCELLED, "the call was cancelled")
+        raise
+    except Exception:
+        _log.exception("%s failed", call.path.decode("utf-8", "replace"))
+        _end(stream, Status.INTERNAL, "internal error")
+
+
+def _end(stream: UnaryStream, status: Status, text: str) -> None:
+    stream.task = None  # it is ending by itself
+    stream.finish(status, text)
 
 
 def connection_limits(**changed: int) -> ConnectionLimits:
@@ -309,8 +310,8 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         transport = self._transport
-        if transport is None:
-            return
+        if transport is None or transport.is_closing():
+            return  # a descriptor that was closed may be somebody else's by now
         connection = self.connection
         connection.flush()
         if len(connection.output):
@@ -326,8 +327,6 @@ class _Protocol(asyncio.BufferedProtocol):
     def _send(self, transport: asyncio.Transport) -> None:
         connection = self.connection
         output = connection.output
-        if transport.is_closing():
-            return  # its descriptor may be somebody else's by now
         if self._fd >= 0 and not self._writing_paused and transport.get_write_buffer_size() == 0:
             try:
                 output.send(self._fd)
@@ -372,8 +371,8 @@ class _Protocol(asyncio.BufferedProtocol):
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(OSError):  # not a TCP socket
+    with contextlib.suppress(OSError):  # not a TCP socket, or gone already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.GRPC_TCP_KEEPALIVE_SECONDS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.GRPC_TCP_KEEPALIVE_SECONDS // 4)

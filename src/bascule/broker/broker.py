@@ -64,6 +64,7 @@ class Broker:
         self._tasks: list[asyncio.Task[Any]] = []
         self._followers: list[GroupCoordinator | ActivityPublisher] = []
         self._parts: list[InternalStreams | ActivityPublisher] = []
+        self.services: Services | None = None
         self._tls: ssl.SSLContext | None = None
         self.address: Address | None = None
         self.nats_url = ""
@@ -323,6 +324,8 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(part.stop() for part in self._parts))
+        if self.services is not None:
+            self.services.groups.stop()
         while self._closing:
             close = self._closing.pop()
             try:

@@ -121,6 +121,7 @@ def _port(usual: int, any_free: bool) -> int:
 
 
 async def _create_stream(broker: Broker) -> None:
+    assert broker.services is not None
     request = CreateStreamRequest(name=STREAM, subject=STREAM, partitions=PARTITIONS)
     try:
         await create_stream(broker.services, request, _CALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,7 +68,11 @@ def main() -> None:
             if systems is None:
                 systems = Systems(Path(directory), liftbridge=chosen.liftbridge, quick=chosen.quick)
                 stack.callback(systems.close)
-            rows.extend(LOAD_SUITES[name](systems))
+            try:
+                rows.extend(LOAD_SUITES[name](systems))
+            except RuntimeError:
+                print(systems.complaints(), file=sys.stderr)
+                raise
     publish(rows)
 
 

@@ -77,8 +77,11 @@ class Process:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            said = self.log.read_text("utf-8", "replace")[-2000:]
-            raise RuntimeError(f"{self.name} left with status {self._process.returncode}:\n{said}")
+            raise RuntimeError(f"{self.name} left with status {self._process.returncode}:\n{self.said()}")
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", "replace")[-2000:]
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)

@@ -210,5 +210,10 @@ class Systems:
         """How many messages a case sends: a twentieth when only a smoke run is wanted."""
         return full // 20 if self.quick else full
 
+    def complaints(self) -> str:
+        """The last things the servers said, for whoever wonders why a load failed."""
+        servers = [self.nats, self.jetstream.process, *(broker.process for broker in self.brokers)]
+        return "\n".join(f"── {server.name}\n{server.said()}" for server in servers)
+
     def close(self) -> None:
         self._stack.close()

@@ -76,6 +76,7 @@ class LedPartition:
         concurrency_control: bool = False,
         min_insync_replicas: int = 1,
         batch_records_max: int = 1024,
+        opened: bool = True,
         **ingest: float,
     ) -> None:
         self.disk = MoodyDisk()
@@ -111,6 +112,8 @@ class LedPartition:
             self.source.schedule_flush,
         )
         self.ingest.attach(self.partition)
+        if opened:
+            assert self.partition.log is self.log
 
     def arrives(self, *payloads: bytes) -> None:
         """One read of the socket brings these messages."""

@@ -37,6 +37,33 @@ def test_while_little_arrives_the_loop_writes_and_acks_at_once(tmp_path: Path) -
     run(tmp_path, scenario)
 
 
+def test_a_log_that_is_not_open_yet_is_opened_on_the_thread(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        led.arrives(envelope(b"a", LEADER))
+        assert led.acks == []
+        await led.until(lambda: led.acks)
+        assert led.disk.writers == {"bascule-writer"}
+        assert led.partition.expected_end_offset == 1
+
+    run(tmp_path, scenario, opened=False)
+
+
+def test_the_expected_end_counts_what_is_on_its_way_to_the_disk(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        for _ in range(6):
+            led.arrives(MUCH)
+        await led.until(lambda: led.log.log_end_offset == 6)
+        led.disk.gate.clear()
+        led.arrives(MUCH, MUCH)
+        led.arrives(MUCH)
+        assert led.log.log_end_offset == 6
+        assert led.partition.expected_end_offset == 9
+        led.disk.gate.set()
+        await led.until(lambda: led.log.log_end_offset == 9)
+
+    run(tmp_path, scenario)
+
+
 def test_when_much_arrives_a_thread_writes(tmp_path: Path) -> None:
     async def scenario(led: LedPartition) -> None:
         for _ in range(8):

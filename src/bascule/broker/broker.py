@@ -207,6 +207,7 @@ class Broker:
             bus=bus,
             partitions=plane.partitions,
             publisher=plane.publisher,
+            in_flight=plane.in_flight,
             authorizer=self.authorizer,
             groups=GroupCoordinator(controller, self.config.cluster.groups.consumer_timeout_ns),
             cursors=CursorStore(bus, subjects, self.server_id),

@@ -11,7 +11,7 @@ from bascule.broker.auto_pause import AutoPause
 from bascule.broker.controller import Controller
 from bascule.broker.ingest import Ingest
 from bascule.broker.partitions import Partitions
-from bascule.broker.publisher import Publisher, PublishShell, Resume
+from bascule.broker.publisher import InFlight, Publisher, PublishShell, Resume
 from bascule.broker.stream_data import StreamData
 from bascule.broker.stream_options import StreamSettings
 from bascule.config.server import ServerConfig
@@ -69,6 +69,7 @@ class DataPlane:
         self.gate.checks_authorization = authorizer.is_enabled
         self._shell.gate = self.gate
         self.publisher = Publisher(self.gate, self._resume)
+        self.in_flight = InFlight(self.gate, link)
         self._shell.resume_partition = self._resume
         self._controller: Controller | None = None
         self._resumer: Resume | None = None

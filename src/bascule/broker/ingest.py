@@ -153,13 +153,15 @@ class Ingest:
         batches = [batch for batch in batches if batch.count]
         if not batches:
             return
-        if self._writes_at_once():
+        # Opening a log takes longer than writing to it: that is the thread's work too.
+        if partition.is_open and self._writes_at_once():
             began = self._clock()
             self._settle(partition, [(batch, partition.append(batch)) for batch in batches])
             if self._clock() - began > limits.INGEST_SLOW_WRITE_SECONDS:
                 self._slow_until = self._clock() + limits.INGEST_SLOW_PENALTY_SECONDS
             return
         partition.appending = True
+        partition.in_flight_records = sum(batch.count for batch in batches)
         self._in_flight_bytes += sum(batch.nbytes for batch in batches)
         self._writer.put((partition, batches))
 
@@ -169,6 +171,7 @@ class Ingest:
         for partition, outcomes in finished:
             self._in_flight_bytes -= sum(batch.nbytes for batch, _ in outcomes)
             partition.appending = False
+            partition.in_flight_records = 0
             self._settle(partition, outcomes)
         if self._waiting and not self._lingering:
             self._flush(list(self._waiting))

@@ -58,6 +58,7 @@ class LocalPartition:
         self._log: PartitionLog | None = None
         self._opening = threading.Lock()
         self._commitment: Commitment | None = None
+        self.in_flight_records = 0
         self.appending = False
         """The writer thread has a part of it: the next part goes there when that is done."""
 
@@ -98,6 +99,11 @@ class LocalPartition:
         self._commitment.start()
         self._log = log
         return log
+
+    @property
+    def expected_end_offset(self) -> int:
+        """Where the log ends once everything is written that has arrived."""
+        return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
 
     def set_readonly(self, readonly: bool) -> None:
         self.readonly = readonly

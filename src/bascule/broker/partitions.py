@@ -113,9 +113,7 @@ class Partitions:
                 gathered = list(self._queue)
                 for index, changes in gathered:
                     await self._carry_out(index, changes)
-                if self._link.connected:
-                    with contextlib.suppress(BasculeError):
-                        await self._link.flush()
+                await self._round_trip()
                 async with self._progress:
                     for _ in gathered:
                         self._queue.popleft()
@@ -213,6 +211,8 @@ class Partitions:
     async def _stop(self, local: LocalPartition, status: Status, text: str) -> None:
         self._running.pop((local.stream, local.number), None)
         self._auto_pause.forget(local)
+        # What this server's own clients published before they could know is still received, and answered.
+        await self._round_trip()
         self._link.unsubscribe(local.subscription_id)
         local.end_subscribers(status, text)
         await self._ingest.detach(local)
@@ -228,6 +228,12 @@ class Partitions:
         if name not in self._metadata().streams:
             self._targets.remove(name)
         await asyncio.to_thread(self._data.delete_stream, name, stream_id)
+
+    async def _round_trip(self) -> None:
+        """Until NATS has seen what was sent, and everything that it had for us before has arrived."""
+        if self._link.connected:
+            with contextlib.suppress(BasculeError):
+                await self._link.flush()
 
     # ── what runs ────────────────────────────────────────────────────────────────────────────────
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from bascule import limits
 from bascule.broker.authorization import Authorizer
+from bascule.errors import Unavailable
 from bascule.kernels.publish import PublishAsyncStream, PublishGate, PublishStream
 from bascule.net.nats_link import NatsLink
 from bascule.net.status import GrpcError, Status
@@ -130,6 +132,26 @@ class Publisher:
         if ack.ackError != Ack.Error.OK:
             raise GrpcError(Status.UNKNOWN, f"the message was not stored: {Ack.Error.Name(ack.ackError)}")
         return ack
+
+
+class InFlight:
+    """What this server's clients have published and NATS may not have brought back yet."""
+
+    def __init__(self, gate: PublishGate, link: NatsLink) -> None:
+        self._gate = gate
+        self._link = link
+        self._arrived = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._gate.published == self._arrived
+
+    async def arrive(self) -> None:
+        """Until everything published so far has arrived at its partitions, or NATS does not answer."""
+        published = self._gate.published
+        with contextlib.suppress(Unavailable):
+            await self._link.flush(limits.PUBLISH_ARRIVAL_SECONDS)
+        self._arrived = max(self._arrived, published)
 
 
 POLICIES: Final = {"none": AckPolicy.NONE, "leader": AckPolicy.LEADER, "all": AckPolicy.ALL}

@@ -9,7 +9,7 @@ from bascule.broker.controller import Controller
 from bascule.broker.cursors import CursorStore
 from bascule.broker.groups import GroupCoordinator
 from bascule.broker.partitions import Partitions
-from bascule.broker.publisher import Publisher
+from bascule.broker.publisher import InFlight, Publisher
 from bascule.broker.raft_transport import Bus
 from bascule.broker.server_directory import ServerDirectory
 from bascule.config.server import ServerConfig
@@ -24,6 +24,7 @@ class Services:
     bus: Bus
     partitions: Partitions
     publisher: Publisher
+    in_flight: InFlight
     authorizer: Authorizer
     groups: GroupCoordinator
     cursors: CursorStore

@@ -70,6 +70,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._reader = LogReader(partition.log, start_offset, bytes_max=limits.SUBSCRIPTION_READ_BYTES)
+        self._reader.next_offset = start_offset  # may lie behind the end: what has arrived is still being written
         self._reading = False
         self._waking = False
         self._slow_reads_left = 0

@@ -51,6 +51,7 @@ cdef class PublishGate:
     cdef size_t unread_bytes_max
     cdef object shell               # does what takes time: flush, resume, deadlines, authorization
     cdef public bint checks_authorization
+    cdef readonly uint64_t published        # messages handed to NATS so far
     cdef list held_back             # streams that wait until NATS has taken what was published
     cdef bytes register(self, AckReceiver receiver)
     cdef int forget(self, AckReceiver receiver) except -1

@@ -40,6 +40,9 @@ class PublishGate:
     """What all publishing calls of a broker share."""
 
     checks_authorization: bool
+    @property
+    def published(self) -> int:
+        """Messages handed to NATS so far."""
     def __init__(
         self,
         *,

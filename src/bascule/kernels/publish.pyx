@@ -187,6 +187,7 @@ cdef class PublishGate:
             raise MemoryError("no memory for what is to be published")
         write_publish_envelope(at, view, inbox, inbox_size)
         end_pub(self.nats.output, size)
+        self.published += 1
         if first:
             self.shell.schedule_flush()
         return GOOD

@@ -45,14 +45,24 @@ class _Handshake:
         except DecodeError:
             stream.finish(int(Status.INTERNAL), "the request is no valid protobuf message")
             return
-        if not request.resume:
+        if not request.resume and self._services.in_flight.is_empty:
             self._try(stream, request)
             return
-        task = asyncio.get_running_loop().create_task(self._resume_first(stream, request))
+        task = asyncio.get_running_loop().create_task(self._prepare(stream, request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _resume_first(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+    async def _prepare(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+        """First what takes time: a paused partition, and messages of this server's clients that are still on their way to the log
+        whose end the subscriber may have named."""
+        if request.resume and not await self._resumed(stream, request):
+            return
+        if not self._services.in_flight.is_empty:
+            await self._services.in_flight.arrive()
+        if not stream.is_over:
+            self._try(stream, request)
+
+    async def _resumed(self, stream: SubscribeStream, request: SubscribeRequest) -> bool:
         try:
             self._services.authorizer.require(stream.peer, request.stream, "Subscribe")
             found = self._services.controller.metadata.streams.get(request.stream)
@@ -62,13 +72,12 @@ class _Handshake:
         except GrpcError as error:
             if not stream.is_over:
                 stream.finish(int(Status.INTERNAL), f"failed to resume the partition: {error.text}")
-            return
+            return False
         except BasculeError as error:
             if not stream.is_over:
                 stream.finish(int(Status[grpc_status(error)]), error.message)
-            return
-        if not stream.is_over:
-            self._try(stream, request)
+            return False
+        return True
 
     def _try(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
         try:
@@ -129,14 +138,14 @@ class _Handshake:
     # ── beginning ────────────────────────────────────────────────────────────────────────────────
 
     def _begin_forward(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
-        wanted = forward_range(local.log, request)
+        wanted = forward_range(local, request)
         subscription = Subscription(stream, local, wanted.start, wanted.stop, self._held)
         self._take_over(local, request, subscription)
         stream.greet(request.stream.encode(), request.partition)
         subscription.begin()
 
     def _begin_reverse(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
-        wanted = reverse_range(local.log, request)
+        wanted = reverse_range(local, request)
         try:
             subscription = ReverseSubscription(stream, local, wanted.start, wanted.stop)
         except LogEmpty as error:
@@ -176,8 +185,9 @@ def _check_positions(request: SubscribeRequest) -> None:
         raise GrpcError(Status.INVALID_ARGUMENT, f"Unknown StopPosition {request.stopPosition}")
 
 
-def forward_range(log: PartitionLog, request: SubscribeRequest) -> Range:
-    start = _start_offset(log, request)
+def forward_range(local: LocalPartition, request: SubscribeRequest) -> Range:
+    log = local.log
+    start = _start_offset(local, request)
     stop = _stop_offset(log, request)
     if log.readonly and log.newest_offset < start and request.stopPosition == StopPosition.STOP_ON_CANCEL:
         stop = None  # nothing more will come: the subscription says so by itself
@@ -186,8 +196,9 @@ def forward_range(log: PartitionLog, request: SubscribeRequest) -> Range:
     return Range(start, stop)
 
 
-def reverse_range(log: PartitionLog, request: SubscribeRequest) -> Range:
-    start = _start_offset(log, request)
+def reverse_range(local: LocalPartition, request: SubscribeRequest) -> Range:
+    log = local.log
+    start = _start_offset(local, request)
     if request.startPosition == StartPosition.NEW_ONLY:
         start = max(log.newest_offset, 0)  # nothing newer will be read: the same as LATEST
     stop = _stop_offset(log, request)
@@ -196,20 +207,21 @@ def reverse_range(log: PartitionLog, request: SubscribeRequest) -> Range:
     return Range(start, stop)
 
 
-def _start_offset(log: PartitionLog, request: SubscribeRequest) -> int:
+def _start_offset(local: LocalPartition, request: SubscribeRequest) -> int:
+    log, end_offset = local.log, local.expected_end_offset
     match request.startPosition:
         case StartPosition.OFFSET:
             offset = max(request.startOffset, log.log_start_offset)
         case StartPosition.EARLIEST:
             offset = log.log_start_offset
         case StartPosition.LATEST:
-            offset = log.newest_offset
+            offset = end_offset - 1
         case StartPosition.TIMESTAMP:
             offset = log.earliest_offset_at(max(request.startTimestamp, 0))
         case _:
-            offset = log.log_end_offset
+            offset = end_offset
     # beyond the end means the next message to arrive, whatever its offset
-    return max(0, min(offset, log.log_end_offset))
+    return max(0, min(offset, end_offset))
 
 
 def _stop_offset(log: PartitionLog, request: SubscribeRequest) -> int | None:

@@ -111,6 +111,12 @@ class PermissionDenied(CallerError):
     code = "PERMISSION_DENIED"
 
 
+class InvalidOption(CallerError):
+    """An argument given to the client is wrong. Names the option, the value and what would be right."""
+
+    code = "INVALID_OPTION"
+
+
 # ── the state does not fit ───────────────────────────────────────────────────────────────────────
 
 
@@ -160,6 +166,69 @@ class DirectoryInUse(StateError):
     """Another process holds the data directory."""
 
     code = "DIRECTORY_IN_USE"
+
+
+class StreamNotFound(StateError):
+    """There is no stream of this name, or it has no partition of this number."""
+
+    code = "STREAM_NOT_FOUND"
+
+
+class StreamDeleted(StreamNotFound):
+    """The stream was deleted while somebody read it."""
+
+    code = "STREAM_DELETED"
+
+
+class StreamExists(StateError):
+    """A stream of this name is there already."""
+
+    code = "STREAM_EXISTS"
+
+
+class PartitionPaused(StateError):
+    """The partition is paused: nobody reads it until it is resumed."""
+
+    code = "PARTITION_PAUSED"
+
+
+class PartitionReadonly(StateError):
+    """The partition takes no messages; what it holds can be read."""
+
+    code = "PARTITION_READONLY"
+
+
+class EndOfPartition(StateError):
+    """A subscriber has read everything of a partition that is readonly: nothing more will come."""
+
+    code = "END_OF_PARTITION"
+
+
+class IncorrectOffset(StateError):
+    """The message would not have got the offset its publisher expected, and was not stored: somebody was faster."""
+
+    code = "INCORRECT_OFFSET"
+
+
+class NotGroupMember(StateError):
+    """The consumer does not belong to its group any more, or the group is gone."""
+
+    code = "NOT_GROUP_MEMBER"
+
+
+class ClientClosed(StateError):
+    """The client, or the part of it that was used, has been closed."""
+
+    code = "CLIENT_CLOSED"
+
+
+# ── not now ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class DeadlineExceeded(Unavailable):
+    """No answer came in time to a request that can safely be made again."""
+
+    code = "DEADLINE_EXCEEDED"
 
 
 # ── somebody has to look at the machine ──────────────────────────────────────────────────────────
@@ -235,6 +304,7 @@ GRPC_STATUS: dict[str, str] = {
     "REJECTED_BATCH": "DATA_LOSS",
     "REJECTED_ENVELOPE": "INVALID_ARGUMENT",
     "PERMISSION_DENIED": "PERMISSION_DENIED",
+    "INVALID_OPTION": "INVALID_ARGUMENT",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",
@@ -244,6 +314,15 @@ GRPC_STATUS: dict[str, str] = {
     "READER_CANCELLED": "CANCELLED",
     "EPOCH_FENCED": "FAILED_PRECONDITION",
     "DIRECTORY_IN_USE": "FAILED_PRECONDITION",
+    "STREAM_NOT_FOUND": "NOT_FOUND",
+    "STREAM_DELETED": "NOT_FOUND",
+    "STREAM_EXISTS": "ALREADY_EXISTS",
+    "PARTITION_PAUSED": "FAILED_PRECONDITION",
+    "PARTITION_READONLY": "FAILED_PRECONDITION",
+    "END_OF_PARTITION": "RESOURCE_EXHAUSTED",
+    "INCORRECT_OFFSET": "UNKNOWN",
+    "NOT_GROUP_MEMBER": "FAILED_PRECONDITION",
+    "CLIENT_CLOSED": "CANCELLED",
     "OPERATOR": "INTERNAL",
     "STORAGE": "INTERNAL",
     "DISK_FULL": "RESOURCE_EXHAUSTED",
@@ -252,6 +331,7 @@ GRPC_STATUS: dict[str, str] = {
     "FORMAT_TOO_NEW": "FAILED_PRECONDITION",
     "ENCRYPTION_KEY": "FAILED_PRECONDITION",
     "UNAVAILABLE": "UNAVAILABLE",
+    "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
     "OUTCOME_UNKNOWN": "UNKNOWN",
 }
 

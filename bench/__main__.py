@@ -66,7 +66,7 @@ def main() -> None:
                 rows.extend(SUITES[name](Path(directory)))
                 continue
             if systems is None:
-                systems = Systems(Path(directory), liftbridge=chosen.liftbridge, quick=chosen.quick)
+                systems = Systems(Path(directory) / "servers", liftbridge=chosen.liftbridge, quick=chosen.quick)
                 stack.callback(systems.close)
             try:
                 rows.extend(LOAD_SUITES[name](systems))

@@ -22,16 +22,19 @@ def load_row(
     cpu_max: float | None = None,
     latency: bool = False,
 ) -> LoadRow:
-    """`cpu_max` is the target in CPU seconds per million; with one, nothing may be lost and memory has to stay within its bound."""
-    millions = outcome.messages / 1e6
+    """What was lost counts neither for the rate nor for the CPU.
+
+    `cpu_max` is the target in CPU seconds per million; with one, nothing may be lost and memory has to stay within its bound.
+    """
     lost += outcome.failed
+    millions = max(1, outcome.messages - lost) / 1e6
     rss_mb = usage.rss_bytes_max / 1e6
     met = None if cpu_max is None else usage.cpu / millions <= cpu_max and not lost and rss_mb <= RSS_MB_MAX
     return LoadRow(
         load=load,
         conditions=conditions,
         system=system,
-        messages_per_second=outcome.messages / (seconds or outcome.seconds),
+        messages_per_second=millions * 1e6 / (seconds or outcome.seconds),
         user_cpu=usage.user / millions,
         system_cpu=usage.system / millions,
         rss_mb_max=rss_mb,

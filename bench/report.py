@@ -62,7 +62,7 @@ def at_least(name: str, value: float, unit: str, conditions: str, limit: float) 
 def publish(rows: Sequence[Row | LoadRow]) -> None:
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False) + "\n")
-    console = Console(width=160)
+    console = Console(width=180)
     if figures := [row for row in rows if isinstance(row, Row)]:
         console.print(_figures(figures))
     if loads := [row for row in rows if isinstance(row, LoadRow)]:

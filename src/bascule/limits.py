@@ -129,8 +129,21 @@ RAFT_SEGMENT_BYTES: Final = 16 * MIB
 INGEST_BUFFER_BYTES_MAX: Final = 256 * MIB
 """Received and not yet written. Beyond it NATS is not read, and nats-server holds back publishers or cuts us off."""
 
-INGEST_BATCH_BYTES_MAX: Final = 4 * MIB
-"""A batch that has grown this large is closed: it is read, checked and sent as a whole. A single larger message makes its own."""
+INGEST_BATCH_BYTES_MAX: Final = 240 * KIB
+"""A batch that has grown this large is closed: it is read, checked and sent as a whole, and a subscription holds whole batches. A little
+less than a power of two, which its memory grows by. A single larger message makes its own."""
+
+INGEST_GATHER_BYTES: Final = 64 * KIB
+"""While much arrives, a partition that has collected this is written to at once; with less it waits for more."""
+
+INGEST_GATHER_SECONDS: Final = 0.005
+"""For so long at least, but nobody who wants an ack waits. Subscribers see such messages that much later."""
+
+INGEST_GATHER_SECONDS_MAX: Final = 0.02
+"""The same with very many partitions at once."""
+
+INGEST_GATHER_CROWD: Final = 32
+"""With each so many partitions that wait together, they wait as long again."""
 
 INGEST_POOL_BYTES_MAX: Final = 64 * MIB
 """Memory of batches that were written, kept for the next ones."""

@@ -1,8 +1,9 @@
 """From what NATS brought to the logs, and back to whoever wants an ack.
 
 While little arrives, a batch is written right where it was read: no thread is woken, and an ack leaves in the same turn of the event
-loop. When much arrives, or the disk is slow, a thread writes, so that the socket is read on; what has come in meanwhile makes larger
-batches. In between lies a bounded buffer. At its bound reading stops, which is the last resort: it is counted and logged.
+loop. When much arrives, or the disk is slow, a thread writes, so that the socket is read on, and what nobody waits for gathers for a
+few milliseconds: larger batches cost less for a message. In between lies a bounded buffer. At its bound reading stops, which is the
+last resort: it is counted and logged.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Ingest:
         self._window_bytes = 0
         self._window_began = 0.0
         self._slow_until = 0.0
-        self._lingering = False
+        self._gathering = False
         self._paused = False
         self._alarmed = False
         self._writer = _Writer(self._loop, self._on_written)
@@ -99,10 +100,7 @@ class Ingest:
         self._measure(received_bytes)
         for sink in sinks:
             self._waiting[sink] = None
-        if self._linger_seconds:
-            self._linger()
-        else:
-            self._flush(list(self._waiting))
+        self._flush_due()
         self._watch_buffer()
 
     def _measure(self, received_bytes: int) -> None:
@@ -119,17 +117,37 @@ class Ingest:
             and self._clock() >= self._slow_until
         )
 
-    def _linger(self) -> None:
-        full = [sink for sink in self._waiting if sink.waiting_records >= sink.batch_records_max]
-        if full:
-            self._flush(full)
-        if self._waiting and not self._lingering:
-            self._lingering = True
-            self._loop.call_later(self._linger_seconds, self._linger_over)
+    def _flush_due(self) -> None:
+        """Write what is worth it, or what somebody waits for; the rest a moment later.
 
-    def _linger_over(self) -> None:
-        self._lingering = False
+        While much arrives for many partitions, every read brings a few messages for each. A batch costs the same whatever it holds,
+        so those without anybody who waits for an ack gather for some milliseconds.
+        """
+        if self._linger_seconds:
+            due = [sink for sink in self._waiting if sink.waiting_records >= sink.batch_records_max]
+        elif self._writes_at_once():
+            due = list(self._waiting)
+        else:
+            due = [
+                sink
+                for sink in self._waiting
+                if sink.has_waiting_acks or sink.waiting_bytes >= limits.INGEST_GATHER_BYTES
+            ]
+        if due:
+            self._flush(due)
+        if self._waiting and not self._gathering:
+            self._gathering = True
+            self._loop.call_later(self._linger_seconds or self._gather_seconds(), self._gathered)
+
+    def _gather_seconds(self) -> float:
+        crowd = 1 + len(self._waiting) / limits.INGEST_GATHER_CROWD
+        return min(limits.INGEST_GATHER_SECONDS * crowd, limits.INGEST_GATHER_SECONDS_MAX)
+
+    def _gathered(self) -> None:
+        self._gathering = False
         self._flush(list(self._waiting))
+        if self._waiting:
+            self._flush_due()  # their partitions are being written to: they wait for the next round
 
     def _flush(self, sinks: list[PartitionSink]) -> None:
         for sink in sinks:
@@ -173,8 +191,8 @@ class Ingest:
             partition.appending = False
             partition.in_flight_records = 0
             self._settle(partition, outcomes)
-        if self._waiting and not self._lingering:
-            self._flush(list(self._waiting))
+        if self._waiting:
+            self._flush_due()
         self._watch_buffer()
 
     def _settle(self, partition: LocalPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]) -> None:

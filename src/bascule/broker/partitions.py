@@ -194,7 +194,7 @@ class Partitions:
             self._new_sink(stream, partition.id, settings),
             self._acks,
             self._loop.call_soon_threadsafe,
-            self._link.schedule_flush,
+            self._send_acks,
         )
         key = (stream.name, partition.id)
         local.received_times = self._received.setdefault((key, stream.id), local.received_times)
@@ -207,6 +207,11 @@ class Partitions:
             local.nats_subject.encode(), local.sink, queue=stream.group.encode()
         )
         self._auto_pause.watch(local)
+
+    def _send_acks(self) -> None:
+        # Most acks go to clients of this server and leave nothing for NATS.
+        if len(self._link.output):
+            self._link.schedule_flush()
 
     async def _stop(self, local: LocalPartition, status: Status, text: str) -> None:
         self._running.pop((local.stream, local.number), None)

@@ -68,6 +68,9 @@ class PartitionSink(MessageSink):
     def waiting_bytes(self) -> int:
         """The same in bytes, with what is kept for acks."""
     @property
+    def has_waiting_acks(self) -> bool:
+        """Somebody waits for an answer to what was collected, or a batch is full."""
+    @property
     def received(self) -> int:
         """Messages so far, whatever became of them."""
     @property

@@ -51,6 +51,23 @@ cdef inline void free_memory(Collected* collected) noexcept nogil:
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
 
 
+cdef bint complete(Collected* spare, Collected* given) noexcept nogil:
+    # Records and acks of a batch come back at different times. Their halves are put together again, so that whoever takes
+    # memory finds both.
+    if given.buffer == NULL and spare.entries == NULL and spare.texts == NULL:
+        spare.entries = given.entries
+        spare.entry_capacity = given.entry_capacity
+        spare.texts = given.texts
+        spare.texts_capacity = given.texts_capacity
+    elif spare.buffer == NULL and given.entries == NULL and given.texts == NULL:
+        spare.buffer = given.buffer
+        spare.capacity = given.capacity
+    else:
+        return False
+    memset(given, 0, sizeof(Collected))
+    return True
+
+
 cdef class BatchPool:
     def __cinit__(self, new_builder, size_t bytes_max):
         self.new_builder = new_builder
@@ -90,6 +107,9 @@ cdef class BatchPool:
         cdef Collected* grown
         if memory == 0 or memory > self.bytes_max - self.bytes_kept:
             free_memory(collected)
+            return
+        if self.spare_count and complete(&self.spare[self.spare_count - 1], collected):
+            self.bytes_kept += memory
             return
         if self.spare_count == self.spare_capacity:
             capacity = self.spare_capacity * 2 if self.spare_capacity else 16
@@ -185,6 +205,10 @@ cdef class PartitionSink(MessageSink):
         free(self.full)
         free(self.current.entries)
         free(self.current.texts)
+
+    @property
+    def has_waiting_acks(self):
+        return self.full_count > 0 or (self.is_filling and self.current.entry_count > 0)
 
     @property
     def waiting_records(self):

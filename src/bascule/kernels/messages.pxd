@@ -81,6 +81,9 @@ cdef bint read_publish_envelope(const uint8_t* data, size_t size, PublishView* v
 cdef bint read_ack(const uint8_t* data, size_t size, AckView* view) noexcept nogil
 cdef bint read_ack_envelope(const uint8_t* data, size_t size, AckView* view) noexcept nogil
 
+# A map entry of headers, without tag and length in front. 1: a header; 0: one with unknown fields, which is none; −1: not protobuf.
+cdef int read_entry(const uint8_t* at, uint32_t size, HeaderView* header) noexcept nogil
+
 # The headers of a view with map semantics: of entries with the same name the last one stays, in its place. Returns how many
 # there are, or −1 when there are more entries on the wire than `capacity`: the work for one message is bounded by its size.
 cdef Py_ssize_t collect_headers(PublishView* view, HeaderView* headers, size_t capacity) noexcept nogil

@@ -1,0 +1,1 @@
+"""The client. Its face is `bascule.connect`; see docs/guides/quickstart.md."""

@@ -17,12 +17,13 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typing import TYPE_CHECKING, Final
 
 from bascule.errors import InvalidConfig, OperatorError
+
+if TYPE_CHECKING:
+    # Only keys need it: whoever logs in another way, or not at all, does not have to install it.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX_SEED: Final = 18 << 3
 PREFIX_USER: Final = 20 << 3
@@ -58,11 +59,17 @@ class Nkey:
             raise ValueError("it is a key, but not a seed")
         if (raw[0] & 0x07) << 5 | raw[1] >> 3 != PREFIX_USER:
             raise ValueError("it is a seed, but not a user's")
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError:
+            raise OperatorError(
+                "logging in to NATS with a key needs the package `cryptography`", hint="pip install 'bascule[server]'"
+            ) from None
         return cls(Ed25519PrivateKey.from_private_bytes(raw[2:-2]))
 
     @property
     def public(self) -> str:
-        raw = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        raw = self.private.public_key().public_bytes_raw()
         body = bytes((PREFIX_USER,)) + raw
         return base64.b32encode(body + crc16(body).to_bytes(2, "little")).decode().rstrip("=")
 

@@ -130,8 +130,8 @@ INGEST_BUFFER_BYTES_MAX: Final = 256 * MIB
 """Received and not yet written. Beyond it NATS is not read, and nats-server holds back publishers or cuts us off."""
 
 INGEST_BATCH_BYTES_MAX: Final = 240 * KIB
-"""A batch that has grown this large is closed: it is read, checked and sent as a whole, and a subscription holds whole batches. A little
-less than a power of two, which its memory grows by. A single larger message makes its own."""
+"""A batch that has grown this large is closed: it is read, checked and sent as a whole, and a subscription holds whole batches. Less
+than a power of two, which its memory grows by. A single larger message makes its own."""
 
 INGEST_GATHER_BYTES: Final = 64 * KIB
 """While much arrives, a partition that has collected this is written to at once; with less it waits for more."""

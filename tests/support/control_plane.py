@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from bascule.net.grpc_server import Call
 
 from bascule.broker.activity import ActivityPublisher
 from bascule.broker.api import cursors as cursors_api
@@ -38,6 +37,7 @@ from bascule.core.metadata.changes import Change
 from bascule.core.metadata.streams import EventTimes
 from bascule.log import LogStore, PartitionLog, new_batch
 from bascule.log.disk import PosixDisk
+from bascule.net.grpc_server import Call
 from bascule.net.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 from tests.support.memory_bus import MemoryBus

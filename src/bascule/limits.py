@@ -325,3 +325,39 @@ HTTP2_IDLE_FRAMES_BURST: Final = 10_000
 
 HTTP2_IDLE_FRAMES_PER_SECOND: Final = 1_000
 """And how many more with every second."""
+
+# ── the client's connections ─────────────────────────────────────────────────────────────────────
+
+CHANNEL_CONNECT_SECONDS: Final = 5.0
+"""How long a client waits until a server has answered in HTTP/2, TLS included."""
+
+CHANNEL_STREAM_WINDOW_BYTES: Final = 4 * MIB
+"""What a server may send on one call before it hears from us; a subscription whose reader is slow holds at most about this much."""
+
+CHANNEL_CONNECTION_WINDOW_BYTES: Final = 16 * MIB
+"""The same for all calls of one connection; given back as it is read, so that a slow reader does not hold up others."""
+
+CHANNEL_MESSAGE_BYTES_MAX: Final = 64 * MIB
+"""The largest answer a client takes: more than any server of ours can store, so that it is never the reader who fails."""
+
+CHANNEL_ASSEMBLY_BYTES_MAX: Final = 128 * MIB
+"""Unfinished answers of all calls of one connection together."""
+
+CHANNEL_FRAME_BYTES_MAX: Final = 64 * KIB
+"""The largest frame that servers may send us: fewer messages are cut in two than with 16 KiB, and no call holds up others for long."""
+
+CHANNEL_RECEIVE_BUFFER_BYTES: Final = 256 * KIB
+"""What one read may bring, and so the most that one batch of messages can hold; it fits a core's own cache."""
+
+CHANNEL_STREAMS_MAX: Final = 100_000
+"""Calls at the same time on one connection, if the server takes as many; more wait for their turn."""
+
+CHANNEL_KEEPALIVE_SECONDS: Final = 310.0
+"""After so much silence while calls are open a PING asks whether the server is there. Servers in Go end connections that ask more than
+every 5 minutes; machines that vanish are noticed sooner, by CHANNEL_TCP_KEEPALIVE_SECONDS."""
+
+CHANNEL_KEEPALIVE_TIMEOUT_SECONDS: Final = 20.0
+"""How long the answer to such a PING may take before the connection is given up."""
+
+CHANNEL_TCP_KEEPALIVE_SECONDS: Final = 20
+"""After so much silence the kernel asks whether the other machine is there; four unanswered questions 5 s apart end the connection."""

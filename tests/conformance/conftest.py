@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bascule.kernels.grpc import CallStream, UnaryStream
-from bascule.net.grpc_server import Call, GrpcServer, Route, connection_limits, unary
+from bascule.net.grpc_server import Call, GrpcServer, Route, unary
+from bascule.net.http2_protocol import connection_limits
 
 
 class Echo(CallStream):

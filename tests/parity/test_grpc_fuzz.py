@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bascule.kernels.grpc import CallStream, GrpcConnection, GrpcStream, UnaryStream
-from bascule.net.grpc_server import connection_limits
+from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE
 
 from .grpcio_traffic import TRAFFIC

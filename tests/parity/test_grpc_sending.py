@@ -9,7 +9,7 @@ import hpack
 import pytest
 
 from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.net.grpc_server import connection_limits
+from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, request, settings
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.net.grpc_server import connection_limits
+from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, grpc_message, request, settings
 
 from .guard_pages import Guarded

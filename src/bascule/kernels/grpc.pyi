@@ -5,10 +5,12 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from bascule.kernels.http2 import Http2Connection, ReceiveBuffer
-from bascule.kernels.http2_sender import ConnectionLimits, Http2Stream
+from bascule.kernels.grpc_messages import MessageStream
+from bascule.kernels.http2 import ReceiveBuffer
+from bascule.kernels.http2_sender import ConnectionLimits
+from bascule.kernels.http2_server import Http2Server
 
-class GrpcStream(Http2Stream):
+class GrpcStream(MessageStream):
     """One call."""
 
     lasting: bool
@@ -35,12 +37,9 @@ class GrpcStream(Http2Stream):
         """Response headers now instead of with the first message."""
     def finish(self, status: int, message: str = "") -> None:
         """Trailers behind what is outgoing. Does nothing when the call is over."""
-    def withhold(self, on: bool) -> None:
-        """While on, the client stops after its window."""
 
-class GrpcConnection(Http2Connection):
-    peer: Any
-    """The shell's: has `common_name` and `address`."""
+class GrpcConnection(Http2Server):
+    """Calls of one client. `peer` has `common_name` and `address`."""
 
     def __init__(
         self,

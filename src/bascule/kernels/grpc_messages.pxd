@@ -2,7 +2,7 @@
 #
 # A message is a byte (1: compressed), its length as four big-endian bytes, and itself.
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 
 from bascule.kernels.http2 cimport Http2Connection
 from bascule.kernels.http2_sender cimport Http2Stream
@@ -29,6 +29,7 @@ cdef class MessageStream(Http2Stream):
     # Inherited: id, half_closed, closed (readonly), outgoing (length-prefixed messages that wait to be cut into DATA frames).
     cdef readonly Http2Connection connection    # None once closed
     cdef readonly bint finished                 # nothing more is taken from the peer
+    cdef uint64_t message_count                 # of those that were handed on
     cdef bint sealed                            # nothing more is taken from us: what is written goes nowhere
     cdef uint8_t encoding                       # of the peer's compressed messages
     cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
@@ -46,7 +47,7 @@ cdef class MessageStream(Http2Stream):
     cpdef withhold(self, bint on)               # while on, the peer stops after its window (ConnectionLimits.stream_window_bytes)
 
     # for the two sides of a call
-    cdef int refuse(self, int status, str text) except -1       # the peer's messages cannot be read: end the call
+    cdef int break_off(self, int status, str text) except -1       # the peer's messages cannot be read: end the call
     cdef int fault(self, object error) except -1                # one of our own hooks has raised
     cdef int hand_on(self, const uint8_t* prefix, size_t size) except -1
     cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1

@@ -10,6 +10,7 @@ cdef enum HeaderName:
     NAME_SCHEME
     NAME_PATH
     NAME_AUTHORITY
+    NAME_STATUS
     NAME_PSEUDO_UNKNOWN
     NAME_CONTENT_TYPE
     NAME_CONTENT_LENGTH
@@ -17,6 +18,8 @@ cdef enum HeaderName:
     NAME_CONNECTION             # one of those that HTTP/2 has no use for (§8.2.2)
     NAME_GRPC_TIMEOUT
     NAME_GRPC_ENCODING
+    NAME_GRPC_STATUS
+    NAME_GRPC_MESSAGE
     NAME_GRPC                   # others that begin with grpc-
 
 
@@ -31,6 +34,8 @@ cdef inline uint8_t classify_pseudo(const uint8_t* name, size_t size) noexcept n
         return NAME_METHOD
     if size == 7 and same_name(name, ":scheme", 7):
         return NAME_SCHEME
+    if size == 7 and same_name(name, ":status", 7):
+        return NAME_STATUS
     if size == 10 and same_name(name, ":authority", 10):
         return NAME_AUTHORITY
     return NAME_PSEUDO_UNKNOWN
@@ -50,6 +55,10 @@ cdef inline uint8_t classify_name(const uint8_t* name, size_t size) noexcept nog
             return NAME_GRPC_TIMEOUT
         if size == 13 and same_name(name, "grpc-encoding", 13):
             return NAME_GRPC_ENCODING
+        if size == 11 and same_name(name, "grpc-status", 11):
+            return NAME_GRPC_STATUS
+        if size == 12 and same_name(name, "grpc-message", 12):
+            return NAME_GRPC_MESSAGE
         return NAME_GRPC
     if size == 2 and same_name(name, "te", 2):
         return NAME_TE

@@ -1,14 +1,14 @@
-# HTTP/2 for a server (RFC 9113), without IO: bytes of the peer go in, frames come out in `output`.
+# HTTP/2 (RFC 9113) without IO, as far as both roles do the same: bytes of the peer go in, frames come out in `output`.
 #
 # A connection never raises for what a peer does: its fault puts GOAWAY with the right code into `output` and sets `closing`.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.hpack cimport HpackDecoder
 from bascule.kernels.http2_sender cimport Http2Sender, Http2Stream
 from bascule.kernels.output cimport OutputBuffer
-from bascule.kernels.request_head cimport RequestHead
 
+cdef const char* PREFACE         # what a client says first (§3.4), PREFACE_SIZE bytes
 
 cdef double monotonic() noexcept nogil
 
@@ -27,7 +27,8 @@ cdef struct Allowance:
 
 
 cdef class Http2Connection(Http2Sender):
-    cdef readonly bint peer_leaving             # the peer has sent GOAWAY: it will open no more streams
+    cdef readonly bint peer_leaving             # the peer has sent GOAWAY: no more streams are opened
+    cdef readonly uint64_t pings_answered       # of ours
     cdef HpackDecoder decoder
     cdef int64_t receive_window
     cdef uint32_t receive_consumed
@@ -35,7 +36,8 @@ cdef class Http2Connection(Http2Sender):
     cdef uint8_t* partial                       # the beginning of a frame whose rest has not arrived
     cdef size_t partial_size
     cdef size_t partial_capacity
-    cdef uint32_t preface_seen                  # bytes of the client's preface
+    cdef uint32_t preface_left                  # bytes of the client's preface that have not come yet; a server waits for them
+    cdef uint32_t frame_bytes_max               # the largest frame that we have announced
     cdef bint settings_seen
     cdef bint settings_acknowledged             # the peer knows our limits
     cdef OutputBuffer block                     # a header block that CONTINUATION goes on with; None outside of one
@@ -48,15 +50,17 @@ cdef class Http2Connection(Http2Sender):
     cdef Allowance settings_frames
     cdef Allowance idle_frames
 
-    # for subclasses
-    cdef RequestHead read_head(self, const uint8_t* block, size_t size)          # None when the block is no valid HPACK
-    cdef int open_stream(self, uint32_t stream_id, RequestHead head, bint ends) except -1
+    # what the roles do differently
+    cdef size_t consume_preface(self, const uint8_t* data, size_t size) except? 0
+    cdef int header_block(self, uint32_t stream_id, bint ends, const uint8_t* block, size_t size) except -1
+    cdef int data_of_closed(self, uint32_t stream_id) except -1
+    cdef int stream_was_reset(self, Http2Stream stream, uint32_t code) except -1
+    cdef int reset_stream(self, Http2Stream stream, uint32_t code, str why) except -1       # for what the peer did to it
+
     cdef int give_window(self, Http2Stream stream) except -1
-    cdef int reset_stream(self, Http2Stream stream, uint32_t code) except -1
     cdef int end_of_body(self, Http2Stream stream) except -1
 
     cdef int consume(self, const uint8_t* data, size_t size) except -1
-    cdef size_t consume_preface(self, const uint8_t* data, size_t size) except? 0
     cdef size_t complete_partial(self, const uint8_t* data, size_t size) except? 0
     cdef size_t fill_partial(self, const uint8_t* data, size_t size, size_t wanted) except? 0
     cdef int frame(self, const uint8_t* header, const uint8_t* payload, uint32_t length) except -1
@@ -65,13 +69,11 @@ cdef class Http2Connection(Http2Sender):
     cdef int frame_continuation(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_rst_stream(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_settings(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1
+    cdef int frame_goaway(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_ping(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_window_update(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_priority(self, uint32_t stream_id, uint32_t length) except -1
     cdef int apply_setting(self, uint32_t name, uint32_t value) except -1
     cdef int move_windows(self, int64_t difference) except -1
-    cdef int header_block(self, uint32_t stream_id, bint ends, const uint8_t* block, size_t size) except -1
-    cdef int trailers(self, Http2Stream stream, uint32_t stream_id, bint ends, const uint8_t* block, size_t size) except -1
-    cdef int data_of_closed(self, uint32_t stream_id) except -1
     cdef void refill(self, double now) noexcept
     cdef bint take(self, Allowance* allowance, str what) except -1              # True when nothing was left and the connection ends

@@ -1,4 +1,4 @@
-"""HTTP/2 for a server (RFC 9113), without IO: bytes of the peer go in, frames come out in `output`."""
+"""HTTP/2 (RFC 9113) without IO: bytes of the peer go in, frames come out in `output`."""
 
 from typing import final
 
@@ -17,15 +17,18 @@ class ReceiveBuffer:
     def size(self) -> int: ...
 
 class Http2Connection(Http2Sender):
-    """Never raises for what a peer does: its fault puts GOAWAY with the right code into `output` and sets `closing`."""
+    """What both roles share. Never raises for what a peer does: its fault puts GOAWAY into `output` and sets `closing`."""
 
     def __init__(self, limits: ConnectionLimits, receive_buffer: ReceiveBuffer | None = None) -> None: ...
     @property
     def established(self) -> bool:
-        """The peer has sent its preface and its SETTINGS."""
+        """The peer has sent its SETTINGS, and a client its preface before them."""
     @property
     def peer_leaving(self) -> bool:
-        """The peer has sent GOAWAY: it will open no more streams."""
+        """The peer has sent GOAWAY: no more streams are opened."""
+    @property
+    def pings_answered(self) -> int:
+        """Of ours."""
     def get_buffer(self) -> ReceiveBuffer | None: ...
     def received(self, count: int) -> None:
         """So many bytes were read into the receive buffer."""

@@ -1,4 +1,4 @@
-# HTTP/2 for a server (RFC 9113), without IO. See http2.pxd.
+# HTTP/2 (RFC 9113) without IO: what both roles do with the frames of a peer. See http2.pxd.
 #
 # Order of things: the shell gives bytes to received(); whatever they cause is in `output` or in the `outgoing` of streams afterwards. At the
 # end of its turn the shell calls flush(), which cuts DATA frames from all streams that have something, one after the other, as far as both
@@ -10,21 +10,19 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from bascule.kernels.hpack cimport HPACK_GOOD, HPACK_TOO_LARGE, HpackDecoder
+from bascule.kernels.hpack cimport HpackDecoder
 from bascule.kernels.http2_frames cimport *
 from bascule.kernels.http2_sender cimport ConnectionLimits, Http2Sender, Http2Stream
 from bascule.kernels.output cimport OutputBuffer
 from bascule.kernels.records cimport Bytes
-from bascule.kernels.request_head cimport RequestHead, TrailerCheck
 
 cdef enum:
     HEADER_TABLE_BYTES = 4096       # the default, which needs no SETTINGS
 
-cdef const char* PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 cdef double monotonic() noexcept nogil:
     cdef timespec now
@@ -66,6 +64,7 @@ cdef class Http2Connection(Http2Sender):
         self.receive_buffer = receive_buffer
         self.decoder = HpackDecoder(HEADER_TABLE_BYTES, limits.header_list_bytes_max)
         self.receive_window = limits.connection_window_bytes
+        self.frame_bytes_max = FRAME_BYTES_DEFAULT
         self.refilled_at = -1
         fill(&self.resets, limits.resets_burst, limits.resets_per_second)
         fill(&self.pings, limits.pings_burst, limits.pings_per_second)
@@ -121,13 +120,13 @@ cdef class Http2Connection(Http2Sender):
         cdef uint32_t length
         if self.closing:
             return 0
-        if self.preface_seen < PREFACE_SIZE:
+        if self.preface_left:
             at += self.consume_preface(at, end - at)
         if self.partial_size and at < end:
             at += self.complete_partial(at, end - at)
         while not self.closing and end - at >= FRAME_HEADER_SIZE:
             length = load_be24(at)
-            if length > FRAME_BYTES_DEFAULT:
+            if length > self.frame_bytes_max:
                 self.connection_error(FRAME_SIZE_ERROR, "a frame is larger than the largest that was announced")
                 return 0
             if end - at < FRAME_HEADER_SIZE + <Py_ssize_t> length:
@@ -139,12 +138,7 @@ cdef class Http2Connection(Http2Sender):
         return 0
 
     cdef size_t consume_preface(self, const uint8_t* data, size_t size) except? 0:
-        cdef size_t taken = min(size, <size_t> (PREFACE_SIZE - self.preface_seen))
-        if memcmp(data, PREFACE + self.preface_seen, taken) != 0:
-            self.connection_error(PROTOCOL_ERROR, "this is no HTTP/2 client")
-            return size
-        self.preface_seen += <uint32_t> taken
-        return taken
+        return 0
 
     cdef size_t complete_partial(self, const uint8_t* data, size_t size) except? 0:
         # Bytes taken from `data` for the frame that began before them; it is handled when that was the rest of it.
@@ -156,7 +150,7 @@ cdef class Http2Connection(Http2Sender):
             if self.partial_size < FRAME_HEADER_SIZE:
                 return taken
         length = load_be24(self.partial)
-        if length > FRAME_BYTES_DEFAULT:
+        if length > self.frame_bytes_max:
             self.connection_error(FRAME_SIZE_ERROR, "a frame is larger than the largest that was announced")
             return size
         taken += self.fill_partial(data + taken, size - taken, FRAME_HEADER_SIZE + length)
@@ -208,14 +202,9 @@ cdef class Http2Connection(Http2Sender):
         if kind == FRAME_PRIORITY:
             return self.frame_priority(stream_id, length)
         if kind == FRAME_PUSH_PROMISE:
-            return self.connection_error(PROTOCOL_ERROR, "a client cannot promise anything")                # §8.4
+            return self.connection_error(PROTOCOL_ERROR, "nobody asked for a promise")                      # §8.4
         if kind == FRAME_GOAWAY:
-            if stream_id:
-                return self.connection_error(PROTOCOL_ERROR, "GOAWAY belongs to the connection")            # §6.8
-            if length < 8:
-                return self.connection_error(FRAME_SIZE_ERROR, "GOAWAY has at least eight bytes")
-            self.peer_leaving = True
-            return 0
+            return self.frame_goaway(stream_id, payload, length)
         self.take(&self.idle_frames, "too many frames of unknown types")                                    # §5.5: ignored
         return 0
 
@@ -243,13 +232,13 @@ cdef class Http2Connection(Http2Sender):
         if stream is None:
             return self.data_of_closed(stream_id)
         if stream.half_closed:
-            return self.reset_stream(stream, STREAM_CLOSED)                                                 # §5.1
+            return self.reset_stream(stream, STREAM_CLOSED, "DATA behind the end of the stream")               # §5.1
         stream.receive_window -= length
         if stream.receive_window < 0:
-            return self.reset_stream(stream, FLOW_CONTROL_ERROR)
+            return self.reset_stream(stream, FLOW_CONTROL_ERROR, "more was sent than the stream's window allows")
         if stream.body_left >= 0:
             if stream.body_left < size:
-                return self.reset_stream(stream, PROTOCOL_ERROR)                                            # §8.1.1
+                return self.reset_stream(stream, PROTOCOL_ERROR, "more was sent than content-length says")  # §8.1.1
             stream.body_left -= size
         stream.receive_consumed += length
         if size:
@@ -263,17 +252,11 @@ cdef class Http2Connection(Http2Sender):
         return self.give_window(stream)
 
     cdef int data_of_closed(self, uint32_t stream_id) except -1:
-        if stream_id > self.last_stream_id or not stream_id & 1:
-            return self.connection_error(PROTOCOL_ERROR, "DATA of a stream that was never opened")          # §5.1 idle
-        if self.draining or self.was_reset_by_us(stream_id):
-            return 0                                                                                        # §5.1 closed: in flight
-        if self.take(&self.resets, "too many frames of closed streams"):
-            return 0
-        return self.put_rst(stream_id, STREAM_CLOSED)
+        return 0
 
     cdef int end_of_body(self, Http2Stream stream) except -1:
         if stream.body_left > 0:
-            return self.reset_stream(stream, PROTOCOL_ERROR)                                                # §8.1.1
+            return self.reset_stream(stream, PROTOCOL_ERROR, "less was sent than content-length says")      # §8.1.1
         stream.half_closed = True
         return stream.received_end()
 
@@ -321,55 +304,7 @@ cdef class Http2Connection(Http2Sender):
         return self.header_block(stream_id, self.block_ends_stream, block.data + block.start, block.size())
 
     cdef int header_block(self, uint32_t stream_id, bint ends, const uint8_t* block, size_t size) except -1:
-        cdef Http2Stream stream = self.find(stream_id)
-        cdef RequestHead head
-        if stream is not None or stream_id <= self.last_stream_id:
-            return self.trailers(stream, stream_id, ends, block, size)
-        self.last_stream_id = stream_id
-        head = self.read_head(block, size)
-        if head is None:
-            return self.connection_error(COMPRESSION_ERROR, "a header block cannot be decoded")             # §4.3
-        if self.draining:
-            return 0                                                                                        # §6.8: above GOAWAY's id
-        if len(self.streams) >= self.limits.streams_max:
-            # A client that has not seen our SETTINGS may open any number.
-            if self.take(&self.resets if self.settings_acknowledged else &self.idle_frames, "too many streams"):
-                return 0
-            self.remember_reset(stream_id)
-            return self.put_rst(stream_id, REFUSED_STREAM)                                                  # §5.1.2
-        if (head.malformed and not head.too_large) or (ends and head.content_length > 0):
-            if self.take(&self.resets, "too many malformed requests"):
-                return 0
-            self.remember_reset(stream_id)
-            return self.put_rst(stream_id, PROTOCOL_ERROR)                                                  # §8.1.1
-        return self.open_stream(stream_id, head, ends)
-
-    cdef int trailers(self, Http2Stream stream, uint32_t stream_id, bint ends, const uint8_t* block, size_t size) except -1:
-        cdef TrailerCheck check = TrailerCheck()
-        cdef int result = self.decoder.decode_block(block, size, check)
-        if result != HPACK_GOOD and result != HPACK_TOO_LARGE:
-            return self.connection_error(COMPRESSION_ERROR, "a header block cannot be decoded")
-        if stream is None:
-            if self.draining or self.was_reset_by_us(stream_id):
-                return 0
-            return self.connection_error(STREAM_CLOSED, "HEADERS of a closed stream")                       # §5.1, §5.1.1
-        if stream.half_closed:
-            return self.reset_stream(stream, STREAM_CLOSED)
-        if not ends or check.malformed or result == HPACK_TOO_LARGE:
-            return self.reset_stream(stream, PROTOCOL_ERROR)                                                # §8.1
-        return self.end_of_body(stream)
-
-    cdef RequestHead read_head(self, const uint8_t* block, size_t size):
-        cdef RequestHead head = RequestHead()
-        cdef int result = self.decoder.decode_block(block, size, head)
-        if result != HPACK_GOOD and result != HPACK_TOO_LARGE:
-            return None
-        head.too_large = result == HPACK_TOO_LARGE
-        head.close()
-        return head
-
-    cdef int open_stream(self, uint32_t stream_id, RequestHead head, bint ends) except -1:
-        return self.put_rst(stream_id, REFUSED_STREAM)
+        return 0
 
     cdef int frame_rst_stream(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1:
         cdef Http2Stream stream
@@ -381,8 +316,9 @@ cdef class Http2Connection(Http2Sender):
         if stream is None:
             self.take(&self.idle_frames, "too many resets of closed streams")
             return 0
-        if self.take(&self.resets, "streams are opened and reset too fast"):
-            return 0
+        return self.stream_was_reset(stream, load_be32(payload))
+
+    cdef int stream_was_reset(self, Http2Stream stream, uint32_t code) except -1:
         return self.close_stream(stream)
 
     cdef int frame_priority(self, uint32_t stream_id, uint32_t length) except -1:
@@ -393,7 +329,7 @@ cdef class Http2Connection(Http2Sender):
             stream = self.find(stream_id)
             if stream is None:
                 return self.connection_error(FRAME_SIZE_ERROR, "PRIORITY has five bytes")
-            return self.reset_stream(stream, FRAME_SIZE_ERROR)
+            return self.reset_stream(stream, FRAME_SIZE_ERROR, "PRIORITY has five bytes")
         self.take(&self.idle_frames, "too many PRIORITY frames")
         return 0
 
@@ -408,10 +344,7 @@ cdef class Http2Connection(Http2Sender):
         stream.receive_consumed = 0
         return self.put_window_update(stream.id, consumed)
 
-    cdef int reset_stream(self, Http2Stream stream, uint32_t code) except -1:
-        # For what the peer did to this stream; doing it again and again costs it the connection.
-        if self.take(&self.resets, "too many streams had to be reset"):
-            return 0
+    cdef int reset_stream(self, Http2Stream stream, uint32_t code, str why) except -1:
         self.remember_reset(stream.id)
         self.put_rst(stream.id, code)
         return self.close_stream(stream)
@@ -435,10 +368,10 @@ cdef class Http2Connection(Http2Sender):
         if stream is None:
             return 0                                                                                        # §5.1 closed: in flight
         if increment == 0:
-            return self.reset_stream(stream, PROTOCOL_ERROR)
+            return self.reset_stream(stream, PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         stream.send_window += increment
         if stream.send_window > WINDOW_LARGEST:
-            return self.reset_stream(stream, FLOW_CONTROL_ERROR)
+            return self.reset_stream(stream, FLOW_CONTROL_ERROR, "the stream's window is too large")
         if stream.send_window > 0:
             self.enqueue(stream)
             return self.notify()
@@ -494,12 +427,21 @@ cdef class Http2Connection(Http2Sender):
                 self.enqueue(stream)
         return 0 if self.queue_first is None else self.notify()
 
+    cdef int frame_goaway(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1:
+        if stream_id:
+            return self.connection_error(PROTOCOL_ERROR, "GOAWAY belongs to the connection")                # §6.8
+        if length < 8:
+            return self.connection_error(FRAME_SIZE_ERROR, "GOAWAY has at least eight bytes")
+        self.peer_leaving = True
+        return 0
+
     cdef int frame_ping(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1:
         if stream_id:
             return self.connection_error(PROTOCOL_ERROR, "PING belongs to the connection")                  # §6.7
         if length != 8:
             return self.connection_error(FRAME_SIZE_ERROR, "PING has eight bytes")
         if flags & FLAG_ACK:
+            self.pings_answered += 1
             return 0
         if self.calls_answered:
             # Clients measure the line with a PING for what they receive: as many as there are answers cannot be a flood.

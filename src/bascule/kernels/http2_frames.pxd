@@ -53,6 +53,7 @@ cdef enum ErrorCode:
     COMPRESSION_ERROR = 9
     CONNECT_ERROR = 10
     ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
 
 
 cdef inline uint32_t load_be24(const uint8_t* at) noexcept nogil:

@@ -41,7 +41,8 @@ cdef class Http2Stream:
     cdef readonly bint half_closed              # the peer has sent its last byte
     cdef readonly bint closed
     cdef OutputBuffer outgoing                  # body that waits to be cut into DATA frames
-    cdef bytes tail                             # header block that ends the stream once `outgoing` is empty; None as long as it goes on
+    cdef bytes tail                             # header block that ends the stream once `outgoing` is empty; empty when DATA ends it; else None
+    cdef bint end_sent                          # our last byte is in the connection's output
     cdef bint head_sent                         # response headers are in the connection's output
     cdef bint queued                            # in the connection's queue of streams to be flushed
     cdef bint withheld                          # the peer gets no more window for this stream
@@ -58,6 +59,7 @@ cdef class Http2Stream:
 
 
 cdef class Http2Sender:
+    cdef public object peer                     # of the shell's: who is at the other end. Kernels never look inside
     cdef readonly OutputBuffer output           # frames to be sent
     cdef public size_t unsent                   # set by the shell: bytes the transport still holds
     cdef public object on_output                # called without arguments, at most once between two flushes, when there is something to send
@@ -66,10 +68,12 @@ cdef class Http2Sender:
     cdef readonly bint draining                 # GOAWAY is out: calls in progress go on, new ones are not looked at
     cdef readonly uint32_t error_code           # of the GOAWAY that ended this connection
     cdef readonly str error_text
-    cdef readonly uint32_t last_stream_id       # the highest the peer has used
+    cdef readonly uint32_t last_stream_id       # the highest in use, whoever opens them
+    cdef bint is_client                         # we open them
     cdef readonly ConnectionLimits limits
     cdef dict streams
     cdef list spare_buffers
+    cdef size_t assembly_bytes                  # in the unfinished messages of all streams
     cdef Http2Stream recent                     # the stream looked up last: most frames are for the same as the one before
     cdef Http2Stream queue_first
     cdef Http2Stream queue_last
@@ -104,7 +108,7 @@ cdef class Http2Sender:
     cdef int put_goaway(self, uint32_t code, str text) except -1
     cdef int put_rst(self, uint32_t stream_id, uint32_t code) except -1
     cdef int put_window_update(self, uint32_t stream_id, uint32_t increment) except -1
-    cdef int put_settings(self) except -1
+    cdef int put_settings(self, tuple settings) except -1       # pairs of name and value, and the connection's window
     cdef int connection_error(self, uint32_t code, str text) except -1
     cdef void remember_reset(self, uint32_t stream_id) noexcept
     cdef bint was_reset_by_us(self, uint32_t stream_id) noexcept

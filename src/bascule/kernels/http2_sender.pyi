@@ -82,6 +82,9 @@ class Http2Sender:
     unsent: int
     """Set by the shell: bytes its transport still holds."""
 
+    peer: Any
+    """The shell's: who is at the other end."""
+
     on_output: Callable[[], Any] | None
     """Called at most once between two flushes, when there is something to send."""
 

@@ -5,7 +5,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from bascule.kernels.http2_frames cimport *
 from bascule.kernels.output cimport OutputBuffer
@@ -78,7 +78,6 @@ cdef class Http2Sender:
         self.peer_frame_bytes_max = FRAME_BYTES_DEFAULT
         self.response_head = b"\x88"
         self.error_text = ""
-        self.put_settings()
 
     # ── for the shell ──
 
@@ -122,7 +121,8 @@ cdef class Http2Sender:
         stream.id = stream_id
         stream.send_window = self.peer_stream_window
         stream.receive_window = self.limits.stream_window_bytes
-        stream.outgoing = self.take_buffer()
+        if stream.outgoing is NOWHERE:
+            stream.outgoing = self.take_buffer()
         self.streams[stream_id] = stream
         self.recent = stream
         return 0
@@ -245,11 +245,15 @@ cdef class Http2Sender:
         cdef int64_t size = min(
             <int64_t> outgoing.size(), stream.send_window, self.send_window, <int64_t> self.peer_frame_bytes_max, CUT_BYTES_MAX
         )
+        cdef uint8_t flags = 0
         cdef uint8_t* at
         if not stream.head_sent:
             self.send_head(stream)
+        if stream.tail is not None and PyBytes_GET_SIZE(stream.tail) == 0 and size == <int64_t> outgoing.size():
+            flags = FLAG_END_STREAM
+            stream.end_sent = True
         at = self.reserve(FRAME_HEADER_SIZE + size)
-        at = write_frame_header(at, <uint32_t> size, FRAME_DATA, 0, stream.id)
+        at = write_frame_header(at, <uint32_t> size, FRAME_DATA, flags, stream.id)
         memcpy(at, outgoing.data + outgoing.start, size)
         self.output.commit(FRAME_HEADER_SIZE + size)
         outgoing.drop_front(size)
@@ -259,12 +263,8 @@ cdef class Http2Sender:
         return 0
 
     cdef int end_stream(self, Http2Stream stream) except -1:
-        # Trailers. A client that is still sending is told to stop, or its half of the stream would stay open for ever (§8.1).
-        self.send_header_block(stream.id, stream.tail, True)
-        if not stream.half_closed:
-            self.remember_reset(stream.id)
-            self.put_rst(stream.id, NO_ERROR)
-        return self.close_stream(stream)
+        # Everything outgoing is sent and nothing more will be; up to the role.
+        return 0
 
     # ── frames ──
 
@@ -314,19 +314,14 @@ cdef class Http2Sender:
         return self.put_control(FRAME_WINDOW_UPDATE, 0, stream_id, payload, 4)
 
     cdef int put_goaway(self, uint32_t code, str text) except -1:
-        cdef bytes payload = self.last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode("utf-8")
+        # §6.8: the last id that was looked at, of those that the peer has opened
+        cdef uint32_t last_id = 0 if self.is_client else self.last_stream_id
+        cdef bytes payload = last_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode("utf-8")
         return self.put_control(FRAME_GOAWAY, 0, 0, <const uint8_t*> PyBytes_AS_STRING(payload), <uint32_t> PyBytes_GET_SIZE(payload))
 
-    cdef int put_settings(self) except -1:
-        cdef uint8_t[18] payload
-        memset(payload, 0, sizeof(payload))
-        payload[1] = SETTING_MAX_CONCURRENT_STREAMS
-        store_be32(payload + 2, self.limits.streams_max)
-        payload[7] = SETTING_INITIAL_WINDOW_SIZE
-        store_be32(payload + 8, self.limits.stream_window_bytes)
-        payload[13] = SETTING_MAX_HEADER_LIST_SIZE
-        store_be32(payload + 14, self.limits.header_list_bytes_max)
-        self.put_control(FRAME_SETTINGS, 0, 0, payload, sizeof(payload))
+    cdef int put_settings(self, tuple settings) except -1:
+        cdef bytes payload = b"".join([name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in settings])
+        self.put_control(FRAME_SETTINGS, 0, 0, <const uint8_t*> PyBytes_AS_STRING(payload), <uint32_t> PyBytes_GET_SIZE(payload))
         if self.limits.connection_window_bytes > WINDOW_DEFAULT:
             self.put_window_update(0, self.limits.connection_window_bytes - WINDOW_DEFAULT)
         return 0

@@ -17,6 +17,16 @@ cdef enum:
     SEEN_AUTHORITY = 8
     SEEN_REGULAR = 16
 
+cdef enum:
+    LENGTH_DIGITS_MAX = 18
+
+# for the heads of responses
+cdef bint valid_value(const uint8_t* value, size_t size) noexcept nogil
+cdef bint is_grpc_type(const uint8_t* value, size_t size) noexcept nogil
+cdef int64_t read_digits(const uint8_t* data, size_t size, size_t digits_max) noexcept nogil
+cdef uint8_t read_encoding(const uint8_t* value, size_t size) noexcept nogil
+cdef bint append_metadata(list metadata, HeaderField* field) except -1
+
 
 cdef class RequestHead(HeaderSink):
     # Shared by all calls whose blocks are the same bytes: nothing of it is changed once it is read.
@@ -35,7 +45,6 @@ cdef class RequestHead(HeaderSink):
     cdef object route                       # looked up once, for whoever answers
     cdef uint8_t seen
     cdef int pseudo(self, HeaderField* field) except -1
-    cdef int add_metadata(self, HeaderField* field) except -1
     cdef int add_length(self, HeaderField* field) except -1
     cdef int close(self) except -1          # after the last field
 

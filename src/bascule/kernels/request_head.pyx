@@ -13,11 +13,11 @@ from bascule.kernels.header_names cimport (
     NAME_CONNECTION,
     NAME_CONTENT_LENGTH,
     NAME_CONTENT_TYPE,
-    NAME_GRPC,
     NAME_GRPC_ENCODING,
     NAME_GRPC_TIMEOUT,
     NAME_INVALID,
     NAME_METHOD,
+    NAME_OTHER,
     NAME_PATH,
     NAME_PSEUDO_UNKNOWN,
     NAME_SCHEME,
@@ -27,7 +27,6 @@ from bascule.kernels.records cimport Bytes
 
 cdef enum:
     TIMEOUT_DIGITS_MAX = 8
-    LENGTH_DIGITS_MAX = 18
 
 
 cdef inline bint equals(const uint8_t* data, size_t size, const char* other, size_t other_size) noexcept nogil:
@@ -103,6 +102,23 @@ cdef uint8_t read_encoding(const uint8_t* value, size_t size) noexcept nogil:
     return ENCODING_UNKNOWN
 
 
+cdef bint append_metadata(list metadata, HeaderField* field) except -1:
+    # False when a -bin value is no base64.
+    cdef bytes name = PyBytes_FromStringAndSize(<const char*> field.name, field.name_size)
+    cdef bytes value = PyBytes_FromStringAndSize(<const char*> field.value, field.value_size)
+    cdef bint good = True
+    if not (field.name_size > 4 and memcmp(field.name + field.name_size - 4, b"-bin", 4) == 0):
+        metadata.append((name, value))
+        return True
+    for part in value.split(b","):
+        part = part.strip(b" \t=")
+        try:
+            metadata.append((name, a2b_base64(part + b"=" * ((4 - len(part) % 4) % 4), strict_mode=True)))
+        except Base64Error:
+            good = False
+    return good
+
+
 cdef class RequestHead(HeaderSink):
     def __cinit__(self):
         self.metadata = []
@@ -129,8 +145,8 @@ cdef class RequestHead(HeaderSink):
                 self.encoding = read_encoding(field.value, field.value_size)
             elif known == NAME_CONTENT_LENGTH:
                 self.add_length(field)
-            elif known != NAME_GRPC:
-                self.add_metadata(field)
+            elif known == NAME_OTHER and not append_metadata(self.metadata, field):
+                self.bad_metadata = True
         return 0
 
     cdef int pseudo(self, HeaderField* field) except -1:
@@ -160,20 +176,6 @@ cdef class RequestHead(HeaderSink):
         if length < 0 or (self.content_length >= 0 and self.content_length != length):
             self.malformed = True
         self.content_length = length
-        return 0
-
-    cdef int add_metadata(self, HeaderField* field) except -1:
-        cdef bytes name = PyBytes_FromStringAndSize(<const char*> field.name, field.name_size)
-        cdef bytes value = PyBytes_FromStringAndSize(<const char*> field.value, field.value_size)
-        if not (field.name_size > 4 and memcmp(field.name + field.name_size - 4, b"-bin", 4) == 0):
-            self.metadata.append((name, value))
-            return 0
-        for part in value.split(b","):
-            part = part.strip(b" \t=")
-            try:
-                self.metadata.append((name, a2b_base64(part + b"=" * ((4 - len(part) % 4) % 4), strict_mode=True)))
-            except Base64Error:
-                self.bad_metadata = True
         return 0
 
     cdef int close(self) except -1:

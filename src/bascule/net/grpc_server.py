@@ -1,14 +1,11 @@
 """The asyncio skin of the gRPC kernels: sockets, timers and tasks.
 
-A connection is read into one buffer that all share, and flushed once at the end of the loop turn in which something was written:
-straight to the file descriptor as long as the transport holds nothing, through the transport otherwise and with TLS. What the
-transport holds is bounded by `WRITE_BYTES`; the rest waits in the kernel's output buffer, where it is counted.
+How one connection is read and flushed stands in `http2_protocol`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
@@ -22,6 +19,7 @@ from bascule.errors import BasculeError
 from bascule.kernels.grpc import GrpcConnection, GrpcStream, UnaryStream
 from bascule.kernels.http2 import ReceiveBuffer
 from bascule.kernels.http2_sender import ConnectionLimits
+from bascule.net.http2_protocol import CLOSE_SECONDS, Http2Protocol, address_text, connection_limits
 from bascule.net.status import GrpcError, Status, status_of
 from bascule.net.tls import common_name
 
@@ -29,12 +27,6 @@ Route: TypeAlias = Callable[[], GrpcStream]
 """Makes the stream that answers one call."""
 
 Answer: TypeAlias = Callable[[bytes, "Call"], Awaitable[bytes]]
-
-WRITE_BYTES: Final = 64 * limits.KIB
-"""Handed to the transport at once; it says when they are gone."""
-
-CLOSE_SECONDS: Final = 1.0
-"""How long a connection that was told to go may take to do so."""
 
 STOP_POLL_SECONDS: Final = 0.005
 
@@ -102,33 +94,6 @@ async def _answer(answer: Answer, stream: UnaryStream, request: bytes) -> None:
 def _end(stream: UnaryStream, status: Status, text: str) -> None:
     stream.task = None  # it is ending by itself
     stream.finish(status, text)
-
-
-def connection_limits(**changed: int) -> ConnectionLimits:
-    """The bounds of limits.py, some of them changed."""
-    return ConnectionLimits(
-        **{
-            "streams_max": limits.HTTP2_STREAMS_MAX,
-            "stream_window_bytes": limits.HTTP2_STREAM_WINDOW_BYTES,
-            "connection_window_bytes": limits.HTTP2_CONNECTION_WINDOW_BYTES,
-            "header_list_bytes_max": limits.HTTP2_HEADER_LIST_BYTES_MAX,
-            "header_block_bytes_max": limits.HTTP2_HEADER_BLOCK_BYTES_MAX,
-            "continuations_max": limits.HTTP2_CONTINUATIONS_MAX,
-            "output_bytes_max": limits.HTTP2_OUTPUT_BYTES_MAX,
-            "outgoing_bytes_max": limits.HTTP2_OUTGOING_BYTES_MAX,
-            "message_bytes_max": limits.GRPC_MESSAGE_BYTES_DEFAULT,
-            "assembly_bytes_max": limits.GRPC_ASSEMBLY_BYTES_MAX,
-            "resets_burst": limits.HTTP2_RESETS_BURST,
-            "resets_per_second": limits.HTTP2_RESETS_PER_SECOND,
-            "pings_burst": limits.HTTP2_PINGS_BURST,
-            "pings_per_second": limits.HTTP2_PINGS_PER_SECOND,
-            "settings_burst": limits.HTTP2_SETTINGS_BURST,
-            "settings_per_second": limits.HTTP2_SETTINGS_PER_SECOND,
-            "idle_frames_burst": limits.HTTP2_IDLE_FRAMES_BURST,
-            "idle_frames_per_second": limits.HTTP2_IDLE_FRAMES_PER_SECOND,
-            **changed,
-        }
-    )
 
 
 class GrpcServer:
@@ -224,162 +189,41 @@ class GrpcServer:
         self._timed.discard(protocol)
 
 
-class _Protocol(asyncio.BufferedProtocol):
-    """One connection."""
+class _Protocol(Http2Protocol):
+    """One connection of a client."""
 
     def __init__(self, server: GrpcServer, loop: asyncio.AbstractEventLoop) -> None:
-        self.connection = GrpcConnection(server.bounds, server.receive_buffer, server.routes)
+        connection = GrpcConnection(server.bounds, server.receive_buffer, server.routes)
+        super().__init__(connection, server.receive_view, loop)
+        self.connection: GrpcConnection = connection
         self._server = server
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._fd = -1
-        self._flush_scheduled = False
-        self._writing_paused = False
-        self._reading_paused = False
-        self._leaving = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    # ── asyncio calls these ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
-        self._transport = cast(asyncio.Transport, transport)
-        is_plain = transport.get_extra_info("sslcontext") is None
-        # A TLS transport counts "nothing waits" as full when the limit is 0, and then does not ask for more.
-        self._transport.set_write_buffer_limits(high=0 if is_plain else WRITE_BYTES)
         if server.stopping or len(server.connections) >= server.connections_max:
             server.connections_refused += 1
-            self._transport.abort()
+            cast(asyncio.Transport, transport).abort()
             return
         server.connections.add(self)
-        sock = transport.get_extra_info("socket")
-        _keep_alive(sock)
-        if is_plain:
-            self._fd = sock.fileno()
-        connection = self.connection
-        connection.peer = Peer(
-            _address(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
+        self.connection.peer = Peer(
+            address_text(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
         )
-        connection.on_fault = self._report
-        connection.on_output = self._schedule_flush
-        self._timer = self._loop.call_later(server.preface_seconds, self._check_preface)
-        self._schedule_flush()
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._server.receive_view
+        self.attach(transport, limits.GRPC_TCP_KEEPALIVE_SECONDS)
+        self.timer = self.loop.call_later(server.preface_seconds, self._check_preface)
 
     def buffer_updated(self, nbytes: int) -> None:
-        connection = self.connection
-        connection.received(nbytes)
-        if connection.timed_calls:
+        super().buffer_updated(nbytes)
+        if self.connection.timed_calls:
             self._server.watch_deadlines(self)
-        if connection.congested and not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
 
-    def pause_writing(self) -> None:
-        self._writing_paused = True
-
-    def resume_writing(self) -> None:
-        self._writing_paused = False
-        self.connection.unsent = 0
-        self._flush()
-
-    def eof_received(self) -> None:
-        return None
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._transport = None
+    def connection_lost(self, error: Exception | None) -> None:
         self._server.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.connection.lost()
-        self.connection.on_output = self.connection.on_fault = None
-
-    # ── sending ──
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush_turn)
-
-    def _flush_turn(self) -> None:
-        self._flush_scheduled = False
-        self._flush()
-
-    def _flush(self) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return  # a descriptor that was closed may be somebody else's by now
-        connection = self.connection
-        connection.flush()
-        if len(connection.output):
-            self._send(transport)
-        if self._reading_paused and not connection.congested:
-            self._reading_paused = False
-            transport.resume_reading()
-        if connection.closing:
-            self._leave(transport)
-        elif connection.wants_flush and not self._writing_paused:
-            self._schedule_flush()
-
-    def _send(self, transport: asyncio.Transport) -> None:
-        connection = self.connection
-        output = connection.output
-        if self._fd >= 0 and not self._writing_paused and transport.get_write_buffer_size() == 0:
-            try:
-                output.send(self._fd)
-            except OSError:
-                transport.abort()
-                return
-        while len(output) and not self._writing_paused and not transport.is_closing():
-            with memoryview(output) as view:
-                piece = bytes(view[:WRITE_BYTES])
-            output.drop(len(piece))
-            transport.write(piece)
-        connection.unsent = transport.get_write_buffer_size()
-
-    # ── the end ──
+        super().connection_lost(error)
 
     def _check_preface(self) -> None:
-        self._timer = None
-        if not self.connection.established and self._transport is not None:
+        self.timer = None
+        if not self.connection.established:
             self.abort()
 
-    def _leave(self, transport: asyncio.Transport) -> None:
-        """When everything was said, the peer gets a moment to hear it: closing with bytes unread would make the kernel take it back."""
-        if not self._leaving:
-            self._leaving = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
-        if len(self.connection.output) or transport.is_closing():
-            return
-        if not transport.can_write_eof():
-            transport.close()  # TLS says goodbye by itself, and waits for the answer
-            return
-        with contextlib.suppress(OSError, RuntimeError):
-            transport.write_eof()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _report(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         _log.error("a call from %s failed", self.connection.peer.address, exc_info=error)
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # not a TCP socket, or gone already
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.GRPC_TCP_KEEPALIVE_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.GRPC_TCP_KEEPALIVE_SECONDS // 4)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-
-
-def _address(name: object) -> str:
-    if isinstance(name, tuple) and len(name) >= 2:
-        return f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}"
-    return str(name or "local")

@@ -88,3 +88,5 @@ class PublishAsyncClientStream(ClientStream):
         policy NONE it gets nothing and should not be given."""
     def publish_columns(self, columns: PublishColumns) -> None:
         """Send all of them, in order, as fast as the window allows, without anybody's help. has_room is false until they are sent."""
+    def expire(self, now: float) -> int:
+        """Give up whose deadline has passed: what was sent is of unknown outcome, what waits in columns is not sent. How many were sent."""

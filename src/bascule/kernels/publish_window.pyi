@@ -13,6 +13,8 @@ OUTCOME_UNKNOWN: Final[int]
 """Sent, and no answer will come: it may be stored or not."""
 NOT_SENT: Final[int]
 """Never sent: the stream ended before its turn came."""
+SENT: Final[int]
+"""Sent, and no ack was asked for."""
 FAILED: Final[int]
 """FAILED + the code of a PublishAsyncError: refused for good."""
 
@@ -98,7 +100,7 @@ class PublishColumns:
         """Those that nothing is waited for any more."""
     @property
     def failed(self) -> int:
-        """Those of the answered ones that are not STORED, or of unknown outcome."""
+        """Those of the answered ones that are neither STORED nor SENT."""
     @property
     def done(self) -> bool: ...
     @property
@@ -106,7 +108,7 @@ class PublishColumns:
         """int64, −1 where there is none."""
     @property
     def outcomes(self) -> memoryview:
-        """int32: STORED, WAITING, OUTCOME_UNKNOWN, NOT_SENT, or FAILED + code."""
+        """int32: STORED, WAITING, OUTCOME_UNKNOWN, NOT_SENT, SENT, or FAILED + code."""
     @property
     def texts(self) -> dict[int, str]:
         """For each outcome above FAILED the text that the first such error came with."""

@@ -89,4 +89,5 @@ class PublishAsyncClientStream(ClientStream):
     def publish_columns(self, columns: PublishColumns) -> None:
         """Send all of them, in order, as fast as the window allows, without anybody's help. has_room is false until they are sent."""
     def expire(self, now: float) -> int:
-        """Give up whose deadline has passed: what was sent is of unknown outcome, what waits in columns is not sent. How many were sent."""
+        """Give up whose deadline has passed: what was sent is of unknown outcome (how many is returned), what waits in columns is not
+        sent."""

@@ -44,7 +44,7 @@ cdef class ClientStream(MessageStream):
     cpdef half_close(self)                      # no more messages of ours, behind what is outgoing
     cpdef cancel(self)                          # on_finished with CANCELLED, at once; the server is told
 
-    cdef int finish(self, int status, str text, bint unprocessed, int64_t reset_code) except -1     # RST_STREAM unless the code is −1
+    cdef int finish(self, int status, str text, bint unprocessed, int64_t reset_code) except -1     # code: of RST_STREAM, −1 for none
     cdef int settle(self) except -1
     cdef int response(self, ResponseHead head, bint ends) except -1
     cdef int trailing(self, ResponseHead head) except -1

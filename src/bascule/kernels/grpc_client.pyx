@@ -147,7 +147,7 @@ cdef class ClientStream(MessageStream):
         return (<ClientConnection> self.connection).retire(self, reset_code)
 
     cdef int break_off(self, int status, str text) except -1:
-        return self.finish(status, text, False, CANCEL)
+        return self.finish(status, text, False, NO_ERROR if self.half_closed else CANCEL)
 
     cdef int fault(self, object error) except -1:
         if self.connection is None:
@@ -229,9 +229,6 @@ cdef class ClientStream(MessageStream):
         # The status; in the only header block of a response, or in trailers.
         cdef int status = head.status
         cdef str text = "" if head.message is None else head.message.decode("utf-8", "replace")
-        cdef int64_t code = CANCEL
-        if self.half_closed:
-            code = NO_RESET if self.end_sent else NO_ERROR
         self.trailers = head.metadata
         if self.assembly is not None and status == STATUS_OK:
             status, text = STATUS_INTERNAL, "the response ends within a message"
@@ -244,7 +241,7 @@ cdef class ClientStream(MessageStream):
             text = f"the server answered with HTTP status {head.http_status}"
         elif status < 0:
             status, text = STATUS_UNKNOWN, "the response has no status"
-        return self.finish(status, text, False, code)
+        return self.break_off(status, text)
 
 
 cdef class ClientConnection(Http2Connection):
@@ -405,7 +402,7 @@ cdef class ClientConnection(Http2Connection):
     cdef int retire(self, ClientStream stream, int64_t reset_code) except -1:
         cdef OutputBuffer outgoing = stream.outgoing
         if stream.id:
-            if reset_code >= 0 and not self.closing:
+            if reset_code >= 0 and not self.closing and not (stream.half_closed and stream.end_sent):
                 self.remember_reset(stream.id)
                 self.put_rst(stream.id, <uint32_t> reset_code)
             return self.close_stream(stream)

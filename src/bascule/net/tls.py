@@ -1,4 +1,4 @@
-"""TLS of our listeners: HTTP/2 by ALPN, and certificates of clients where they are asked for."""
+"""TLS of listeners and of clients: HTTP/2 by ALPN, and certificates of clients where they are asked for."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ def server_tls(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
-    try:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise InvalidConfig(
-            f"certificate {certificate} and key {key} cannot be used: {error}",
-            hint="both are PEM files; the key must be the certificate's own and must not ask for a password",
-        ) from None
+    _load_certificate(context, certificate, key)
     if requires_client:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
@@ -42,6 +36,33 @@ def server_tls(
                 f"client authority {client_ca} cannot be used: {error}", hint="give a PEM file"
             ) from None
     return context
+
+
+def client_tls(
+    ca: Path | str | None = None, certificate: Path | str | None = None, key: Path | str | None = None
+) -> ssl.SSLContext:
+    """TLS 1.2 or newer. The server's certificate must be of `ca`, or of an authority the system trusts, and for the name it is called by."""
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
+    except OSError as error:
+        raise InvalidConfig(f"authority {ca} cannot be used: {error}", hint="give a PEM file") from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    if certificate is not None:
+        _load_certificate(context, certificate, certificate if key is None else key)
+    elif key is not None:
+        raise InvalidConfig(f"key {key} was given without its certificate", hint="give both, as PEM files")
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path | str, key: Path | str) -> None:
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(
+            f"certificate {certificate} and key {key} cannot be used: {error}",
+            hint="both are PEM files; the key must be the certificate's own and must not ask for a password",
+        ) from None
 
 
 def _no_password() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
+from typing_extensions import Buffer
 
 from bascule.kernels import publish_window as kernel
 from bascule.kernels.message_objects import parse_publish_envelope
@@ -66,7 +67,7 @@ def google_response(data: bytes) -> twin.Response | None:
     )
 
 
-def response(data: bytes) -> twin.Response | None:
+def response(data: Buffer) -> twin.Response | None:
     try:
         ack, error, correlation_id = kernel.decode_publish_response(data)
     except ValueError:

@@ -1,6 +1,6 @@
 # Messages as a subscriber receives them, one by one and as columns.
 #
-#   Message   1 offset · 2 key · 3 value · 4 timestamp | 5 stream · 6 partition · 7 subject · 8 replySubject · 9 headers · 10 … 12 unused
+#   Message   1 offset · 2 key · 3 value · 4 timestamp | 5 stream · 6 partition · 7 subject · 8 replySubject · 9 headers · 10 … 12
 #             ─────────────── head ───────────────────   ──────────────────────── tail ────────────────────────
 #
 # Protobuf reads fields from left to right and the last of each counts; a head that is followed by a known tail therefore means what it

@@ -58,7 +58,9 @@ cdef class SubscribeClientStream(ClientStream):
             batch = self.growing = new_batch(self.bytes_before, self.messages_before)
         before = batch.bytes_used()
         if batch.add(data, size):
-            return self.break_off(STATUS_INTERNAL, f"message {self.message_count} of the subscription cannot be decoded: it is not protobuf")
+            return self.break_off(
+                STATUS_INTERNAL, f"message {self.message_count} of the subscription cannot be decoded: it is not protobuf",
+            )
         self.waiting += 1
         self.waiting_bytes += batch.bytes_used() - before
         if batch.bytes_used() >= self.batch_bytes:
@@ -198,12 +200,11 @@ cdef class PublishAsyncClientStream(ClientStream):
         return size
 
     def publish_columns(self, PublishColumns columns not None):
-        if columns.sent or columns.count == 0 and columns.waiter is None:
+        if columns.begun:
             raise ValueError("columns are published once")
+        columns.begun = True
         if columns.count == 0:
-            waiter, columns.waiter = columns.waiter, None
-            if not waiter.done():
-                waiter.set_result(columns)
+            columns.tell()
             return
         if self.finished or self.sending_closed:
             columns.give_up_rest()

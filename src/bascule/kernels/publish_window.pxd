@@ -58,6 +58,7 @@ cdef class PublishColumns:
     cdef Bytes keys                 # None without keys
     cdef Column key_ends
     cdef Py_ssize_t count
+    cdef bint begun                 # somebody publishes them
     cdef readonly Py_ssize_t sent
     cdef readonly Py_ssize_t answered
     cdef readonly Py_ssize_t failed
@@ -67,6 +68,7 @@ cdef class PublishColumns:
     cdef void span(self, Py_ssize_t row, const uint8_t** value, size_t* value_size, const uint8_t** key, size_t* key_size) noexcept
     cdef int answer(self, int64_t row, int32_t outcome, int64_t offset, str text) except -1
     cdef int give_up_rest(self) except -1       # what was not sent will not be
+    cdef int tell(self) except -1               # the waiter, that all is answered
 
 
 cdef class PublishWindow:

@@ -14,7 +14,9 @@ from bascule.kernels.messages cimport (
     ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_OK, ACK_TOO_LARGE, AckView, PublishView, publish_envelope_size, read_ack_envelope,
     write_publish_envelope,
 )
-from bascule.kernels.protobuf cimport GROUP_DEPTH_MAX, WIRE_BYTES, bytes_field_size, number_field_size, write_bytes_field, write_number_field
+from bascule.kernels.protobuf cimport (
+    GROUP_DEPTH_MAX, WIRE_BYTES, bytes_field_size, number_field_size, write_bytes_field, write_number_field,
+)
 from bascule.kernels.publish_wire cimport (
     CORRELATION_ID_MAX, ResponseView, encode_headers, merge_ack, publish_request_size, read_publish_response, write_decimal,
     write_publish_request,
@@ -242,7 +244,6 @@ cdef class PublishColumns:
             key_size[0] = ends[row] - start
 
     cdef int answer(self, int64_t row, int32_t outcome, int64_t offset, str text) except -1:
-        cdef object waiter
         (<int32_t*> self.outcome_column.data)[row] = outcome
         (<int64_t*> self.offset_column.data)[row] = offset
         self.answered += 1
@@ -250,10 +251,13 @@ cdef class PublishColumns:
             self.failed += 1
             if outcome >= OUTCOME_FAILED and outcome not in self.texts:
                 self.texts[outcome] = text
-        if self.answered == self.count and self.waiter is not None:
-            waiter, self.waiter = self.waiter, None
-            if not waiter.done():
-                waiter.set_result(self)
+        return self.tell() if self.answered == self.count else 0
+
+    cdef int tell(self) except -1:
+        cdef object waiter = self.waiter
+        self.waiter = None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(self)
         return 0
 
     cdef int give_up_rest(self) except -1:

@@ -1,4 +1,4 @@
-# What goes to and fro when a client publishes, for kernels: responses are viewed in place, requests are written straight into their buffer.
+# What goes to and fro when a client publishes, for kernels: responses are viewed in place, requests written straight into their buffer.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 

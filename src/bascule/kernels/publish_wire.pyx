@@ -1,6 +1,7 @@
 # What goes to and fro when a client publishes, as bytes.
 #
-#   PublishRequest    1 key · 2 value · 3 stream · 4 partition · 5 headers · 6 ackInbox · 7 correlationId · 8 ackPolicy · 9 expectedOffset
+#   PublishRequest    1 key · 2 value · 3 stream · 4 partition · 5 headers · 6 ackInbox · 7 correlationId · 8 ackPolicy
+#                     9 expectedOffset
 #   PublishResponse   1 ack · 2 asyncError {1 code · 2 message} · 3 correlationId
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

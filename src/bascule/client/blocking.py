@@ -1,0 +1,332 @@
+"""The client without asyncio: the same calls, each of which returns when it is done.
+
+    with bascule.blocking.connect("127.0.0.1:9292") as client:
+        client.publish("orders", b"lamp")
+        for message in client.subscribe("orders", start="earliest"):
+            print(message.value)
+
+A thread of its own runs the asyncio client; every thread may call. Subscriptions and consumers are iterators, and hand out
+batches too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from bascule.client.client import Client
+from bascule.client.client import connect as connect_async
+from bascule.client.consumer import Assignment
+from bascule.client.consumer import Consumer as AsyncConsumer
+from bascule.client.options import Bytes, TlsOptions
+from bascule.client.publisher import BasePublisher
+from bascule.client.subscription import Subscription as AsyncSubscription
+from bascule.errors import ClientClosed
+from bascule.kernels.client_messages import Message, MessageBatch
+from bascule.kernels.publish_window import Ack
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _Portal:
+    """A loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="bascule client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Have the loop do it, and wait. Ctrl-C cancels it."""
+        if self.loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise ClientClosed("the client was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosed("the client was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Have the loop's thread call a function."""
+
+        async def act() -> _T:
+            return function()
+
+        return self.run(act())
+
+    def stop(self) -> None:
+        if not self.loop.is_closed():
+            self.run(_cancel_others())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[BlockingClient, _P], _T]:
+    @functools.wraps(method)
+    def call(self: BlockingClient, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        return self._portal.run(method(self._client, *arguments, **options))
+
+    return call
+
+
+def _making(
+    method: Callable[Concatenate[Client, _P], Any], kind: Callable[[_Portal, Any], _T]
+) -> Callable[Concatenate[BlockingClient, _P], _T]:
+    @functools.wraps(method)
+    def make(self: BlockingClient, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        return kind(self._portal, self._portal.call(lambda: method(self._client, *arguments, **options)))
+
+    return make
+
+
+class _Part:
+    """With-blocks, for whatever can be closed."""
+
+    _portal: _Portal
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Subscription(_Part):
+    """An iterator of messages; see `bascule.client.subscription.Subscription`."""
+
+    def __init__(self, portal: _Portal, subscription: AsyncSubscription) -> None:
+        self._portal = portal
+        self._subscription = subscription
+        self._messages: Iterator[Message] = iter(())
+
+    def open(self) -> Self:
+        """Until the brokers have confirmed: from here on nothing is missed."""
+        self._portal.run(self._subscription.open())
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            for message in self._messages:
+                return message
+            batch = self.next_batch()
+            if batch is None:
+                raise StopIteration
+            self._messages = iter(batch)
+
+    def next(self, timeout: float) -> Message | None:
+        """The next message, or None when none comes in time. StopIteration at the end."""
+        for message in self._messages:
+            return message
+        try:
+            batch = self._portal.run(_within(self._subscription.next_batch(), timeout))
+        except TimeoutError:
+            return None
+        if batch is None:
+            raise StopIteration
+        self._messages = iter(batch)
+        return next(self._messages)
+
+    def next_batch(self) -> MessageBatch | None:
+        """The next messages of some partition; None at the end."""
+        return self._portal.run(self._subscription.next_batch())
+
+    def batches(self) -> Iterator[MessageBatch]:
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        self._portal.run(self._subscription.close())
+
+
+async def _within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
+    async with asyncio.timeout(seconds):
+        return await work
+
+
+class Consumer(_Part):
+    """A member of a consumer group, as an iterator of messages; see `bascule.client.consumer.Consumer`."""
+
+    def __init__(self, portal: _Portal, consumer: AsyncConsumer) -> None:
+        self._portal = portal
+        self._consumer = consumer
+
+    def open(self) -> Self:
+        self._portal.run(self._consumer.open())
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._consumer.close(processed=kind is None))
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        return self._portal.run(self._consumer.__anext__())
+
+    def batches(self) -> Iterator[MessageBatch]:
+        while True:
+            yield self._portal.run(self._consumer.next_batch())
+
+    def checkpoint(self, message: Message | None = None) -> None:
+        self._portal.run(self._consumer.checkpoint(message))
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        return self._portal.call(lambda: self._consumer.assignments)
+
+    def close(self) -> None:
+        self._portal.run(self._consumer.close())
+
+
+class Publisher(_Part):
+    """A publisher of many messages; see `bascule.client.publisher`. `send` gives a future of `concurrent.futures`."""
+
+    def __init__(self, portal: _Portal, publisher: BasePublisher) -> None:
+        self._portal = portal
+        self._publisher = publisher
+
+    def send(
+        self,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        partition: int | None = None,
+        expected_offset: int | None = None,
+    ) -> concurrent.futures.Future[Ack]:
+        """Send a message as soon as the window has room; `.result()` waits for its ack."""
+        found: concurrent.futures.Future[Ack] = concurrent.futures.Future()
+
+        async def send() -> None:
+            future = await self._publisher.send(
+                value, key=key, headers=headers, partition=partition, expected_offset=expected_offset
+            )
+            future.add_done_callback(functools.partial(_hand_over, found))
+
+        self._portal.run(send())
+        return found
+
+    def send_all(self, messages: Iterable[Bytes | tuple[Bytes | None, Bytes]]) -> None:
+        """Send values, or pairs of key and value: faster than one by one. `flush` says whether all were stored."""
+
+        async def send() -> None:
+            await self._publisher.send_all(messages)
+
+        self._portal.run(send())
+
+    def flush(self) -> None:
+        self._portal.run(self._publisher.flush())
+
+    def close(self) -> None:
+        self._portal.run(self._publisher.close())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._publisher.__aexit__(kind, error, trace))
+
+
+def _hand_over(found: concurrent.futures.Future[Ack], future: asyncio.Future[Ack]) -> None:
+    if future.cancelled():
+        found.cancel()
+    elif (error := future.exception()) is not None:
+        found.set_exception(error)
+    else:
+        found.set_result(future.result())
+
+
+class BlockingClient(_Part):
+    """`bascule.Client` without asyncio."""
+
+    def __init__(self, portal: _Portal, client: Client) -> None:
+        self._portal = portal
+        self._client = client
+
+    create_stream = _blocking(Client.create_stream)
+    delete_stream = _blocking(Client.delete_stream)
+    pause_stream = _blocking(Client.pause_stream)
+    set_readonly = _blocking(Client.set_readonly)
+    fetch_metadata = _blocking(Client.fetch_metadata)
+    fetch_partition_metadata = _blocking(Client.fetch_partition_metadata)
+    set_cursor = _blocking(Client.set_cursor)
+    fetch_cursor = _blocking(Client.fetch_cursor)
+    publish = _blocking(Client.publish)
+    publish_to_subject = _blocking(Client.publish_to_subject)
+    publish_many = _blocking(Client.publish_many)
+    publisher = _making(Client.publisher, Publisher)
+    nats_publisher = _making(Client.nats_publisher, Publisher)
+    subscribe = _making(Client.subscribe, Subscription)
+    consumer = _making(Client.consumer, Consumer)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._client.is_closed
+
+    def close(self) -> None:
+        if not self._client.is_closed:
+            self._portal.run(self._client.close())
+            self._portal.stop()
+
+
+def connect(
+    servers: str | Iterable[str] = "127.0.0.1:9292",
+    *,
+    tls: bool | ssl.SSLContext | TlsOptions | None = None,
+    timeout: float = 5.0,
+    patience: float = 60.0,
+    token: str | None = None,
+    nats: str | Iterable[str] | None = None,
+) -> BlockingClient:
+    """Connect to a cluster; the options are those of `bascule.connect`."""
+    portal = _Portal()
+
+    async def make() -> Client:
+        return await connect_async(servers, tls=tls, timeout=timeout, patience=patience, token=token, nats=nats)
+
+    try:
+        return BlockingClient(portal, portal.run(make()))
+    except BaseException:
+        portal.stop()
+        raise

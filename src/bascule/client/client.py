@@ -1,0 +1,271 @@
+"""The client itself: `await bascule.connect(…)` gives one."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from bascule.client import options, positions
+from bascule.client.brokers import Brokers
+from bascule.client.consumer import Callback, Consumer
+from bascule.client.cursors import CursorCalls
+from bascule.client.nats_publisher import NatsPublisher
+from bascule.client.options import AckPolicy, Duration, TlsOptions
+from bascule.client.partition_reader import PartitionReader, ReaderOptions
+from bascule.client.partitioner import Partitioner
+from bascule.client.positions import Position, Start, Stop
+from bascule.client.publish_session import PublishSessions
+from bascule.client.publisher import OnError
+from bascule.client.publishing import WINDOW_DEFAULT, PublishCalls
+from bascule.client.retry import Deadline
+from bascule.client.streams import StreamCalls
+from bascule.client.subscription import Subscription
+from bascule.net.nats_auth import Login
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class Client(StreamCalls, CursorCalls, PublishCalls):
+    """A connection to a cluster. Everything happens on the loop it was made on.
+
+    `bascule.connect` makes one. It keeps one connection to each broker it needs, finds leaders by itself, and lives through
+    restarts of brokers. Each call ends within its `timeout`, the client's own (5 s) unless given, with an answer or an error.
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        *,
+        tls: bool | ssl.SSLContext | TlsOptions | None = None,
+        timeout: float = 5.0,
+        patience: float = 60.0,
+        token: str | None = None,
+        nats: str | Iterable[str] | None = None,
+    ) -> None:
+        self._brokers = Brokers(
+            options.addresses(servers),
+            tls=options.tls_context(tls),
+            timeout=options.seconds("timeout", timeout),
+            token=token,
+        )
+        self._patience = options.seconds("patience", patience)
+        self._nats = nats
+        self._round_robins = {}
+        self._parts: set[_Closable] = set()
+        self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, lambda _: None)
+        self._keep: Callable[[Any], None] = self._parts.add
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def connect(self) -> Self:
+        """Reach a broker. Raises Unavailable, naming the addresses and the reason."""
+        try:
+            await self._brokers.connect()
+        except BaseException:
+            await self._brokers.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Close subscriptions, publishers and connections. Whoever waits gets ClientClosed; publishes without an ack,
+        OutcomeUnknown."""
+        if self._brokers.is_closed:
+            return
+        parts, self._parts = list(self._parts), set()
+        await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        self._sessions.close()
+        await self._brokers.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._brokers.is_closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ── subscribing ──────────────────────────────────────────────────────────────────────────────
+
+    def subscribe(
+        self,
+        stream: str,
+        *,
+        partition: int | Iterable[int] | str = 0,
+        start: Start = "new",
+        stop: Stop = None,
+        reverse: bool = False,
+        resume: bool = False,
+        read_replica: bool = False,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """Read a partition, several, or `"all"`.
+
+        `start` is `"new"`, `"earliest"`, `"latest"` (the last message, then new ones), an offset, or a datetime. `stop` is None,
+        `"latest"` (the newest message of this moment), an offset, or a datetime that is past; both ends are included. `reverse`
+        reads backward and ends at the oldest message. `resume` wakes a partition that is paused. `read_replica` reads from any
+        in-sync replica.
+
+        Iterate over it, or over its `batches()`. `await client.subscribe(…)` returns when the brokers have confirmed.
+        """
+        self._brokers.check_open()
+        name = options.stream_name(stream)
+        wanted = positions.parse(start, stop, reverse=reverse, now_ns=time.time_ns())
+        numbers = None if partition == "all" else _numbers(partition)
+        choices = ReaderOptions(
+            options.flag("resume", resume), options.flag("read_replica", read_replica), self._patience
+        )
+
+        async def make_readers(wake: Callable[[], None], deadline: Deadline) -> list[PartitionReader]:
+            found = numbers
+            if found is None:
+                found = sorted((await self._brokers.stream(name, deadline)).partitions)
+            return [PartitionReader(self._brokers, name, number, Position(wanted), choices, wake) for number in found]
+
+        subscription = Subscription(make_readers, self._seconds(timeout))
+        self._parts.add(subscription)
+        subscription._on_close = self._parts.discard
+        return subscription
+
+    # ── consumer groups ──────────────────────────────────────────────────────────────────────────
+
+    def consumer(
+        self,
+        group: str,
+        streams: str | Iterable[str],
+        *,
+        consumer_id: str | None = None,
+        start: Start = "earliest",
+        auto_checkpoint: Duration | None = 5.0,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        handover_timeout: float = 5.0,
+    ) -> Consumer:
+        """A member of a consumer group: the partitions of `streams` are divided among the group's members.
+
+        A partition goes on behind the group's cursor, or begins at `start` when there is none. The cursor is written every
+        `auto_checkpoint` seconds and when a partition is given up; with None only by `checkpoint`. `on_assigned` and `on_revoked` are
+        called, and awaited if they are coroutines, with partitions before their first message and after their last. A partition's new
+        reader waits `handover_timeout` seconds at most for the one before to finish what it has in hand.
+        """
+        self._brokers.check_open()
+        if not isinstance(group, str) or not group:
+            raise options.wrong("group", group, "a name that is not empty")
+        names = [streams] if isinstance(streams, str) else list(streams)
+        if not names:
+            raise options.wrong("streams", names, "one stream or more")
+        consumer = Consumer(
+            self._brokers,
+            group,
+            [options.stream_name(name, "streams") for name in names],
+            consumer_id=consumer_id,
+            wanted=positions.parse(start, None, reverse=False, now_ns=time.time_ns()),
+            auto_checkpoint=None if auto_checkpoint is None else options.seconds("auto_checkpoint", auto_checkpoint),
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            handover_timeout=options.seconds("handover_timeout", handover_timeout, zero=True),
+            patience=self._patience,
+        )
+        self._parts.add(consumer)
+        consumer._on_close = self._parts.discard
+        return consumer
+
+    # ── straight to NATS ─────────────────────────────────────────────────────────────────────────
+
+    def nats_publisher(
+        self,
+        stream: str,
+        *,
+        nats: str | Iterable[str] | None = None,
+        login: Login | None = None,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        window: int = WINDOW_DEFAULT,
+        timeout: float | None = None,
+        on_error: OnError | None = None,
+    ) -> NatsPublisher:
+        """A publisher that speaks to NATS itself, with the face of `publisher`. `nats` are the servers, unless `connect` was
+        given them."""
+        servers = self._nats if nats is None else nats
+        if not servers:
+            raise options.wrong("nats", servers, "the address of a NATS server, such as `nats://127.0.0.1:4222`")
+        publisher = NatsPublisher(
+            self._brokers,
+            stream,
+            [servers] if isinstance(servers, str) else list(servers),
+            login or Login(),
+            ack=ack,
+            partition=partition,
+            partitioner_choice=partitioner,
+            window=window,
+            timeout=self._seconds(timeout),
+            on_error=on_error,
+        )
+        self._keep(publisher)
+        return publisher
+
+
+def _numbers(partition: Any) -> list[int]:
+    if isinstance(partition, str | bytes | bool):
+        raise options.wrong("partition", partition, "a number, several numbers, or 'all'")
+    numbers = options.partition_numbers("partition", partition)
+    if not numbers:
+        raise options.wrong("partition", partition, "a number, several numbers, or 'all'")
+    return numbers
+
+
+class Connecting:
+    """What `connect` gives: await it for a client, or use it as `async with`."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self._make = make
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        self._client = self._make()
+        return await self._client.connect()
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        return await self._connect()
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+def connect(
+    servers: str | Iterable[str] = "127.0.0.1:9292",
+    *,
+    tls: bool | ssl.SSLContext | TlsOptions | None = None,
+    timeout: float = 5.0,
+    patience: float = 60.0,
+    token: str | None = None,
+    nats: str | Iterable[str] | None = None,
+) -> Connecting:
+    """Connect to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
+
+    `servers` is one address or several of the cluster's brokers; the others are found by themselves. `tls` is True for the
+    system's authorities, `TlsOptions(ca=…, cert=…, key=…)` or an SSLContext. `timeout` is what each call may take unless it says
+    otherwise, `patience` how long a subscription waits for brokers to come back. `token` is sent with every call as
+    `authorization: Bearer …`. `nats` are the servers for `nats_publisher`. Raises Unavailable when no broker can be reached.
+    """
+
+    def make() -> Client:
+        return Client(servers, tls=tls, timeout=timeout, patience=patience, token=token, nats=nats)
+
+    return Connecting(make)

@@ -1,0 +1,444 @@
+"""A member of a consumer group: reads the partitions it is given, remembers how far it came, and hands partitions over in order.
+
+    async with client.consumer("billing", ["orders"]) as consumer:
+        async for message in consumer:
+            …                              # dealt with when the next message is asked for
+
+How far a partition was dealt with is a cursor, `__group:<group>`, of the last such offset. Who holds a partition notes so in a
+second cursor, `__hold:<group>`, and takes the note away when it lets go: by then the first cursor is written. Who is given the
+partition next waits for that, so that nothing is dealt with twice; it waits `handover_timeout` at most, since the one before may
+be dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from bascule.client import options, wire
+from bascule.client.brokers import Brokers
+from bascule.client.coordination import Coordination
+from bascule.client.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
+from bascule.client.partition_reader import PartitionReader, ReaderOptions
+from bascule.client.positions import Position, Range
+from bascule.client.retry import Backoff, Deadline
+from bascule.errors import (
+    BasculeError,
+    ClientClosed,
+    EndOfPartition,
+    NotGroupMember,
+    PartitionPaused,
+    StreamNotFound,
+    Unavailable,
+)
+from bascule.kernels.client_messages import Message, MessageBatch
+
+REOPEN_SECONDS: Final = 1.0
+"""Between two looks at a partition that cannot be read now: paused, readonly to its end, or without a leader."""
+
+
+class Assignment(NamedTuple):
+    """A partition that this consumer reads."""
+
+    stream: str
+    partition: int
+
+
+Callback = Callable[[list[Assignment]], Awaitable[None] | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A partition that is ours."""
+
+    place: Assignment
+    position: Position
+    epoch: int
+    reader: PartitionReader
+    progress: Progress = field(default_factory=Progress)
+    revoked: bool = False
+    """Nothing more of it is handed out."""
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Consumer:
+    """An async iterator of the messages of all partitions that the group gives to this member. Made by `Client.consumer`."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        streams: Iterable[str],
+        *,
+        consumer_id: str | None,
+        wanted: Range,
+        auto_checkpoint: float | None,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        handover_timeout: float,
+        patience: float,
+    ) -> None:
+        self.group = group
+        self.consumer_id = consumer_id or f"bascule-{secrets.token_hex(8)}"
+        self._brokers = brokers
+        self._wanted_range = wanted
+        self._auto_checkpoint = auto_checkpoint
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._handover_timeout = handover_timeout
+        self._reader_options = ReaderOptions(patience=patience)
+        self._coordination = Coordination(
+            brokers,
+            group,
+            self.consumer_id,
+            list(streams),
+            on_assignments=self._assigned,
+            on_put_out=self._put_out,
+        )
+        self._held: dict[Place, _Held] = {}
+        self._turns: deque[_Held] = deque()
+        self._wanted: frozenset[Place] = frozenset()
+        self._lost = False
+        self._current: _Held | None = None
+        self._batch: Iterator[Message] = iter(())
+        self._batch_of: _Held | None = None
+        self._news = asyncio.Event()
+        self._returned = asyncio.Event()
+        self._rebalance = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None
+        self._opened = False
+        self._closed = False
+        self._on_close: Callable[[Consumer], None] = lambda _: None
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> Self:
+        """Join the group. Iterating does it by itself."""
+        self._check_open()
+        if not self._opened:
+            self._opened = True
+            try:
+                await self._coordination.join()
+            except BaseException:
+                self._closed = True
+                self._on_close(self)
+                raise
+            self._spawn(self._coordination.run(), "heartbeats")
+            self._spawn(self._rebalance_for_ever(), "rebalance")
+            if self._auto_checkpoint is not None:
+                self._spawn(self._checkpoint_for_ever(self._auto_checkpoint), "checkpoints")
+        return self
+
+    async def close(self, *, processed: bool = True) -> None:
+        """Write how far we came, give the partitions back, leave the group. `processed` says whether the last message was dealt
+        with."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_close(self)
+        self._news.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if processed:
+            self._came_back()
+        self._current = None
+        if self._opened:
+            await self._give_up(list(self._held.values()))
+            await self._coordination.leave()
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """What is read now."""
+        return sorted(held.place for held in self._held.values() if not held.revoked)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close(processed=kind is None)
+
+    def _spawn(self, work: Awaitable[None], name: str) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._error = self._error or error
+                self._news.set()
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run(), name=f"{self.group} {name}"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer was closed")
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message. The one before counts as dealt with now."""
+        self._came_back()
+        while True:
+            held = self._batch_of
+            if held is not None and not held.revoked:
+                for message in self._batch:
+                    held.progress.hand_out(message.offset)
+                    self._current = held
+                    return message
+            self._batch_of = None
+            held, batch = await self._next_batch()
+            self._batch_of, self._batch = held, iter(batch)
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """The same as columns. A batch counts as dealt with when the next one is asked for."""
+        while True:
+            yield await self.next_batch()
+
+    async def next_batch(self) -> MessageBatch:
+        self._came_back()
+        held, batch = await self._next_batch()
+        held.progress.hand_out(batch.last_offset)
+        self._current = held
+        return batch
+
+    async def _next_batch(self) -> tuple[_Held, MessageBatch]:
+        if not self._opened:
+            await self.open()
+        while True:
+            self._check_open()
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            for _ in range(len(self._turns)):
+                held = self._turns[0]
+                self._turns.rotate(-1)
+                batch = None if held.revoked else held.reader.take()
+                if batch is not None:
+                    return held, batch
+            await self._news.wait()
+
+    def _came_back(self) -> None:
+        if self._current is not None:
+            self._current.progress.came_back()
+            self._current = None
+            self._returned.set()
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
+
+    async def checkpoint(self, message: Message | None = None) -> None:
+        """Write that everything up to this message was dealt with; without one, everything that was handed out before the last
+        message.
+
+        Raises NotGroupMember when its partition belongs to somebody else by now.
+        """
+        if message is None:
+            for held in list(self._held.values()):
+                await self._write(held)
+            return
+        found = self._held.get((message.stream, message.partition))
+        if found is None:
+            raise NotGroupMember(f"partition {message.partition} of `{message.stream}` is not this consumer's any more")
+        async with found.writing:
+            await self._set_cursor(CURSOR_PREFIX, found.place, message.offset)
+            found.progress.checkpointed = message.offset
+
+    async def _checkpoint_for_ever(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            for held in list(self._held.values()):
+                if not held.revoked:
+                    try:
+                        await self._write(held)
+                    except Unavailable:
+                        continue  # the next one will do
+
+    async def _write(self, held: _Held) -> None:
+        async with held.writing:
+            offset = held.progress.to_checkpoint
+            if offset is not None:
+                await self._set_cursor(CURSOR_PREFIX, held.place, offset)
+                held.progress.checkpointed = offset
+
+    # ── who reads what ───────────────────────────────────────────────────────────────────────────
+
+    def _assigned(self, wanted: frozenset[Place]) -> None:
+        if wanted != self._wanted or any(held.revoked for held in self._held.values()):
+            self._wanted = wanted
+            self._rebalance.set()
+
+    def _put_out(self) -> None:
+        """We are no member any more: what we held belongs to others, and our cursors are not to be written."""
+        self._wanted = frozenset()
+        self._lost = True
+        for held in self._held.values():
+            held.revoked = True
+        self._rebalance.set()
+
+    def _reader_news(self, place: Place) -> None:
+        held = self._held.get(place)
+        if held is not None and held.reader.ended:
+            if isinstance(held.reader.error, NotGroupMember) and not held.revoked:
+                # Somebody newer reads it: stop at once, and hear from the coordinator why.
+                held.revoked = True
+                self._wanted -= {place}
+                self._coordination.hurry()
+            self._rebalance.set()
+        self._news.set()
+
+    async def _rebalance_for_ever(self) -> None:
+        while True:
+            pause = REOPEN_SECONDS if any(held.reader.ended for held in self._held.values()) else None
+            try:
+                async with asyncio.timeout(pause):
+                    await self._rebalance.wait()
+            except TimeoutError:
+                pass
+            self._rebalance.clear()
+            lost, self._lost = self._lost, False
+            ours = frozenset(place for place, held in self._held.items() if not held.revoked)
+            change = Change.between(ours, self._wanted)
+            leaving = [held for place, held in self._held.items() if held.revoked or place in change.revoked]
+            if leaving:
+                await self._give_up(leaving, lost=lost)
+            await self._take(sorted(change.assigned - self._held.keys()))
+            await self._reopen()
+
+    async def _give_up(self, leaving: list[_Held], *, lost: bool = False) -> None:
+        """Hand nothing out any more, let the last message be dealt with, tell the application, write the cursor, take our note
+        away."""
+        for held in leaving:
+            held.revoked = True
+        try:
+            async with asyncio.timeout(self._handover_timeout):
+                while self._current in leaving:
+                    self._returned.clear()
+                    await self._returned.wait()
+        except TimeoutError:
+            pass  # what is being dealt with now may be dealt with again elsewhere
+        places = sorted(held.place for held in leaving)
+        if places:
+            await _tell(self._on_revoked, places)
+        for held in leaving:
+            await held.reader.close()
+            if held in self._turns:
+                self._turns.remove(held)
+            self._held.pop(held.place, None)
+            try:
+                if not lost and await self._fetch_cursor(HOLD_PREFIX, held.place) == held.epoch:
+                    if self._auto_checkpoint is not None:
+                        await self._write(held)
+                    await self._set_cursor(HOLD_PREFIX, held.place, -1)
+            except (Unavailable, StreamNotFound):
+                continue  # whoever reads it next begins at the last checkpoint
+
+    async def _take(self, places: list[Place]) -> None:
+        taken = []
+        for place in places:
+            try:
+                taken.append(await self._take_over(Assignment(*place)))
+            except (Unavailable, PartitionPaused, NotGroupMember, StreamNotFound):
+                # Not now: the next heartbeat says whether it is still ours.
+                self._wanted -= {place}
+                self._coordination.hurry()
+        if not taken:
+            return
+        await _tell(self._on_assigned, [held.place for held in taken])
+        for held in taken:
+            self._held[held.place] = held
+            self._turns.append(held)
+        self._news.set()
+        for held in taken:
+            self._reader_news(held.place)
+
+    async def _take_over(self, place: Assignment) -> _Held:
+        """Ours from now on: whoever had it was told, and has let go or had the time to."""
+        epoch = self._coordination.membership.epoch
+        if await self._fetch_cursor(HOLD_PREFIX, place) is not None:
+            await self._wait_for_release(place, epoch)
+        cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
+        await self._set_cursor(HOLD_PREFIX, place, epoch)
+        position = Position(self._wanted_range)
+        if cursor is not None:
+            position.last = cursor
+        reader = self._reader(place, position)
+        await reader.open(Deadline.after(self._brokers.timeout))
+        progress = Progress(checkpointed=None)
+        return _Held(place, position, epoch, reader, progress)
+
+    async def _wait_for_release(self, place: Assignment, epoch: int) -> None:
+        """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears."""
+        deadline = Deadline.after(self._handover_timeout)
+        nowhere = Position(self._wanted_range)
+        nowhere.start_at(options.INT64_MAX)
+        reader = self._reader(place, nowhere)
+        await reader.open(Deadline.after(self._brokers.timeout))
+        try:
+            backoff = Backoff()
+            while await backoff.wait(deadline):
+                holder = await self._fetch_cursor(HOLD_PREFIX, place)
+                if holder is None or holder > epoch:
+                    return
+        finally:
+            await reader.close()
+
+    async def _reopen(self) -> None:
+        """Partitions whose subscription has ended for reasons that may pass."""
+        for held in list(self._held.values()):
+            if held.revoked or not held.reader.is_exhausted:
+                continue
+            error = held.reader.error
+            if not isinstance(error, Unavailable | PartitionPaused | EndOfPartition | StreamNotFound | None):
+                raise error
+            reader = self._reader(held.place, held.position)
+            try:
+                await reader.open(Deadline.after(self._brokers.timeout))
+            except (Unavailable, PartitionPaused, EndOfPartition, StreamNotFound):
+                continue
+            held.reader = reader
+            self._news.set()
+
+    def _reader(self, place: Assignment, position: Position) -> PartitionReader:
+        return PartitionReader(
+            self._brokers,
+            place.stream,
+            place.partition,
+            position,
+            self._reader_options,
+            lambda: self._reader_news(place),
+            consumer=self._coordination.me,
+        )
+
+    # ── cursors ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _fetch_cursor(self, prefix: str, place: Assignment) -> int | None:
+        fields = {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
+        answer = await self._brokers.call("FetchCursor", wire.encode("FetchCursorRequest", **fields))
+        offset: int = wire.decode("FetchCursorResponse", answer)["offset"]
+        return None if offset < 0 else offset
+
+    async def _set_cursor(self, prefix: str, place: Assignment, offset: int) -> None:
+        fields = {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
+        await self._brokers.call("SetCursor", wire.encode("SetCursorRequest", **fields, offset=offset))
+
+
+async def _tell(callback: Callback | None, places: list[Assignment]) -> None:
+    if callback is not None:
+        answer = callback(places)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+__all__ = ["Assignment", "BasculeError", "Consumer"]

@@ -1,0 +1,192 @@
+"""A call of PublishAsync to one broker: messages go out as they come, acks find their way back to whoever waits.
+
+A session that ends is over. What it had sent and was not answered is of unknown outcome, unless the broker has surely not seen
+the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Final
+
+from bascule.client.brokers import Address, Brokers, start
+from bascule.client.failures import publish_failure, status_name, unknown_outcome
+from bascule.client.retry import Deadline
+from bascule.errors import BasculeError, ClientClosed, Unavailable
+from bascule.kernels.client_streams import PublishAsyncClientStream
+from bascule.kernels.publish_window import Ack, PublishColumns, PublishTarget
+from bascule.net.grpc_channel import Channel
+
+EXPIRY_SECONDS: Final = 0.05
+"""How late it may be noticed that an ack did not come in time."""
+
+AckFuture = asyncio.Future[Ack]
+
+
+def fail(future: asyncio.Future[Any] | None, error: BasculeError) -> None:
+    """Give a future its error. It counts as looked at: publishers report failures in their own way too."""
+    if future is not None and not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+class PublishSession:
+    def __init__(self, channel: Channel, window: int, on_failure: Callable[[BasculeError], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
+        self._room: asyncio.Event = asyncio.Event()
+        self._settled: asyncio.Event = asyncio.Event()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._end_reason = ""
+        self.channel = channel
+        self.is_over = False
+        self.stream = PublishAsyncClientStream(
+            window,
+            on_writable=self._room.set,
+            on_failed=self._failed,
+            on_lost=self._lost,
+            on_ended=self._ended,
+        )
+
+    def start(self) -> None:
+        """Raises Unavailable when the connection is gone meanwhile."""
+        start(self.channel, self.stream, "PublishAsync")
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.is_over and self.channel.is_connected
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────
+
+    def publish(
+        self,
+        target: PublishTarget,
+        value: bytes,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        expected_offset: int,
+        future: AckFuture | None,
+        deadline: float,
+    ) -> bool:
+        """False when there is no room: nothing was sent then."""
+        if self.stream.publish(target, value, key, headers, expected_offset, future, deadline) < 0:
+            return False
+        if self._expiry is None and future is not None:
+            self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+        return True
+
+    def publish_columns(self, columns: PublishColumns) -> None:
+        self.stream.publish_columns(columns)
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+
+    async def wait_for_room(self, deadline: Deadline) -> None:
+        """Until a message may be sent, or the session is over. TimeoutError when that takes too long."""
+        async with asyncio.timeout(deadline.left):
+            while not self.is_over and not self.stream.has_room:
+                self._room.clear()
+                await self._room.wait()
+
+    async def wait_until_idle(self) -> None:
+        """Until every message was answered or given up."""
+        while not self.is_over and not self.stream.is_idle:
+            await asyncio.sleep(0 if self.stream.window.outstanding < 2 else 0.001)
+
+    def close(self) -> None:
+        """What is outstanding is of unknown outcome."""
+        if not self.is_over:
+            self._end_reason = "the publisher was closed"
+            self.stream.cancel()
+
+    # ── what the kernel tells ────────────────────────────────────────────────────────────────────
+
+    def _failed(self, waiter: AckFuture | None, _number: int, code: int, text: str) -> None:
+        error = publish_failure(code, text)
+        fail(waiter, error)
+        self._on_failure(error)
+
+    def _lost(self, publishes: list[tuple[int, AckFuture | None]]) -> None:
+        error: BasculeError
+        for _, waiter in publishes:
+            if self.stream.finished and self.stream.unprocessed:
+                error = Unavailable(f"the message was not sent: {self._reason()}")
+            else:
+                error = unknown_outcome("the message was sent", self._reason())
+            fail(waiter, error)
+            self._on_failure(error)
+
+    def _reason(self) -> str:
+        if self._end_reason:
+            return self._end_reason
+        if self.stream.finished:
+            return self.stream.status_text or status_name(self.stream.status)
+        return "its time was up"
+
+    def _ended(self, _status: int, _text: str) -> None:
+        self.is_over = True
+        self._room.set()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self.stream.expire(monotonic())
+        if not self.is_over and self.stream.window.outstanding:
+            self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+
+
+class PublishSessions:
+    """One session for each broker that is published to: the leader of the partition, or another one when it cannot be reached."""
+
+    def __init__(self, brokers: Brokers, window: int, on_failure: Callable[[BasculeError], None]) -> None:
+        self._brokers = brokers
+        self._window = window
+        self._on_failure = on_failure
+        self._by_channel: dict[int, PublishSession] = {}
+        self._by_partition: dict[tuple[str, int], PublishSession] = {}
+        self._closed = False
+
+    def ready(self, stream: str, partition: int) -> PublishSession | None:
+        """The session that this partition had, while it can be used."""
+        session = self._by_partition.get((stream, partition))
+        return session if session is not None and session.is_usable else None
+
+    async def get(self, stream: str, partition: int, deadline: Deadline) -> PublishSession:
+        """Raises Unavailable when no broker can be reached, StreamNotFound for a partition that is not there."""
+        session = self.ready(stream, partition)
+        if session is not None:
+            return session
+        channel = await self._channel(stream, partition, deadline)
+        if self._closed:
+            raise ClientClosed("the publisher was closed")
+        self._by_channel = {key: old for key, old in self._by_channel.items() if old.is_usable}
+        session = self._by_channel.get(id(channel))
+        if session is None:
+            session = PublishSession(channel, self._window, self._on_failure)
+            session.start()
+            self._by_channel[id(channel)] = session
+        self._by_partition[stream, partition] = session
+        return session
+
+    async def _channel(self, stream: str, partition: int, deadline: Deadline) -> Channel:
+        try:
+            return await self._brokers.leader_channel(stream, partition, deadline)
+        except Unavailable:
+            # Every broker takes publishes for every partition.
+            self._brokers.forget(stream)
+            return await self._brokers.any_channel(deadline)
+
+    @property
+    def sessions(self) -> list[PublishSession]:
+        return list(self._by_channel.values())
+
+    def close(self) -> None:
+        self._closed = True
+        for session in self.sessions:
+            session.close()
+
+
+__all__ = ["AckFuture", "Address", "PublishSession", "PublishSessions", "fail"]

@@ -1,0 +1,264 @@
+"""A publisher of many messages: a window of them is under way at any time, and who is too fast waits.
+
+    async with client.publisher("orders", partitioner="key") as publisher:
+        future = await publisher.send(b"lamp", key=b"customer-7")
+        ack = await future                       # or let it be: leaving the block waits for all of them
+
+A message is never sent twice. When a broker dies, what was under way gets OutcomeUnknown, since it may be stored; what comes
+later goes to the broker when it is back, or to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from bascule.client import options
+from bascule.client.brokers import Brokers, timed_out
+from bascule.client.options import Bytes
+from bascule.client.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish_session import AckFuture, PublishSessions, fail
+from bascule.client.retry import Backoff, Deadline
+from bascule.errors import BasculeError, ClientClosed, Unavailable
+from bascule.kernels.publish_window import Ack, PublishTarget
+
+OnError = Callable[[BasculeError], None]
+
+
+class BasePublisher(ABC):
+    """What publishers through a broker and straight to NATS have in common."""
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        ack: str,
+        partition: int | None,
+        partitioner_choice: str | Partitioner | None,
+        window: int,
+        timeout: float,
+        on_error: OnError | None,
+    ) -> None:
+        self.stream = options.stream_name(stream)
+        self.ack_policy = options.ack_policy(ack)
+        self.window = options.integer("window", window, 1, 1 << 20)
+        self.timeout = options.seconds("timeout", timeout)
+        self.sent = 0
+        """Messages so far."""
+        self.failed = 0
+        """Those that were refused, or whose outcome is unknown."""
+        self._fixed = None if partition is None else options.integer("partition", partition, 0, options.INT32_MAX)
+        self._partitioner = partitioner(partitioner_choice)
+        self._partitions = 0
+        self._on_error = on_error
+        self._first_error: BasculeError | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────
+
+    async def send(
+        self,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        partition: int | None = None,
+        expected_offset: int | None = None,
+    ) -> AckFuture:
+        """Send a message as soon as the window has room. The future gives its ack; with ack='none' it is done at once, with None.
+
+        Raises Unavailable when the message could not be sent within the publisher's timeout: then it surely was not.
+        """
+        self._check_open()
+        body = value if type(value) is bytes else options.payload("value", value)
+        key_bytes = None if key is None else options.payload("key", key)
+        extra = None if headers is None else options.headers(headers)
+        expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
+        number = await self._choose(partition, key_bytes, body)
+        future: AckFuture = self._loop.create_future()
+        if not self._try_send(number, body, key_bytes, extra, expected, future):
+            await self._send_later(number, body, key_bytes, extra, expected, future)
+        self.sent += 1
+        return future
+
+    async def send_all(self, messages: Iterable[Bytes | tuple[Bytes | None, Bytes]]) -> list[AckFuture]:
+        """Send values, or pairs of key and value; a future for each."""
+        futures = []
+        for message in messages:
+            key, value = message if isinstance(message, tuple) else (None, message)
+            futures.append(await self.send(value, key=key))
+        return futures
+
+    async def flush(self) -> None:
+        """Until every message so far was answered or given up. Raises the first failure since the last flush, unless `on_error`
+        was given."""
+        await self._drain()
+        error, self._first_error = self._first_error, None
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """At once: what was not answered is of unknown outcome."""
+        if not self._closed:
+            self._closed = True
+            await self._release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    # ── within ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _choose(self, partition: int | None, key: bytes | None, value: bytes) -> int:
+        if partition is not None:
+            return options.integer("partition", partition, 0, options.INT32_MAX)
+        if self._fixed is not None:
+            return self._fixed
+        if not self._partitions:
+            self._partitions = await self._count_partitions()
+        return choose(self._partitioner, key, value, self._partitions)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the publisher was closed")
+
+    def _note(self, error: BasculeError) -> None:
+        self.failed += 1
+        if self._on_error is not None:
+            self._on_error(error)
+        elif self._first_error is None:
+            self._first_error = error
+
+    @abstractmethod
+    async def _count_partitions(self) -> int: ...
+
+    @abstractmethod
+    def _try_send(
+        self,
+        partition: int,
+        value: bytes,
+        key: bytes | None,
+        headers: dict[str, bytes] | None,
+        expected_offset: int,
+        future: AckFuture,
+    ) -> bool: ...
+
+    @abstractmethod
+    async def _send_later(self, *message: Any) -> None:
+        """Wait for room, or for a connection, and send."""
+
+    @abstractmethod
+    async def _drain(self) -> None: ...
+
+    @abstractmethod
+    async def _release(self) -> None: ...
+
+
+class Publisher(BasePublisher):
+    """Publishes to one stream through the brokers. Made by `Client.publisher`."""
+
+    def __init__(self, brokers: Brokers, stream: str, **choices: Any) -> None:
+        super().__init__(stream, **choices)
+        self._brokers = brokers
+        self._sessions = PublishSessions(brokers, power_of_two(self.window), self._note)
+        self._targets: dict[int, PublishTarget] = {}
+
+    async def _count_partitions(self) -> int:
+        return len((await self._brokers.stream(self.stream, Deadline.after(self.timeout))).partitions)
+
+    def _try_send(
+        self,
+        partition: int,
+        value: bytes,
+        key: bytes | None,
+        headers: dict[str, bytes] | None,
+        expected_offset: int,
+        future: AckFuture,
+    ) -> bool:
+        session = self._sessions.ready(self.stream, partition)
+        if session is None:
+            return False
+        target = self._targets.get(partition)
+        if target is None:
+            target = self._targets[partition] = PublishTarget(self.stream, partition, self.ack_policy)
+        if self.ack_policy == options.ACK_POLICIES["none"]:
+            if not session.publish(target, value, key, headers, expected_offset, None, 0.0):
+                return False
+            future.set_result(None)  # type: ignore[arg-type]
+            return True
+        return session.publish(target, value, key, headers, expected_offset, future, monotonic() + self.timeout)
+
+    async def _send_later(self, *message: Any) -> None:
+        deadline = Deadline.after(self.timeout)
+        backoff = Backoff()
+        while True:
+            problem: BasculeError
+            try:
+                session = await self._sessions.get(self.stream, message[0], deadline)
+                await session.wait_for_room(deadline)
+                self._check_open()
+                if self._try_send(*message):
+                    return
+                problem = Unavailable("the connection to the broker was lost")
+            except TimeoutError:
+                raise timed_out("waiting for room to publish", self.timeout) from None
+            except Unavailable as error:
+                problem = error
+            if not await backoff.wait(deadline):
+                raise problem from None
+
+    async def _drain(self) -> None:
+        for session in self._sessions.sessions:
+            await session.wait_until_idle()
+
+    async def _release(self) -> None:
+        self._sessions.close()
+
+
+async def publish_one(
+    sessions: PublishSessions,
+    target: PublishTarget,
+    value: bytes,
+    key: bytes | None,
+    headers: Mapping[str, bytes] | None,
+    expected_offset: int,
+    timeout: float,
+) -> Ack:
+    """One message and its ack. Tried again as long as it has surely not reached a broker."""
+    deadline = Deadline.after(timeout)
+    backoff = Backoff()
+    while True:
+        future: AckFuture = asyncio.get_running_loop().create_future()
+        try:
+            session = await sessions.get(target.stream, target.partition, deadline)
+            await session.wait_for_room(deadline)
+            if session.publish(target, value, key, headers, expected_offset, future, deadline.at):
+                return await future
+            problem: BasculeError = Unavailable("the connection to the broker was lost")
+        except TimeoutError:
+            raise timed_out("waiting for room to publish", timeout) from None
+        except Unavailable as error:
+            problem = error
+        if not await backoff.wait(deadline):
+            raise problem from None
+
+
+def power_of_two(number: int) -> int:
+    """The next one that is not smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+__all__ = ["BasePublisher", "Publisher", "fail", "publish_one"]

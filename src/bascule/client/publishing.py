@@ -1,0 +1,235 @@
+"""Publishing: one message and its ack, many at once, or a publisher that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bascule.client import options
+from bascule.client.brokers import Brokers
+from bascule.client.core import ClientCore
+from bascule.client.failures import ack_failure, error_of, unary_publish_failure, unknown_outcome
+from bascule.client.many import publish_many
+from bascule.client.options import AckPolicy, Bytes
+from bascule.client.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish_session import PublishSessions
+from bascule.client.publisher import OnError, Publisher, publish_one
+from bascule.client.retry import Backoff, Deadline
+from bascule.errors import BasculeError, Unavailable
+from bascule.kernels.publish_window import (
+    Ack,
+    PublishTarget,
+    decode_publish_response,
+    encode_publish_request,
+    encode_publish_to_subject,
+)
+from bascule.net.grpc_channel import Channel, GrpcStatusError
+from bascule.net.status import Status
+
+WINDOW_DEFAULT = 8192
+"""Messages of one publisher that wait for their ack."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of many messages: for each its offset, or -1 and an error."""
+
+    offsets: list[int]
+    errors: dict[int, BasculeError]
+
+
+class PublishCalls(ClientCore):
+    _sessions: PublishSessions
+    _keep: Callable[[Any], None]
+
+    async def publish(
+        self,
+        stream: str,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        expected_offset: int | None = None,
+        correlation_id: str = "",
+        timeout: float | None = None,
+    ) -> Ack | None:
+        """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only on
+        its way (`"none"`, which gives None).
+
+        The partition is `partition`, or what the partitioner says: `"key"`, `"round-robin"`, a function; else 0. A stream with
+        optimistic concurrency control takes the message only at `expected_offset`, if one is given, and raises IncorrectOffset
+        otherwise.
+
+        Raises OutcomeUnknown when the message may be stored and no ack came in time. It is sent again by itself only while it
+        has surely not reached a broker.
+        """
+        seconds = self._seconds(timeout)
+        body = options.payload("value", value)
+        key_bytes = None if key is None else options.payload("key", key)
+        extra = options.headers(headers)
+        policy = options.ack_policy(ack)
+        expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
+        number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
+        target = PublishTarget(stream, number, policy)
+        if policy != options.ACK_POLICIES["none"] and not correlation_id:
+            return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds)
+        request = encode_publish_request(
+            target, body, key_bytes, extra, correlation_id=correlation_id.encode(), expected_offset=expected
+        )
+        return await call_publish(self._brokers, "Publish", request, seconds)
+
+    async def publish_to_subject(
+        self,
+        subject: str,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        ack: AckPolicy = "leader",
+        correlation_id: str = "",
+        timeout: float | None = None,
+    ) -> Ack | None:
+        """Publish to a NATS subject through a broker, whatever streams it has. The ack is that of the first stream that stored
+        it; with no stream there, none comes and OutcomeUnknown is raised."""
+        request = encode_publish_to_subject(
+            options.subject_name(subject),
+            options.payload("value", value),
+            None if key is None else options.payload("key", key),
+            options.headers(headers),
+            correlation_id=correlation_id.encode(),
+            ack_policy=options.ack_policy(ack),
+        )
+        return await call_publish(self._brokers, "PublishToSubject", request, self._seconds(timeout))
+
+    async def publish_many(
+        self,
+        stream: str,
+        values: Sequence[Bytes],
+        keys: Sequence[Bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> Published:
+        """Publish many messages, as fast as it goes, and wait for all acks. Those of one partition are stored in their order.
+
+        Raises the first failure, once everything was answered or given up; with `raise_errors=False` it is in the result instead.
+        """
+        seconds = self._seconds(timeout)
+        bodies = [options.payload("values", value) for value in values]
+        names = None if keys is None else [None if key is None else options.payload("keys", key) for key in keys]
+        if names is not None and len(names) != len(bodies):
+            raise options.wrong("keys", f"{len(names)} keys", f"as long as `values`, {len(bodies)}")
+        policy = options.ack_policy(ack)
+        rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
+        result = Published([-1] * len(bodies), {})
+        await publish_many(self._sessions, stream, policy, rows, bodies, names, seconds, result.offsets, result.errors)
+        if result.errors and raise_errors:
+            raise result.errors[min(result.errors)]
+        return result
+
+    def publisher(
+        self,
+        stream: str,
+        *,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        window: int = WINDOW_DEFAULT,
+        timeout: float | None = None,
+        on_error: OnError | None = None,
+    ) -> Publisher:
+        """A publisher of many messages to one stream: `window` of them may wait for their ack, each `timeout` seconds at most.
+
+        `on_error` is called with every failure. Without it, `flush` and the end of an `async with` block raise the first one.
+        """
+        publisher = Publisher(
+            self._brokers,
+            stream,
+            ack=ack,
+            partition=partition,
+            partitioner_choice=partitioner,
+            window=window,
+            timeout=self._seconds(timeout),
+            on_error=on_error,
+        )
+        self._keep(publisher)
+        return publisher
+
+    async def _choose(
+        self,
+        stream: str,
+        partition: int | None,
+        choice: str | Partitioner | None,
+        key: bytes | None,
+        value: bytes,
+        seconds: float,
+    ) -> int:
+        if partition is not None:
+            return options.integer("partition", partition, 0, options.INT32_MAX)
+        if choice is None:
+            return 0
+        chosen = self._partitioner(stream, choice)
+        return choose(chosen, key, value, await self._count_partitions(stream, seconds))
+
+    async def _split(
+        self,
+        stream: str,
+        partition: int | None,
+        choice: str | Partitioner | None,
+        values: list[bytes],
+        keys: list[bytes | None] | None,
+        seconds: float,
+    ) -> dict[int, list[int]]:
+        """Which values go to which partition, by their places in the list."""
+        if partition is not None or choice is None:
+            return {await self._choose(stream, partition, None, None, b"", seconds): list(range(len(values)))}
+        chosen = self._partitioner(stream, choice)
+        count = await self._count_partitions(stream, seconds)
+        rows: dict[int, list[int]] = {}
+        for place, value in enumerate(values):
+            rows.setdefault(choose(chosen, keys[place] if keys else None, value, count), []).append(place)
+        return rows
+
+    async def _count_partitions(self, stream: str, seconds: float) -> int:
+        return len((await self._brokers.stream(stream, Deadline.after(seconds))).partitions)
+
+    _round_robins: dict[str, Partitioner]
+
+    def _partitioner(self, stream: str, choice: str | Partitioner) -> Partitioner:
+        """Round robin goes on from call to call."""
+        if choice == "round-robin":
+            return self._round_robins.setdefault(stream, partitioner(choice))
+        return partitioner(choice)
+
+
+async def call_publish(brokers: Brokers, method: str, request: bytes, seconds: float) -> Ack | None:
+    """A publish as a call of its own. Made again only when the broker has surely not seen it."""
+    deadline = Deadline.after(seconds)
+    backoff = Backoff()
+    while True:
+        try:
+            channel: Channel = await brokers.any_channel(deadline)
+            answer = await brokers.ask(channel, method, request, deadline)
+            ack, _, _ = decode_publish_response(answer)
+        except GrpcStatusError as error:
+            problem = (error_of if error.unprocessed else unary_publish_failure)(error.status, error.text)
+            if error.status == Status.UNAVAILABLE and not error.unprocessed:
+                raise unknown_outcome("the message was sent", error.text) from None
+            if not isinstance(problem, Unavailable):
+                raise problem from None
+        except Unavailable as unreachable:
+            problem = unreachable
+        else:
+            failure = None if ack is None else ack_failure(ack.error)
+            if failure is not None:
+                raise failure
+            return ack
+        if not await backoff.wait(deadline):
+            raise problem from None

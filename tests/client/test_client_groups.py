@@ -1,0 +1,241 @@
+"""Consumer groups against real brokers: every message is dealt with once, whoever comes, leaves or dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bascule
+from bascule import errors
+from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_process import BrokerProcess
+from tests.support.on_loop import on_loop, soon, until
+
+CONFIG: dict[str, Any] = {
+    "cursors.stream.partitions": 1,
+    "cursors.stream.auto.pause.time": 0,
+    "groups.consumer.timeout": "2s",
+    "groups.coordinator.timeout": "2s",
+}
+
+
+class Worker:
+    """A consumer that notes what it deals with."""
+
+    def __init__(self, client: bascule.Client, group: str, streams: list[str], **options: Any) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self.assigned: list[bascule.Assignment] = []
+        self.revoked: list[bascule.Assignment] = []
+        self.consumer = client.consumer(
+            group, streams, on_assigned=self.assigned.extend, on_revoked=self.revoked.extend, **options
+        )
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with self.consumer:
+            async for message in self.consumer:
+                self.seen.append((message.stream, message.partition, message.offset))
+                await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        """As a service that is told to stop does: the message in hand is finished, then the block is left."""
+        await self.consumer.close()
+        with pytest.raises(errors.ClientClosed):
+            await self.task
+
+    @property
+    def places(self) -> set[tuple[str, int]]:
+        return {(place.stream, place.partition) for place in self.consumer.assignments}
+
+
+def reads(worker: Worker, *places: tuple[str, int]) -> Callable[[], bool]:
+    return lambda: worker.places == set(places)
+
+
+@on_loop
+async def test_a_group_remembers_how_far_it_came(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        await client.publish_many(name, [b"%d" % number for number in range(10)])
+        async with client.consumer(name, name) as consumer:
+            assert [(await soon(anext(consumer))).offset for _ in range(4)] == [0, 1, 2, 3]
+        assert await client.fetch_cursor(f"__group:{name}", name) == 3
+        try:
+            async with client.consumer(name, name) as consumer:
+                assert (await soon(anext(consumer))).offset == 4
+                raise RuntimeError("the message could not be dealt with")
+        except RuntimeError:
+            pass
+        async with client.consumer(name, name) as consumer:
+            assert (await soon(anext(consumer))).offset == 4
+        new = client.consumer(f"{name}-new", name, start="new")
+        async with new:
+            await until(lambda: new.assignments, "the partition is assigned")
+            await client.publish(name, b"new")
+            assert (await soon(anext(new))).offset == 10
+
+
+@on_loop
+async def test_checkpoints_by_hand_and_by_themselves(broker: BrokerProcess, name: str) -> None:
+    cursor = f"__group:{name}"
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        await client.publish_many(name, [b"x"] * 10)
+        async with client.consumer(name, name, auto_checkpoint=None) as consumer:
+            first = await soon(anext(consumer))
+            for _ in range(3):
+                await soon(anext(consumer))
+            await consumer.checkpoint(first)
+            assert await client.fetch_cursor(cursor, name) == 0
+            await consumer.checkpoint()
+            assert await client.fetch_cursor(cursor, name) == 2
+        assert await client.fetch_cursor(cursor, name) == 2
+        with pytest.raises(errors.NotGroupMember):
+            await consumer.checkpoint(first)
+        async with client.consumer(name, name, auto_checkpoint=0.05) as consumer:
+            for _ in range(3):
+                await soon(anext(consumer))
+            for _ in range(400):
+                if await client.fetch_cursor(cursor, name) == 4:
+                    break
+                await asyncio.sleep(0.01)
+            assert await client.fetch_cursor(cursor, name) == 4
+        async with client.consumer(f"{name}-batches", name) as consumer:
+            batch = await soon(anext(consumer.batches()))
+            assert batch.first_offset == 0
+
+
+@on_loop
+async def test_members_come_and_go_and_every_message_is_dealt_with_once(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker(CONFIG)
+    partitions = 4
+    everything = [(name, number) for number in range(partitions)]
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, partitions=partitions)
+        sent = 0
+
+        async def publish() -> None:
+            nonlocal sent
+            async with client.publisher(name, partitioner="round-robin") as publisher:
+                while True:
+                    await publisher.send(b"%d" % sent)
+                    sent += 1
+                    await asyncio.sleep(0.001)
+
+        publishing = asyncio.create_task(publish())
+        one = Worker(client, name, [name], consumer_id="one")
+        await until(reads(one, *everything), "the first member has everything")
+        two = Worker(client, name, [name], consumer_id="two")
+        await until(lambda: len(one.places) == 2 and len(two.places) == 2, "the partitions are divided")
+        assert not one.places & two.places
+        assert len(one.revoked) == 2
+        await until(lambda: len(two.seen) > 50, "the second member has something to do")
+        three = Worker(client, name, [name], consumer_id="three")
+        await until(lambda: len(three.places) == 1, "the third member has something")
+        await until(lambda: len(three.seen) > 20, "the third member has something to do")
+        await two.leave()
+        await until(lambda: one.places | three.places == set(everything), "what was left is taken over")
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        total = await newest_offsets(client, name, partitions)
+        workers = [one, two, three]
+        await until(lambda: sum(len(worker.seen) for worker in workers) >= total, "everything was dealt with")
+        await one.leave()
+        await three.leave()
+    counts = Counter(place for worker in workers for place in worker.seen)
+    assert set(counts.values()) == {1}, [place for place, count in counts.items() if count > 1][:10]
+    assert len(counts) == total
+
+
+async def newest_offsets(client: bascule.Client, name: str, partitions: int) -> int:
+    infos = [await client.fetch_partition_metadata(name, number) for number in range(partitions)]
+    return sum(info.newest_offset + 1 for info in infos)
+
+
+@on_loop
+async def test_a_member_that_dies_is_replaced(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker(CONFIG)
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, partitions=2)
+        dying = await bascule.connect(broker.address)
+        one = Worker(dying, name, [name], consumer_id="one", auto_checkpoint=0.05)
+        await until(reads(one, (name, 0), (name, 1)), "the first member has everything")
+        await client.publish_many(name, [b"x"] * 10)
+        await until(lambda: len(one.seen) == 10, "it has dealt with it")
+        await asyncio.sleep(0.3)
+        for task in one.consumer._tasks:  # as kill -9 does: nothing is given back, nobody says goodbye
+            task.cancel()
+        one.task.cancel()
+        one.consumer._closed = True
+        await dying._brokers.close()
+        two = Worker(client, name, [name], consumer_id="two", handover_timeout=0.2)
+        await until(reads(two, (name, 0), (name, 1)), "the second member has everything")
+        await client.publish_many(name, [b"y"] * 5)
+        await until(lambda: len(two.seen) >= 5, "it goes on")
+        assert min(offset for _, _, offset in two.seen) >= 9
+        await two.leave()
+
+
+@on_loop
+async def test_a_group_lives_through_a_restart_of_its_coordinator(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker(CONFIG)
+    broker.config["listen"] = broker.address
+    async with bascule.connect(broker.address, timeout=20) as client:
+        await client.create_stream(name, partitions=2)
+        one = Worker(client, name, [name])
+        await until(reads(one, (name, 0), (name, 1)), "the member has everything")
+        await client.publish_many(name, [b"x"] * 10, ack="all")
+        await until(lambda: len(one.seen) == 10, "it has dealt with it")
+        await asyncio.to_thread(broker.restart)
+        await client.publish_many(name, [b"y"] * 10, partition=1, ack="all")
+        await until(lambda: len(one.seen) == 20, "it goes on")
+        assert len(set(one.seen)) == 20
+        await one.leave()
+
+
+@on_loop
+async def test_a_stream_that_is_deleted_is_given_up(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker(CONFIG)
+    async with bascule.connect(broker.address) as client:
+        other = f"{name}-other"
+        await client.create_stream(name)
+        await client.create_stream(other)
+        one = Worker(client, name, [name, other])
+        await until(reads(one, (name, 0), (other, 0)), "the member has both")
+        await client.delete_stream(other)
+        await until(reads(one, (name, 0)), "the member has given it up")
+        await client.publish(name, b"x")
+        await until(lambda: one.seen == [(name, 0, 0)], "the other one is read")
+        await one.leave()
+
+
+@on_loop
+async def test_joining_fails_with_a_reason(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        with pytest.raises(bascule.StateError, match="stream"):
+            await client.consumer(name, ["nobody"]).open()
+        with pytest.raises(errors.InvalidOption, match="`group` is ''"):
+            client.consumer("", [name])
+        with pytest.raises(errors.InvalidOption, match="`streams` is"):
+            client.consumer(name, [])
+        await client.create_stream(name)
+        async with client.consumer(name, name, consumer_id="me"):
+            with pytest.raises(bascule.StateError):
+                await client.consumer(name, name, consumer_id="me").open()
+
+
+@on_loop
+async def test_a_callback_that_fails_ends_the_consumer(broker: BrokerProcess, name: str) -> None:
+    def fail(_: list[bascule.Assignment]) -> None:
+        raise RuntimeError("no room for more")
+
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        consumer = client.consumer(name, name, on_assigned=fail)
+        with pytest.raises(RuntimeError, match="no room"):
+            await soon(anext(consumer))
+        await consumer.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import (
+    client,
     controller,
     load_acked,
     load_ingest,
@@ -38,6 +39,7 @@ LOAD_SUITES: dict[str, Callable[[Systems], Iterator[Row | LoadRow]]] = {
     "publish-async": load_acked.async_rows,
     "latency": load_latency.rows,
     "subscribe": load_subscribe.rows,
+    "client": client.rows,
 }
 """Those that need servers: a broker, nats-server and JetStream are started for all of them together."""
 

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 from bascule import limits
 from bascule.client.wire import Fields
 from bascule.core.metadata.names import stream_name_fault, subject_fault
-from bascule.errors import InvalidOption
+from bascule.errors import InvalidConfig, InvalidOption
+from bascule.net.tls import client_tls
 
 PORT_DEFAULT: Final = 9292
 INT32_MAX: Final = (1 << 31) - 1
@@ -217,25 +218,7 @@ def tls_context(tls: bool | ssl.SSLContext | TlsOptions | None) -> ssl.SSLContex
         tls = TlsOptions()
     if not isinstance(tls, TlsOptions):
         raise wrong("tls", tls, "True, TlsOptions(ca=…, cert=…, key=…) or an ssl.SSLContext")
-    if tls.key is not None and tls.cert is None:
-        raise InvalidOption("`tls` has a key and no certificate", hint="give both: TlsOptions(cert=…, key=…)")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
     try:
-        if tls.ca is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise InvalidOption(
-            f"`tls` cannot be used: {getattr(error, 'strerror', None) or error}",
-            hint="ca, cert and key are PEM files; the key is the certificate's own and asks for no password",
-        ) from None
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")
+        return client_tls(tls.ca, tls.cert, tls.key)
+    except InvalidConfig as error:
+        raise InvalidOption(f"`tls` cannot be used: {error.message}", hint=error.hint) from None

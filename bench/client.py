@@ -14,13 +14,13 @@ from bench.systems import Broker, Streams, Systems
 SIZES: Final = (128, 1024)
 READ_MESSAGES: Final = {128: 2_000_000, 1024: 500_000}
 PUBLISH_MESSAGES: Final = 400_000
-TARGETS: Final = {"batches": 1_000_000, "objects": 300_000, "columns": 200_000, "futures": 200_000}
+TARGETS: Final = {"batches": 1_000_000, "objects": 300_000, "publish-many": 200_000, "publisher": 200_000}
 """Messages per second of 128 B."""
 NAMES: Final = {
-    "batches": "Subscribe, columnar batches",
-    "objects": "Subscribe, an object each",
-    "columns": "PublishAsync with acks, columns",
-    "futures": "PublishAsync with acks, a Future each",
+    "batches": "subscription, columnar batches",
+    "objects": "subscription, an object each",
+    "publish-many": "acked publishes, publish_many",
+    "publisher": "acked publishes, publisher.send",
 }
 
 
@@ -32,7 +32,7 @@ def rows(systems: Systems) -> Iterator[Row]:
             fill(broker, streams, size, messages)
             for mode in ("batches", "objects"):
                 yield client_row(broker, streams, mode, size, messages)
-        for mode in ("columns", "futures"):
+        for mode in ("publish-many", "publisher"):
             with broker.streams(1) as streams:
                 yield client_row(broker, streams, mode, size, systems.messages(PUBLISH_MESSAGES))
 

@@ -1,4 +1,4 @@
-"""The loads of a Python client on our own kernels, in a process of its own: `python -m bench.client_load batches --port …`."""
+"""The loads of bench/client.py with our own client, in a process of its own: `python -m bench.client_load batches --port …`."""
 
 from __future__ import annotations
 
@@ -8,108 +8,72 @@ import contextlib
 import json
 import resource
 import time
-from array import array
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 
-from bascule.kernels.client_messages import MessageBatch
-from bascule.kernels.client_streams import PublishAsyncClientStream, SubscribeClientStream
-from bascule.kernels.publish_window import Ack, PublishColumns, PublishTarget
-from bascule.net.grpc_channel import Channel
-from bascule.proto import api_pb2
+import bascule
 
 Counted = tuple[int, int]
 """How many messages, and how many of them failed."""
 
+PATIENCE_SECONDS = 120.0
 
-async def subscribe(channel: Channel, options: argparse.Namespace, look: Callable[[MessageBatch], object]) -> Counted:
-    ready = asyncio.Event()
-    request = api_pb2.SubscribeRequest(stream=options.stream, startPosition=api_pb2.EARLIEST)
-    stream = SubscribeClientStream(request.SerializeToString(), ready.set)
-    channel.start(stream, b"/proto.API/Subscribe")
+
+async def batches(client: bascule.Client, options: argparse.Namespace) -> Counted:
+    """Offsets and values as columns; nobody looks at a single message."""
     messages = 0
-    while messages < options.messages:
-        batch = stream.take()
-        if batch is not None:
-            look(batch)
+    async with client.subscribe(options.stream, start="earliest") as subscription:
+        async for batch in subscription.batches():
+            _ = batch.offsets, batch.value_bytes
             messages += len(batch)
-        elif stream.finished:
-            raise RuntimeError(f"the subscription ended: {stream.status_text}")
-        else:
-            ready.clear()
-            await ready.wait()
-    stream.cancel()
+            if messages >= options.messages:
+                break
     return messages, 0
 
 
-async def batches(channel: Channel, options: argparse.Namespace) -> Counted:
-    """Offsets and values as columns; nobody looks at a single message."""
-    return await subscribe(channel, options, lambda batch: (batch.offsets, batch.value_bytes))
-
-
-async def objects(channel: Channel, options: argparse.Namespace) -> Counted:
+async def objects(client: bascule.Client, options: argparse.Namespace) -> Counted:
     """An object for each message; its offset, key and value are looked at."""
-
-    def look(batch: MessageBatch) -> None:
-        for message in batch:
+    messages = 0
+    async with client.subscribe(options.stream, start="earliest") as subscription:
+        async for message in subscription:
             _ = message.offset, message.key, message.value
-
-    return await subscribe(channel, options, look)
-
-
-def publisher(channel: Channel, options: argparse.Namespace) -> tuple[PublishAsyncClientStream, asyncio.Event]:
-    writable = asyncio.Event()
-    stream = PublishAsyncClientStream(options.window, on_writable=writable.set)
-    channel.start(stream, b"/proto.API/PublishAsync")
-    return stream, writable
+            messages += 1
+            if messages == options.messages:
+                break
+    return messages, 0
 
 
-async def columns(channel: Channel, options: argparse.Namespace) -> Counted:
-    """All messages in one buffer; outcomes and offsets in arrays."""
-    stream, _ = publisher(channel, options)
-    done: asyncio.Future[PublishColumns] = asyncio.get_running_loop().create_future()
-    ends = array("q", range(options.size, (options.messages + 1) * options.size, options.size))
-    values = bytes(options.size * options.messages)
-    stream.publish_columns(PublishColumns(PublishTarget(options.stream), values, ends, waiter=done))
-    outcome = await done
-    stream.half_close()
-    return len(outcome), outcome.failed
+async def publish_many(client: bascule.Client, options: argparse.Namespace) -> Counted:
+    """All messages in one call."""
+    published = await client.publish_many(
+        options.stream, [bytes(options.size)] * options.messages, timeout=PATIENCE_SECONDS, raise_errors=False
+    )
+    return options.messages, len(published.errors)
 
 
-async def futures(channel: Channel, options: argparse.Namespace) -> Counted:
-    """A call and a Future for each message, as a publisher of single messages has it."""
-    stream, writable = publisher(channel, options)
-    create = asyncio.get_running_loop().create_future
-    target, value = PublishTarget(options.stream), bytes(options.size)
-    waiting: list[asyncio.Future[Ack]] = []
-    for _ in range(options.messages):
-        future = create()
-        while stream.publish(target, value, waiter=future) < 0:
-            writable.clear()
-            await writable.wait()
-        waiting.append(future)
-    failed = 0
-    for future in waiting:
-        failed += (await future).error != 0
-    stream.half_close()
-    return options.messages, failed
+async def publisher(client: bascule.Client, options: argparse.Namespace) -> Counted:
+    """A call and a Future for each message."""
+    value = bytes(options.size)
+    async with client.publisher(options.stream, window=options.window, timeout=PATIENCE_SECONDS) as publisher:
+        for _ in range(options.messages):
+            await publisher.send(value)
+        await publisher.flush()
+    return publisher.sent, publisher.failed
 
 
-MODES: dict[str, Callable[[Channel, argparse.Namespace], Awaitable[Counted]]] = {
+MODES: dict[str, Callable[[bascule.Client, argparse.Namespace], Awaitable[Counted]]] = {
     "batches": batches,
     "objects": objects,
-    "columns": columns,
-    "futures": futures,
+    "publish-many": publish_many,
+    "publisher": publisher,
 }
 
 
 async def load(options: argparse.Namespace) -> dict[str, float]:
-    channel = Channel(f"127.0.0.1:{options.port}")
-    await channel.connect()
-    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-    messages, failed = await MODES[options.mode](channel, options)
-    ended, after = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
-    await channel.close()
+    async with bascule.connect(f"127.0.0.1:{options.port}") as client:
+        before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+        messages, failed = await MODES[options.mode](client, options)
+        ended, after = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     return {
         "began": began,
         "ended": ended,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib import import_module
 from typing import Any
 
@@ -22,7 +23,7 @@ def test_everything_works_on_uvloop(start_broker: StartBroker, name: str) -> Non
             await client.publish_many(name, [b"%d" % number for number in range(1000)], ack="all")
             subscription = client.subscribe(name, start="earliest")
             assert [(await soon(anext(subscription))).offset for _ in range(1000)] == list(range(1000))
-            broker.restart()
+            await asyncio.to_thread(broker.restart)
             async with client.publisher(name) as publisher:
                 await (await publisher.send(b"after"))
             async with client.nats_publisher(name) as nats:

@@ -11,7 +11,7 @@ import pytest
 
 import bascule
 from bascule import errors
-from tests.support.api_client import METHODS, Status, grpc, message_factory, pb
+from tests.support.api_client import METHODS, Api, Status, grpc, pb
 from tests.support.on_loop import on_loop, soon
 
 
@@ -45,8 +45,7 @@ def failure(status: Any, text: str = "") -> Callable[[Any], Any]:
 
 
 def handler(server: Server, method: str) -> Any:
-    described = METHODS[method]
-    kinds = [message_factory.GetMessageClass(kind) for kind in (described.input_type, described.output_type)]
+    kinds = [Api.input(method), Api.output(method)]
 
     async def unary(request: Any, context: Any) -> Any:
         answer = server.next(method, request)

@@ -40,7 +40,7 @@ cdef class MessageStream(Http2Stream):
         try:
             while size and not self.finished:
                 if self.assembly is None and size >= PREFIX_SIZE and load_be32(data + 1) <= size - PREFIX_SIZE:
-                    taken = PREFIX_SIZE + load_be32(data + 1)
+                    taken = PREFIX_SIZE + <size_t> load_be32(data + 1)
                     self.hand_on(data, taken)
                 else:
                     taken = self.assemble(data, size)
@@ -67,7 +67,7 @@ cdef class MessageStream(Http2Stream):
         connection.assembly_bytes += taken
         have += taken
         if have == PREFIX_SIZE:
-            wanted = PREFIX_SIZE + load_be32(parts.data + parts.start + 1)
+            wanted = PREFIX_SIZE + <size_t> load_be32(parts.data + parts.start + 1)
             if wanted - PREFIX_SIZE > connection.limits.message_bytes_max:
                 self.break_off(STATUS_RESOURCE_EXHAUSTED, too_large(wanted - PREFIX_SIZE, connection.limits.message_bytes_max))
                 return taken

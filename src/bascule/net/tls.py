@@ -41,11 +41,7 @@ def server_tls(
 def client_tls(
     ca: Path | str | None = None, certificate: Path | str | None = None, key: Path | str | None = None
 ) -> ssl.SSLContext:
-<<<<<<< HEAD
     """TLS 1.2 or newer. The server's certificate must be of `ca`, or of an authority the system trusts, and for its name."""
-=======
-    """TLS 1.2 or newer. The server's certificate must be of `ca`, or of an authority the system trusts, and for the name it is called by."""
->>>>>>> main
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=ca)
     except OSError as error:

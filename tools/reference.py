@@ -14,6 +14,7 @@ from typing import Final
 from bascule import errors, limits
 from bascule.cli import EXIT_CODES
 from bascule.config.reference import render_page, render_sample
+from tools.client_reference import render_client
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -68,6 +69,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "bascule.yaml": render_sample,
         "errors.md": render_errors,
         "limits.md": render_limits,
+        "client.md": render_client,
     }
     for name, render in renderers.items():
         yield REFERENCE / name, render()

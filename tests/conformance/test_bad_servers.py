@@ -83,7 +83,7 @@ def data(payload: bytes, flags: int = 0) -> Callable[[Peer, int], None]:
 
 
 NOT_GRPC = (":status", "200"), ("content-type", "text/html")
-RESPONSES = {
+RESPONSES: dict[str, tuple[list[Callable[[Peer, int], object]], Status, str]] = {
     "trailers only": ([fields(*HEAD, ("grpc-status", "5"), ("grpc-message", "n%C3%B6 %25"))], Status.NOT_FOUND, "nö %"),
     "trailers": (
         [head, fields(("grpc-status", "9"), ("grpc-message", "not %zz"))],

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 
 from bascule.kernels import client_messages as kernel
+from bascule.kernels.columns import Column
 from bascule.proto import api_pb2
 
 from . import twin_client as twin
@@ -202,3 +203,11 @@ def test_a_message_can_be_made_compared_shown_and_pickled() -> None:
     assert given != kernel.Message(4, b"v")
     assert given != "something else"
     assert kernel.Message(key=b"").key is None
+
+
+def test_objects_that_nothing_was_put_into_are_empty() -> None:
+    bare = kernel.Message.__new__(kernel.Message)
+    assert (bare.stream, bare.partition, bare.subject, bare.reply, bare.headers) == ("", 0, "", "", {})
+    batch = kernel.MessageBatch()
+    assert (len(batch), batch.nbytes, batch.offsets.tolist()) == (0, 0, [])
+    assert bytes(Column()) == b""

@@ -182,3 +182,17 @@ def test_lists_hold_bytes() -> None:
     values: Any = [b"a", "text"]
     with pytest.raises(TypeError):
         kernel.PublishColumns(TARGET, values)
+
+
+@pytest.mark.parametrize("kind", [kernel.PublishTarget, kernel.PublishColumns])
+def test_nothing_is_made_without_what_it_needs(kind: Any) -> None:
+    with pytest.raises(TypeError):
+        kind.__new__(kind)
+    with pytest.raises(TypeError):
+        kind(None)
+
+
+def test_an_ack_that_says_nothing_resolves_nothing() -> None:
+    window = kernel.PublishWindow(2)
+    with pytest.raises((AttributeError, TypeError)):
+        window.resolve(kernel.Ack())

@@ -183,12 +183,6 @@ def test_a_consumer_may_cancel_when_it_is_woken() -> None:
     assert pair.faults == []
 
 
-def test_a_subscription_can_be_used_once() -> None:
-    stream = SubscribeClientStream(b"request")
-    with pytest.raises(RuntimeError):
-        stream.__init__(b"again")  # type: ignore[misc]
-
-
 @examples(150)
 @given(RANDOMS)
 def test_messages_survive_any_cutting_and_any_pace(rng: random.Random) -> None:

@@ -202,9 +202,17 @@ cdef Origin origin_from(const uint8_t* tail, TailView* view):
     return origin
 
 
+cdef Origin NOWHERE = Origin.__new__(Origin)
+NOWHERE.stream_text = NOWHERE.subject_text = NOWHERE.reply_text = ""
+NOWHERE.given_headers = {}
+
+
 @cython.final
 @cython.no_gc
 cdef class Message:
+    def __cinit__(self):
+        self.origin = NOWHERE
+
     def __init__(
         self, int64_t offset=0, bytes value not None=b"", *, bytes key=None, int64_t timestamp=0, str stream not None="",
         int32_t partition=0, str subject not None="", str reply not None="", dict headers=None,
@@ -305,25 +313,26 @@ cdef inline int put_number(Column column, int64_t number) except -1:
 
 
 cdef MessageBatch new_batch(size_t bytes_expected, size_t messages_expected):
-    cdef MessageBatch batch = MessageBatch.__new__(MessageBatch)
-    cdef size_t numbers = 8 * messages_expected + 8
-    batch.offset_column = new_column(b"q", numbers)
-    batch.timestamp_column = new_column(b"q", numbers)
-    batch.value_column = new_column(b"B", bytes_expected)
-    batch.value_end_column = new_column(b"q", numbers)
-    batch.key_column = new_column(b"B", 0)
-    batch.key_end_column = new_column(b"q", numbers)
-    batch.origin_column = new_column(b"i", numbers // 2)
-    batch.tail_column = new_column(b"B", 0)
-    batch.view_column = new_column(b"B", 0)
-    batch.tail_at_column = new_column(b"q", 0)
-    put_number(batch.value_end_column, 0)
-    put_number(batch.key_end_column, 0)
-    return batch
+    return MessageBatch.__new__(MessageBatch, bytes_expected, messages_expected)
 
 
 @cython.final
 cdef class MessageBatch:
+    def __cinit__(self, size_t bytes_expected=0, size_t messages_expected=0):
+        cdef size_t numbers = 8 * messages_expected + 8
+        self.offset_column = new_column(b"q", numbers)
+        self.timestamp_column = new_column(b"q", numbers)
+        self.value_column = new_column(b"B", bytes_expected)
+        self.value_end_column = new_column(b"q", numbers)
+        self.key_column = new_column(b"B", 0)
+        self.key_end_column = new_column(b"q", numbers)
+        self.origin_column = new_column(b"i", numbers // 2)
+        self.tail_column = new_column(b"B", 0)
+        self.view_column = new_column(b"B", 0)
+        self.tail_at_column = new_column(b"q", 0)
+        put_number(self.value_end_column, 0)
+        put_number(self.key_end_column, 0)
+
     cdef int add(self, const uint8_t* data, size_t size) except -1:
         cdef MessageHead head
         cdef TailView view

@@ -23,9 +23,7 @@ cdef enum:
 
 
 cdef class SubscribeClientStream(ClientStream):
-    def __init__(self, request, on_ready=None, *, size_t batch_bytes=1 << 20, size_t waiting_bytes_max=8 << 20):
-        if self.complete is not None:
-            raise RuntimeError("a subscription is made once")
+    def __cinit__(self, request, on_ready=None, *, size_t batch_bytes=1 << 20, size_t waiting_bytes_max=8 << 20):
         self.on_ready = on_ready
         self.batch_bytes = batch_bytes
         self.waiting_bytes_max = waiting_bytes_max
@@ -118,9 +116,7 @@ cdef class SubscribeClientStream(ClientStream):
 
 
 cdef class PublishAsyncClientStream(ClientStream):
-    def __init__(self, size_t window=8192, *, on_writable=None, on_failed=None, on_lost=None, on_ended=None):
-        if self.window is not None:
-            raise RuntimeError("a publisher is made once")
+    def __cinit__(self, size_t window=8192, *, on_writable=None, on_failed=None, on_lost=None, on_ended=None):
         self.on_writable = on_writable
         self.on_ended = on_ended
         self.window = PublishWindow(window, on_failed=on_failed, on_lost=on_lost)

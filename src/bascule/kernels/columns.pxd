@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class Column:
-    cdef uint8_t* data              # never NULL
+    cdef uint8_t* data              # not NULL, unless Python made it
     cdef size_t size                # bytes in use
     cdef size_t capacity
     cdef Py_ssize_t item_size

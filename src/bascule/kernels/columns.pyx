@@ -11,6 +11,10 @@ cdef enum:
 
 
 cdef class Column:
+    def __cinit__(self):
+        self.item_size = 1
+        self.format = "B"
+
     def __dealloc__(self):
         free(self.data)
 

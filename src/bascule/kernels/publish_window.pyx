@@ -181,12 +181,10 @@ cdef tuple joined(object items):
 
 @cython.final
 cdef class PublishColumns:
-    def __init__(
+    def __cinit__(
         self, PublishTarget target not None, values, value_ends=None, keys=None, key_ends=None, *, waiter=None, double deadline=0.0,
     ):
         cdef Py_ssize_t row
-        if self.target is not None:
-            raise RuntimeError("columns are made once")
         if value_ends is None:
             self.values, self.value_ends = joined(values)
         else:
@@ -476,12 +474,10 @@ def first_of(tuple pair):
 
 @cython.final
 cdef class PublishTarget:
-    def __init__(self, str stream not None, int32_t partition=0, int32_t ack_policy=0):
+    def __cinit__(self, str stream not None, int32_t partition=0, int32_t ack_policy=0):
         cdef bytes name = stream.encode()
         cdef uint8_t* out
         cdef size_t size = bytes_field_size(len(name)) + number_field_size(partition) + number_field_size(ack_policy)
-        if self.encoded is not None:
-            raise RuntimeError("a target is made once")
         self.encoded = PyBytes_FromStringAndSize(NULL, size)
         out = <uint8_t*> PyBytes_AS_STRING(self.encoded)
         out = write_bytes_field(out, 3, <const uint8_t*> PyBytes_AS_STRING(name), len(name))

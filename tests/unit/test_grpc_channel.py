@@ -304,7 +304,7 @@ def test_a_server_that_cannot_be_trusted_is_not_spoken_to(run: Callable[[Scenari
                 ({"tls": client_tls(authority.file), "tls_name": "elsewhere"}, "TLS failed"),
                 ({}, "cannot reach"),
             ):
-                channel = Channel(address, **options)  # type: ignore[arg-type]
+                channel = Channel(address, **options)
                 with pytest.raises(GrpcStatusError, match=text) as refused:
                     await channel.connect()
                 assert refused.value.unprocessed

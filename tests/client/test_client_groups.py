@@ -117,11 +117,12 @@ async def test_members_come_and_go_and_every_message_is_dealt_with_once(start_br
     async with bascule.connect(broker.address) as client:
         await client.create_stream(name, partitions=partitions)
         sent = 0
+        stopping = asyncio.Event()
 
         async def publish() -> None:
             nonlocal sent
             async with client.publisher(name, partitioner="round-robin") as publisher:
-                while True:
+                while not stopping.is_set():
                     await publisher.send(b"%d" % sent)
                     sent += 1
                     await asyncio.sleep(0.001)
@@ -139,8 +140,8 @@ async def test_members_come_and_go_and_every_message_is_dealt_with_once(start_br
         await until(lambda: len(three.seen) > 20, "the third member has something to do")
         await two.leave()
         await until(lambda: one.places | three.places == set(everything), "what was left is taken over")
-        publishing.cancel()
-        await asyncio.gather(publishing, return_exceptions=True)
+        stopping.set()
+        await publishing
         total = await newest_offsets(client, name, partitions)
         workers = [one, two, three]
         await until(lambda: sum(len(worker.seen) for worker in workers) >= total, "everything was dealt with")

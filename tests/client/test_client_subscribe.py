@@ -12,7 +12,7 @@ import bascule
 from bascule import errors
 from bascule.client.metadata import moment
 from tests.support.broker_process import BrokerProcess
-from tests.support.on_loop import on_loop, soon
+from tests.support.on_loop import on_loop, soon, until
 
 
 async def offsets(subscription: bascule.Subscription, count: int | None = None) -> list[int]:
@@ -229,3 +229,32 @@ async def test_a_replica_may_be_read(broker: BrokerProcess, name: str) -> None:
     async with bascule.connect(broker.address) as client:
         await filled(client, name, 3)
         assert await offsets(client.subscribe(name, start="earliest", stop="latest", read_replica=True)) == [0, 1, 2]
+
+
+@on_loop
+async def test_a_subscription_that_nobody_holds_any_more_ends(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        await filled(client, name, 3)
+
+        async def first() -> int:
+            async for message in client.subscribe(name, start="earliest"):
+                return message.offset
+            raise AssertionError("nothing came")
+
+        assert await first() == 0
+        (channel,) = client._brokers._channels.values()
+        sessions = len(client._sessions.sessions)
+        await until(lambda: channel.open_calls == sessions, "the broker was told")
+
+
+@on_loop
+async def test_one_partition_that_fails_ends_the_others(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, partitions=3)
+        subscription = await client.subscribe(name, partition="all")
+        await client.set_readonly(name, [1])
+        for _ in range(2):
+            with pytest.raises(errors.EndOfPartition, match="partition 1"):
+                await soon(anext(subscription))
+        (channel,) = client._brokers._channels.values()
+        await until(lambda: channel.open_calls == 0, "nothing is read any more")

@@ -35,6 +35,9 @@ NOT_LEADER_TRIES_MAX: Final = 5
 CONNECT_SECONDS_MAX: Final = 3.0
 """For one attempt to reach one broker."""
 
+HANG_SECONDS_MIN: Final = 1.0
+"""A broker gets at least this long to answer before another one is asked."""
+
 UNREACHABLE_SECONDS: Final = 1.0
 """A broker that could not be reached is not tried again for so long while there are others."""
 
@@ -184,20 +187,29 @@ class Brokers:
         while True:
             try:
                 channel = await self.any_channel(deadline)
-                return await self.ask(channel, method, request, deadline)
+                return await self.ask(channel, method, request, deadline if once else self._share(deadline))
             except GrpcStatusError as error:
                 maybe_done = error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED) and not error.unprocessed
                 if once and maybe_done:
                     raise unknown_outcome(f"{method} was sent", error.text) from None
-                if not is_passing(error.status, error.text):
+                hangs = error.status == Status.DEADLINE_EXCEEDED and not deadline.has_passed
+                if not is_passing(error.status, error.text) and not hangs:
                     raise error_of(error.status, error.text) from None
                 problem: Exception = error_of(error.status, error.text)
+                if self._current is not None:
+                    self._failed_at[self._current] = monotonic()
                 self._current = None
             except Unavailable as error:
                 problem = error
             if not await backoff.wait(deadline):
                 raise problem from None
             self.check_open()
+
+    def _share(self, deadline: Deadline) -> Deadline:
+        """Half of the time for a broker that may hang, when there are others to ask."""
+        if len(self.known.brokers) < 2:
+            return deadline
+        return Deadline.after(min(deadline.left, max(HANG_SECONDS_MIN, deadline.left / 2)))
 
     async def ask(self, channel: Channel, method: str, request: bytes, deadline: Deadline) -> bytes:
         """One call, once. Raises GrpcStatusError."""

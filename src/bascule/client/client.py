@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
+from weakref import WeakSet
 
 from bascule.client import options, positions
 from bascule.client.brokers import Brokers
@@ -57,7 +58,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         self._patience = options.seconds("patience", patience)
         self._nats = nats
         self._round_robins = {}
-        self._parts: set[_Closable] = set()
+        # Weak: what nobody uses any more need not be kept for closing it.
+        self._parts: WeakSet[_Closable] = WeakSet()
         self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, lambda _: None)
         self._keep: Callable[[Any], None] = self._parts.add
 
@@ -77,7 +79,7 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         OutcomeUnknown."""
         if self._brokers.is_closed:
             return
-        parts, self._parts = list(self._parts), set()
+        parts = list(self._parts)
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
         self._sessions.close()
         await self._brokers.close()
@@ -133,7 +135,6 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
 
         subscription = Subscription(make_readers, self._seconds(timeout))
         self._parts.add(subscription)
-        subscription._on_close = self._parts.discard
         return subscription
 
     # ── consumer groups ──────────────────────────────────────────────────────────────────────────
@@ -176,7 +177,6 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
             patience=self._patience,
         )
         self._parts.add(consumer)
-        consumer._on_close = self._parts.discard
         return consumer
 
     # ── straight to NATS ─────────────────────────────────────────────────────────────────────────

@@ -115,7 +115,6 @@ class Consumer:
         self._error: BaseException | None = None
         self._opened = False
         self._closed = False
-        self._on_close: Callable[[Consumer], None] = lambda _: None
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +127,6 @@ class Consumer:
                 await self._coordination.join()
             except BaseException:
                 self._closed = True
-                self._on_close(self)
                 raise
             self._spawn(self._coordination.run(), "heartbeats")
             self._spawn(self._rebalance_for_ever(), "rebalance")
@@ -142,7 +140,6 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        self._on_close(self)
         self._news.set()
         for task in self._tasks:
             task.cancel()
@@ -331,28 +328,25 @@ class Consumer:
         places = sorted(held.place for held in leaving)
         if places:
             await _tell(self._on_revoked, places)
-        for held in leaving:
-            await held.reader.close()
-            if held in self._turns:
-                self._turns.remove(held)
-            self._held.pop(held.place, None)
-            try:
-                if not lost and await self._fetch_cursor(HOLD_PREFIX, held.place) == held.epoch:
-                    if self._auto_checkpoint is not None:
-                        await self._write(held)
-                    await self._set_cursor(HOLD_PREFIX, held.place, -1)
-            except (Unavailable, StreamNotFound):
-                continue  # whoever reads it next begins at the last checkpoint
+        await asyncio.gather(*(self._let_go(held, lost=lost) for held in leaving))
+
+    async def _let_go(self, held: _Held, *, lost: bool) -> None:
+        await held.reader.close()
+        if held in self._turns:
+            self._turns.remove(held)
+        self._held.pop(held.place, None)
+        try:
+            if not lost and await self._fetch_cursor(HOLD_PREFIX, held.place) == held.epoch:
+                if self._auto_checkpoint is not None:
+                    await self._write(held)
+                await self._set_cursor(HOLD_PREFIX, held.place, -1)
+        except (Unavailable, StreamNotFound):
+            pass  # whoever reads it next begins at the last checkpoint
 
     async def _take(self, places: list[Place]) -> None:
-        taken = []
-        for place in places:
-            try:
-                taken.append(await self._take_over(Assignment(*place)))
-            except (Unavailable, PartitionPaused, NotGroupMember, StreamNotFound):
-                # Not now: the next heartbeat says whether it is still ours.
-                self._wanted -= {place}
-                self._coordination.hurry()
+        # All at once: the one before may be dead, and then each takes the whole handover timeout.
+        outcomes = await asyncio.gather(*(self._try_to_take(Assignment(*place)) for place in places))
+        taken = [held for held in outcomes if held is not None]
         if not taken:
             return
         await _tell(self._on_assigned, [held.place for held in taken])
@@ -362,6 +356,15 @@ class Consumer:
         self._news.set()
         for held in taken:
             self._reader_news(held.place)
+
+    async def _try_to_take(self, place: Assignment) -> _Held | None:
+        try:
+            return await self._take_over(place)
+        except (Unavailable, PartitionPaused, NotGroupMember, StreamNotFound):
+            # Not now: the next heartbeat says whether it is still ours.
+            self._wanted -= {place}
+            self._coordination.hurry()
+            return None
 
     async def _take_over(self, place: Assignment) -> _Held:
         """Ours from now on: whoever had it was told, and has let go or had the time to."""
@@ -374,9 +377,12 @@ class Consumer:
         if cursor is not None:
             position.last = cursor
         reader = self._reader(place, position)
-        await reader.open(Deadline.after(self._brokers.timeout))
-        progress = Progress(checkpointed=None)
-        return _Held(place, position, epoch, reader, progress)
+        try:
+            await reader.open(Deadline.after(self._brokers.timeout))
+        except BaseException:
+            reader.abandon()
+            raise
+        return _Held(place, position, epoch, reader)
 
     async def _wait_for_release(self, place: Assignment, epoch: int) -> None:
         """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears."""
@@ -384,8 +390,8 @@ class Consumer:
         nowhere = Position(self._wanted_range)
         nowhere.start_at(options.INT64_MAX)
         reader = self._reader(place, nowhere)
-        await reader.open(Deadline.after(self._brokers.timeout))
         try:
+            await reader.open(Deadline.after(self._brokers.timeout))
             backoff = Backoff()
             while await backoff.wait(deadline):
                 holder = await self._fetch_cursor(HOLD_PREFIX, place)

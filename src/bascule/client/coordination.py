@@ -14,12 +14,15 @@ from bascule.client.brokers import Brokers
 from bascule.client.failures import error_of
 from bascule.client.group import RETRY_SECONDS, Membership, Next, Place
 from bascule.client.retry import Deadline
-from bascule.errors import BasculeError, CallerError, OutcomeUnknown, PermissionDenied, StateError, Unavailable
+from bascule.errors import BasculeError, CallerError, OutcomeUnknown, StateError, Unavailable
 from bascule.net.grpc_channel import GrpcStatusError
 from bascule.net.status import Status
 
 HEARTBEAT_SECONDS_MAX: Final = 5.0
 """How long an answer may take before the coordinator counts as silent."""
+
+JOIN_REFUSALS_MAX: Final = 10
+"""How often a group may refuse us before the consumer ends with what it said."""
 
 CONSUMER_TIMEOUT_NS_DEFAULT: Final = 15_000_000_000
 
@@ -98,6 +101,7 @@ class Coordination:
     async def run(self) -> None:
         """For ever. Raises what waiting does not help against."""
         step = Next.HEARTBEAT
+        refusals = 0
         while True:
             if step is Next.HEARTBEAT:
                 step = await self._heartbeat()
@@ -107,12 +111,20 @@ class Coordination:
                     self._on_put_out()
                     await self.join()
                     step = Next.HEARTBEAT
+                    refusals = 0
                     continue
                 if step is Next.REPORT:
                     await self._report()
                 step = await self._refresh()
-            except (CallerError, PermissionDenied):
+            except CallerError:
                 raise
+            except StateError:
+                # Perhaps its streams were deleted, or we are a member after all. That may settle, or not.
+                refusals += 1
+                if refusals > JOIN_REFUSALS_MAX:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS * refusals)
+                step = Next.REFRESH if refusals % 2 else Next.JOIN
             except BasculeError:
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -131,16 +131,21 @@ class PartitionReader:
     def is_exhausted(self) -> bool:
         return self.ended and not self._left
 
-    async def close(self) -> None:
-        """What was received and not taken is forgotten."""
+    def abandon(self) -> None:
+        """Let go of everything at once. What was received and not taken is forgotten."""
         self.ended = True
         self._left.clear()
         call, self._call = self._call, None
         if call is not None:
             call.on_ready = None
             call.cancel()
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """The same, until nothing runs any more."""
+        self.abandon()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     # ── the life of a subscription ───────────────────────────────────────────────────────────────

@@ -37,7 +37,8 @@ class Subscription:
         self._closed = False
         self._news = asyncio.Event()
         self._messages: Iterator[Message] = iter(())
-        self._on_close: Callable[[Subscription], None] = lambda _: None
+        self._failure: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -68,8 +69,16 @@ class Subscription:
         self._closed = True
         self._messages = iter(())
         self._news.set()
-        self._on_close(self)
-        await asyncio.gather(*(reader.close() for reader in self._readers))
+        await self._close_readers()
+
+    async def _close_readers(self) -> None:
+        readers, self._readers = list(self._readers), deque()
+        await asyncio.gather(*(reader.close() for reader in readers))
+
+    def __del__(self) -> None:
+        # Whoever leaves the loop over a subscription in the middle seldom closes it. Perhaps on another thread.
+        if self._readers and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_abandon, list(self._readers))
 
     def __await__(self) -> Generator[None, None, Self]:
         return self.open().__await__()
@@ -109,8 +118,15 @@ class Subscription:
         while True:
             if self._closed:
                 raise ClientClosed("the subscription was closed")
+            if self._failure is not None:
+                raise self._failure  # whoever asks again hears it again
             self._news.clear()
-            found = self._take()
+            try:
+                found = self._take()
+            except BaseException as error:
+                self._failure = error
+                await self._close_readers()
+                raise
             if found is not None:
                 return found
             if not self._readers:
@@ -130,6 +146,10 @@ class Subscription:
                 continue
             self._readers.popleft()
             if reader.error is not None:
-                self._readers.appendleft(reader)  # whoever asks again hears it again
                 raise reader.error
         return None
+
+
+def _abandon(readers: list[PartitionReader]) -> None:
+    for reader in readers:
+        reader.abandon()

@@ -227,8 +227,8 @@ def test_a_fault_that_ends_the_connection(name: str) -> None:
 @pytest.mark.parametrize(
     ("first", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "no HTTP/2 server"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP/2 server"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "it is no HTTP/2 server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it is no HTTP/2 server"),
         (bytes(100), "first frame must be SETTINGS"),
         (frame(PING, 0, 0, bytes(8)), "first frame must be SETTINGS"),
         (b"\0", "closed the connection"),

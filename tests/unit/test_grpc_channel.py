@@ -268,6 +268,7 @@ def test_tls_with_a_client_certificate(run: Callable[[Scenario], None], tmp_path
             with pytest.raises(GrpcStatusError) as refused:
                 await nameless.connect()
             assert refused.value.status == Status.UNAVAILABLE
+            assert "certificate" in refused.value.text.lower()
             await nameless.close()
 
     run(scenario)
@@ -409,10 +410,14 @@ def test_what_no_call_can_have_is_refused() -> None:
             with pytest.raises(ValueError, match="can be sent"):
                 await channel.call(b"/test/Hello", b"", metadata=[("x", "y" * 20_000)])
             talk = Talk([])
+            talk.send(b"before it is made, which goes nowhere")
+            talk.half_close()
+            assert talk.room_bytes == 0
             channel.start(talk, b"/test/Echo")
             with pytest.raises(ValueError, match="made once"):
                 channel.start(talk, b"/test/Echo")
             assert await talk.over == (0, "")
+            assert talk.heard == []
             with pytest.raises(ValueError, match="made once"):
                 channel.start(talk, b"/test/Echo")
             assert channel.open_calls == 0

@@ -99,6 +99,7 @@ cdef class ClientStream(MessageStream):
         self.status = -1
         self.status_text = ""
         self.path = b""
+        self.sealed = True              # until open()
 
     cdef int on_headers(self) except -1:
         return 0
@@ -170,8 +171,9 @@ cdef class ClientStream(MessageStream):
             self.status = connection.end_status
             self.status_text = connection.end_text
             self.unprocessed = self.id == 0
+        self.sealed = True
         self.settle()
-        self.finished = self.sealed = True
+        self.finished = True
         self.drop_assembly()
         try:
             self.on_finished(self.status, self.status_text.encode("utf-8", "replace"))
@@ -344,6 +346,7 @@ cdef class ClientConnection(Http2Connection):
         if self.closing or self.draining:
             stream.finish(STATUS_UNAVAILABLE, self.end_text if self.closing else "the server is going away", True, NO_RESET)
             return
+        stream.sealed = False
         stream.outgoing = self.take_buffer()
         stream.send_window = self.peer_stream_window
         if self.waiting or <uint32_t> len(self.streams) >= self.peer_streams_max:
@@ -352,7 +355,7 @@ cdef class ClientConnection(Http2Connection):
             self.begin(stream)
 
     cdef bytes encode_head(self, bytes path, object metadata):
-        cdef tuple key = (path, tuple(metadata))
+        cdef tuple key = (path, tuple(map(tuple, metadata)))
         cdef bytes head = self.heads.get(key)
         if head is not None:
             return head

@@ -117,6 +117,10 @@ class Channel:
         return self._current is not None
 
     @property
+    def uses_tls(self) -> bool:
+        return self._tls is not None
+
+    @property
     def open_calls(self) -> int:
         """In progress or waiting for their turn, of this connection."""
         return 0 if self._current is None else self._current.connection.open_calls
@@ -232,7 +236,7 @@ class _Protocol(Http2Protocol):
             channel._bounds,
             channel._receive_buffer,
             authority=f"{host}:{channel.port}".encode(),
-            scheme=b"http" if channel._tls is None else b"https",
+            scheme=b"https" if channel.uses_tls else b"http",
             frame_bytes_max=limits.CHANNEL_FRAME_BYTES_MAX,
         )
         super().__init__(connection, channel._receive_view, loop)
@@ -269,7 +273,7 @@ class _Protocol(Http2Protocol):
         self.connection.lost(reason)
         super().connection_lost(error)
         self._channel.forget(self)
-        self._retire(reason or "the server closed the connection")
+        self._retire(reason or self._why_closed())
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -282,11 +286,16 @@ class _Protocol(Http2Protocol):
             connection.close()
         super()._flush()
 
+    def _why_closed(self) -> str:
+        if self.connection.established:
+            return "the server closed the connection"
+        if self._channel.uses_tls:
+            return "the server closed the connection before it answered; it may want a certificate of the client"
+        return "the server closed the connection before it answered; it may want TLS"
+
     def _retire(self, reason: str) -> None:
         if not self.ready.done():
-            self.ready.set_result(
-                f"what answers is no HTTP/2 server: {reason}" if not self.connection.established else reason
-            )
+            self.ready.set_result(f"it is no HTTP/2 server: {reason}" if self.connection.error_text else reason)
         self._channel.retire(self, reason)
         self.schedule_flush()
 

@@ -18,7 +18,11 @@ EXIT_CODES: Final[dict[type[errors.BasculeError], int]] = {
 EXIT_BUG: Final = 70
 """Something that Bascule should not have let happen (`EX_SOFTWARE` of sysexits.h)."""
 
+EXIT_USAGE: Final = EXIT_CODES[errors.CallerError]
+"""A misspelt command, option or value."""
+
 EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C, as shells have it."""
 
 
 def exit_code(error: errors.BasculeError) -> int:

@@ -6,14 +6,14 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from bascule.config import Loaded, Setting, load_with_sources
-from bascule.config.reference import render_page, render_sample
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from bascule.config import Loaded, Setting
 
 PIPE_COLUMNS: Final = 240
 
@@ -35,6 +35,8 @@ def reference(
     ] = ReferenceFormat.MARKDOWN,
 ) -> None:
     """Print every key with its type, default, environment variable and meaning."""
+    from bascule.config.reference import render_page, render_sample
+
     typer.echo(render_page() if output is ReferenceFormat.MARKDOWN else render_sample(), nl=False)
 
 
@@ -44,6 +46,10 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Check a file as a server would load it now, environment included, and list what differs from the defaults."""
+    from rich.console import Console
+
+    from bascule.config import load_with_sources
+
     loaded = load_with_sources(file)
     if as_json:
         typer.echo(json.dumps(_document(file, loaded), ensure_ascii=False, indent=2))
@@ -77,6 +83,8 @@ def _document(file: Path, loaded: Loaded) -> dict[str, object]:
 
 
 def _table(settings: list[Setting]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("Key", "Value", "Default", "From"):
         table.add_column(title, overflow="fold", no_wrap=title == "Key")

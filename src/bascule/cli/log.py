@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from bascule.errors import NotALog, StorageError
-from bascule.kernels import records
-from bascule.log.damage import Damage
-from bascule.log.inspection import BatchFacts, LogInspection, find_logs, inspect_log, open_segments, walk_batches
-from bascule.log.options import LogOptions
-from bascule.log.sealing import Sealer, sealer_for
-from bascule.log.segment import Segment
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bascule.log.inspection import BatchFacts, LogInspection
+    from bascule.log.sealing import Sealer
+    from bascule.log.segment import Segment
 
 PIPE_COLUMNS: Final = 240
 
@@ -32,6 +30,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Check every checksum and every record. Exit code 4 when anything is damaged."""
+    from bascule.log.inspection import find_logs, inspect_log
+
     reports = [inspect_log(path) for path in find_logs(directory)]
     if as_json:
         typer.echo(json.dumps([_document(report) for report in reports], indent=2, ensure_ascii=False))
@@ -69,6 +69,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show the segments of a log; with --batches or --records what is in them."""
+    from bascule.log.inspection import find_logs, inspect_log
+
     found = find_logs(directory)
     if not (batches or show_records):
         _show_segments([inspect_log(path) for path in found], as_json)
@@ -83,6 +85,8 @@ def _show_segments(reports: list[LogInspection], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_document(report) for report in reports], indent=2, ensure_ascii=False))
         return
+    from rich.table import Table
+
     console = _console()
     for report in reports:
         table = Table(title=report.directory, title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -105,6 +109,9 @@ def _show_segments(reports: list[LogInspection], as_json: bool) -> None:
 
 
 def _batch_rows(directory: Path, offset: int) -> Any:
+    from bascule.log.damage import Damage
+    from bascule.log.inspection import open_segments, walk_batches
+
     for segment in open_segments(directory):
         for found in walk_batches(segment):
             if isinstance(found, Damage):
@@ -128,6 +135,11 @@ def _batch_row(segment: Segment, found: BatchFacts) -> dict[str, object]:
 
 
 def _record_rows(directory: Path, offset: int) -> Any:
+    from bascule.log.damage import Damage
+    from bascule.log.inspection import open_segments, walk_batches
+    from bascule.log.options import LogOptions
+    from bascule.log.sealing import sealer_for
+
     sealer = sealer_for(LogOptions(), None)
     for segment in open_segments(directory):
         for found in walk_batches(segment):
@@ -138,6 +150,8 @@ def _record_rows(directory: Path, offset: int) -> Any:
 
 
 def _records_of(segment: Segment, found: BatchFacts, offset: int, sealer: Sealer) -> Any:
+    from bascule.kernels import records
+
     batch = sealer.open(segment.file.read(found.header.length, found.position))
     for record in records.decode(batch, offset):
         yield {
@@ -164,6 +178,8 @@ def _show_rows(rows: Any, limit: int, as_json: bool) -> None:
 
 
 def _document(report: LogInspection) -> dict[str, object]:
+    from dataclasses import asdict
+
     return {
         "directory": report.directory,
         "segments": [asdict(segment) for segment in report.segments],
@@ -174,6 +190,8 @@ def _document(report: LogInspection) -> dict[str, object]:
 
 
 def _attributes(attributes: int) -> str:
+    from bascule.kernels import records
+
     names = {records.CODEC_ZSTD: "zstd", records.ENCRYPTED: "encrypted", records.FOLLOWS_GAP: "follows-gap"}
     return ",".join(name for bit, name in names.items() if attributes & bit)
 
@@ -189,4 +207,6 @@ def _text(data: bytes) -> str:
 
 
 def _console() -> Console:
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

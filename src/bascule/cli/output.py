@@ -1,0 +1,182 @@
+"""How results look: tables on a terminal, tab-separated lines without a header in a pipe, JSON when asked for.
+
+Lines in a pipe are meant for `cut`, `awk` and `read`: a column that says nothing is `-`, nothing is shortened, nothing has colour.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+NOTHING: Final = "-"
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def say(text: str) -> None:
+    """A sentence about what was done."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """A remark for whoever watches: not part of the result, so never in a pipe."""
+    if sys.stderr.isatty():
+        typer.secho(text, dim=True, err=True)
+
+
+def show_json(document: object) -> None:
+    """One document: readable on a terminal and in a pipe."""
+    typer.echo(json.dumps(document, ensure_ascii=False, indent=2, default=_plain))
+
+
+def json_line(document: object) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return iso(value)
+    raise TypeError(f"{type(value).__name__} in a document")
+
+
+def show_rows(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    """A table. `right` names the columns of numbers."""
+    if not is_terminal():
+        for row in rows:
+            typer.echo("\t".join(map(_cell, row)))
+        return
+    console().print(table(titles, rows, right=right))
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in titles:
+        found.add_column(title, justify="right" if title in right else "left", overflow="fold")
+    for row in rows:
+        # Text, since a name may look like rich's markup.
+        found.add_row(*(Text(_pretty(cell), style=_style(cell)) for cell in row))
+    return found
+
+
+def show_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one below the other."""
+    if not is_terminal():
+        for name, value in facts:
+            typer.echo(f"{name}\t{_cell(value)}")
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in facts:
+        grid.add_row(Text(name, style="bold"), Text(_pretty(value), style=_style(value)))
+    console().print(grid)
+
+
+def _cell(value: object) -> str:
+    text = iso(value) if isinstance(value, datetime) else str(value)
+    # A tab or a line break inside a value would be another column, or another row.
+    return printable(text) if text else NOTHING
+
+
+def _pretty(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return iso(value.replace(microsecond=0))
+    return printable(str(value)) or NOTHING
+
+
+_STYLES: Final = {
+    "ok": "green",
+    "paused": "yellow",
+    "readonly": "cyan",
+    "warning": "yellow",
+    "failed": "bold red",
+    "skipped": "dim",
+    "no leader": "bold red",
+    "under-replicated": "bold red",
+}
+
+
+def _style(value: Any) -> str:
+    return _STYLES.get(value.partition(",")[0], "") if isinstance(value, str) else ""
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal or break a line."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def text_of(data: bytes) -> str:
+    """Bytes for people: UTF-8, and what is none as `\\xff`."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+# ── numbers and times ────────────────────────────────────────────────────────────────────────────
+
+
+def iso(value: datetime | None) -> str:
+    return "" if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def iso_ns(timestamp_ns: int) -> str:
+    """Nanoseconds since 1970, exactly."""
+    whole, fraction = divmod(timestamp_ns, 10**9)
+    try:
+        return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def known(number: int | None) -> int | str:
+    """For a table: nothing, where nobody can say."""
+    return "" if number is None else number
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def rate(per_second: float) -> str:
+    """`12`, `3.4k`, `1.2M`."""
+    for unit, scale in (("M", 1e6), ("k", 1e3)):
+        if per_second >= scale:
+            return f"{per_second / scale:.1f}{unit}"
+    return f"{per_second:.0f}"
+
+
+def bytes_per_second(per_second: float) -> str:
+    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if per_second >= scale:
+            return f"{per_second / scale:.1f} {unit}"
+    return f"{per_second:.0f} B/s"
+
+
+def milliseconds(value_seconds: float) -> str:
+    value = value_seconds * 1000
+    return f"{value:.3f} ms" if value < 10 else f"{value:.1f} ms"

@@ -16,16 +16,20 @@ from bascule.cli import (
     EXIT_CODES,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    bench,
     cluster,
     config,
     context,
     cursor,
+    doctor,
     exit_code,
+    group,
     log,
     publish,
     server,
     stream,
     subscribe,
+    top,
 )
 from bascule.errors import BasculeError, OperatorError
 
@@ -60,8 +64,12 @@ app.add_typer(stream.app, name="stream", rich_help_panel=MESSAGES)
 app.command("publish", rich_help_panel=MESSAGES)(publish.publish)
 app.command("subscribe", rich_help_panel=MESSAGES)(subscribe.subscribe)
 app.add_typer(cursor.app, name="cursor", rich_help_panel=MESSAGES)
+app.add_typer(group.app, name="group", rich_help_panel=MESSAGES)
+app.command("top", rich_help_panel=CLUSTER)(top.top)
+app.command("doctor", rich_help_panel=CLUSTER)(doctor.doctor)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=CLUSTER)
 app.add_typer(context.app, name="context", rich_help_panel=CLUSTER)
+app.add_typer(bench.app, name="bench", rich_help_panel=CLUSTER)
 app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False, rich_help_panel=SERVERS)(
     server.server
 )

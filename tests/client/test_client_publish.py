@@ -224,3 +224,59 @@ async def test_closing_ends_whatever_is_under_way(start_broker: StartBroker, nam
             await soon(future, 5)
     finally:
         broker.process.send_signal(18)  # type: ignore[union-attr]
+
+
+@on_loop
+async def test_a_message_that_is_too_large_harms_no_other(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        small = [asyncio.create_task(client.publish(name, b"small")) for _ in range(10)]
+        for size in (2 << 20, 5 << 20, 20 << 20):
+            with pytest.raises(errors.RecordTooLarge):
+                await client.publish(name, bytes(size))
+        await asyncio.gather(*small)
+        result = await client.publish_many(name, [b"1", bytes(5 << 20), b"2", b"3"], raise_errors=False)
+        assert result.offsets == [10, -1, 11, 12]
+        assert [type(error) for error in result.errors.values()] == [errors.RecordTooLarge]
+        async with client.publisher(name, on_error=lambda _: None) as publisher:
+            futures = [await publisher.send(value) for value in (b"4", bytes(5 << 20), b"5")]
+        assert isinstance(futures[1].exception(), errors.RecordTooLarge)
+        assert [futures[place].result().offset for place in (0, 2)] == [13, 14]
+
+
+@on_loop
+async def test_large_messages_keep_their_place(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker({"clustering.replication.max.bytes": 4 << 20}, embedded=True)
+    async with bascule.connect(broker.address, timeout=20) as client:
+        await client.create_stream(name)
+        values = [b"a", b"b" * (3 << 20), b"c", b"d" * (3 << 20), b"e"]
+        assert (await client.publish_many(name, values)).offsets == [0, 1, 2, 3, 4]
+        async with client.publisher(name) as publisher:
+            futures = [await publisher.send(value) for value in values]
+        assert [future.result().offset for future in futures] == [5, 6, 7, 8, 9]
+        found = [message.value async for message in client.subscribe(name, start="earliest", stop="latest")]
+        assert found == values + values
+
+
+@on_loop
+async def test_a_full_window_makes_who_sends_wait(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker()
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        publisher = client.publisher(name, window=4, timeout=1, on_error=lambda _: None)
+        await (await publisher.send(b"0"))
+        broker.process.send_signal(19)  # type: ignore[union-attr]
+        try:
+            futures = [await soon(publisher.send(b"%d" % number), 0.5) for number in range(4)]
+            await asyncio.sleep(0.5)
+            waiting = asyncio.create_task(publisher.send(b"late"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            for future in futures:
+                with pytest.raises(bascule.OutcomeUnknown):
+                    await soon(future, 5)
+            futures = [await soon(waiting, 5)]  # room, since the others were given up
+        finally:
+            broker.process.send_signal(18)  # type: ignore[union-attr]
+        await asyncio.wait(futures)
+        await publisher.close()

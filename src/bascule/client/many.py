@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
+from bascule.client.brokers import Brokers
 from bascule.client.failures import publish_failure, unknown_outcome
+from bascule.client.publish_call import call_publish, is_large
 from bascule.client.publish_session import PublishSessions
 from bascule.client.retry import Backoff, Deadline
 from bascule.errors import BasculeError, Unavailable
-from bascule.kernels.publish_window import FAILED, NOT_SENT, SENT, STORED, PublishColumns, PublishTarget
+from bascule.kernels.publish_window import (
+    FAILED,
+    NOT_SENT,
+    SENT,
+    STORED,
+    PublishColumns,
+    PublishTarget,
+    encode_publish_request,
+)
 
 
 async def publish_many(
+    brokers: Brokers,
     sessions: PublishSessions,
     stream: str,
     policy: int,
@@ -28,7 +39,37 @@ async def publish_many(
         for partition, places in rows.items():
             if places:
                 target = PublishTarget(stream, partition, policy)
-                group.create_task(_publish(sessions, target, places, values, keys, deadline, offsets, errors))
+                group.create_task(_in_order(brokers, sessions, target, places, values, keys, deadline, offsets, errors))
+
+
+async def _in_order(
+    brokers: Brokers,
+    sessions: PublishSessions,
+    target: PublishTarget,
+    places: list[int],
+    values: list[bytes],
+    keys: list[bytes | None] | None,
+    deadline: Deadline,
+    offsets: list[int],
+    errors: dict[int, BasculeError],
+) -> None:
+    """One partition's: large ones alone, what lies between them at once."""
+    small: list[int] = []
+    for place in places:
+        key = None if keys is None else keys[place]
+        if not is_large(values[place], key, None):
+            small.append(place)
+            continue
+        await _publish(sessions, target, small, values, keys, deadline, offsets, errors)
+        small = []
+        request = encode_publish_request(target, values[place], key)
+        try:
+            ack = await call_publish(brokers, "Publish", request, deadline.left)
+        except BasculeError as error:
+            errors[place] = error
+        else:
+            offsets[place] = -1 if ack is None else ack.offset
+    await _publish(sessions, target, small, values, keys, deadline, offsets, errors)
 
 
 async def _publish(
@@ -41,7 +82,7 @@ async def _publish(
     offsets: list[int],
     errors: dict[int, BasculeError],
 ) -> None:
-    """One partition's. What was surely not sent goes to another session while there is time."""
+    """Small ones. What was surely not sent goes to another session while there is time."""
     backoff = Backoff()
     while places:
         problem: BasculeError = Unavailable("the messages were not sent in time")

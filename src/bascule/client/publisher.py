@@ -15,16 +15,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from bascule.client import options
 from bascule.client.brokers import Brokers, timed_out
 from bascule.client.options import Bytes
 from bascule.client.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish_call import call_publish, is_large
 from bascule.client.publish_session import AckFuture, PublishSessions, fail
 from bascule.client.retry import Backoff, Deadline
 from bascule.errors import BasculeError, ClientClosed, Unavailable
-from bascule.kernels.publish_window import Ack, PublishTarget
+from bascule.kernels.publish_window import Ack, PublishTarget, encode_publish_request
+
+SMALL_BYTES: Final = 512 << 10
+"""Up to it a value is not large, whatever its headers: at most RECORD_HEADERS_BYTES_MAX, which servers take in one message."""
 
 OnError = Callable[[BasculeError], None]
 
@@ -189,7 +193,7 @@ class Publisher(BasePublisher):
         future: AckFuture,
     ) -> bool:
         session = self._sessions.ready(self.stream, partition)
-        if session is None:
+        if session is None or (len(value) > SMALL_BYTES and is_large(value, key, headers)):
             return False
         target = self._targets.get(partition)
         if target is None:
@@ -201,7 +205,31 @@ class Publisher(BasePublisher):
             return True
         return session.publish(target, value, key, headers, expected_offset, future, monotonic() + self.timeout)
 
+    async def _send_alone(
+        self,
+        partition: int,
+        value: bytes,
+        key: bytes | None,
+        headers: dict[str, bytes] | None,
+        expected_offset: int,
+        future: AckFuture,
+    ) -> None:
+        """A large message: behind all that were sent before it, and before all that come after."""
+        await self._drain()
+        target = PublishTarget(self.stream, partition, self.ack_policy)
+        request = encode_publish_request(target, value, key, headers, expected_offset=expected_offset)
+        try:
+            future.set_result(await call_publish(self._brokers, "Publish", request, self.timeout))  # type: ignore[arg-type]
+        except Unavailable:
+            raise
+        except BasculeError as error:
+            fail(future, error)
+            self._note(error)
+
     async def _send_later(self, *message: Any) -> None:
+        if is_large(message[1], message[2], message[3]):
+            await self._send_alone(*message)
+            return
         deadline = Deadline.after(self.timeout)
         backoff = Backoff()
         while True:

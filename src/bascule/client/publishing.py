@@ -7,25 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from bascule.client import options
-from bascule.client.brokers import Brokers
 from bascule.client.core import ClientCore
-from bascule.client.failures import ack_failure, error_of, unary_publish_failure, unknown_outcome
 from bascule.client.many import publish_many
 from bascule.client.options import AckPolicy, Bytes
 from bascule.client.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish_call import call_publish, is_large
 from bascule.client.publish_session import PublishSessions
 from bascule.client.publisher import OnError, Publisher, publish_one
-from bascule.client.retry import Backoff, Deadline
-from bascule.errors import BasculeError, Unavailable
+from bascule.client.retry import Deadline
+from bascule.errors import BasculeError
 from bascule.kernels.publish_window import (
     Ack,
     PublishTarget,
-    decode_publish_response,
     encode_publish_request,
     encode_publish_to_subject,
 )
-from bascule.net.grpc_channel import Channel, GrpcStatusError
-from bascule.net.status import Status
 
 WINDOW_DEFAULT = 8192
 """Messages of one publisher that wait for their ack."""
@@ -75,7 +71,7 @@ class PublishCalls(ClientCore):
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
         target = PublishTarget(stream, number, policy)
-        if policy != options.ACK_POLICIES["none"] and not correlation_id:
+        if policy != options.ACK_POLICIES["none"] and not correlation_id and not is_large(body, key_bytes, extra):
             return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds)
         request = encode_publish_request(
             target, body, key_bytes, extra, correlation_id=correlation_id.encode(), expected_offset=expected
@@ -129,7 +125,9 @@ class PublishCalls(ClientCore):
         policy = options.ack_policy(ack)
         rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
         result = Published([-1] * len(bodies), {})
-        await publish_many(self._sessions, stream, policy, rows, bodies, names, seconds, result.offsets, result.errors)
+        await publish_many(
+            self._brokers, self._sessions, stream, policy, rows, bodies, names, seconds, result.offsets, result.errors
+        )
         if result.errors and raise_errors:
             raise result.errors[min(result.errors)]
         return result
@@ -207,29 +205,3 @@ class PublishCalls(ClientCore):
         if choice == "round-robin":
             return self._round_robins.setdefault(stream, partitioner(choice))
         return partitioner(choice)
-
-
-async def call_publish(brokers: Brokers, method: str, request: bytes, seconds: float) -> Ack | None:
-    """A publish as a call of its own. Made again only when the broker has surely not seen it."""
-    deadline = Deadline.after(seconds)
-    backoff = Backoff()
-    while True:
-        try:
-            channel: Channel = await brokers.any_channel(deadline)
-            answer = await brokers.ask(channel, method, request, deadline)
-            ack, _, _ = decode_publish_response(answer)
-        except GrpcStatusError as error:
-            problem = (error_of if error.unprocessed else unary_publish_failure)(error.status, error.text)
-            if error.status == Status.UNAVAILABLE and not error.unprocessed:
-                raise unknown_outcome("the message was sent", error.text) from None
-            if not isinstance(problem, Unavailable):
-                raise problem from None
-        except Unavailable as unreachable:
-            problem = unreachable
-        else:
-            failure = None if ack is None else ack_failure(ack.error)
-            if failure is not None:
-                raise failure
-            return ack
-        if not await backoff.wait(deadline):
-            raise problem from None

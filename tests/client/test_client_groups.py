@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +14,11 @@ import pytest
 
 import bascule
 from bascule import errors
+from bascule.client.blocking import BlockingClient
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon, until
+from tests.support.waiting import eventually
 
 CONFIG: dict[str, Any] = {
     "cursors.stream.partitions": 1,
@@ -240,3 +245,55 @@ async def test_a_callback_that_fails_ends_the_consumer(broker: BrokerProcess, na
         with pytest.raises(RuntimeError, match="no room"):
             await soon(anext(consumer))
         await consumer.close()
+
+
+def test_a_member_that_hangs_is_put_out_and_joins_again(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker(CONFIG)
+    seen: list[tuple[str, int, int]] = []
+    stopping = threading.Event()
+
+    def work(client: BlockingClient, who: str) -> None:
+        with client.consumer(name, name, consumer_id=who, auto_checkpoint=0.05, handover_timeout=0.3) as consumer:
+            while not stopping.is_set():
+                with contextlib.suppress(TimeoutError):
+                    message = client._portal.run(asyncio.wait_for(consumer._consumer.__anext__(), 0.1))
+                    seen.append((who, message.partition, message.offset))
+
+    with bascule.blocking.connect(broker.address) as one, bascule.blocking.connect(broker.address) as two:
+        one.create_stream(name, partitions=2)
+        threads = [threading.Thread(target=work, args=pair) for pair in ((one, "one"), (two, "two"))]
+        try:
+            for thread in threads:
+                thread.start()
+            sent = 0
+            for stage in range(3):
+                if stage == 1:
+                    hanging = threading.Thread(target=one._portal.call, args=(lambda: time.sleep(4),))
+                    hanging.start()
+                    eventually(lambda: len({w for w, *_ in seen}) == 2 or None, "both have worked")
+                    time.sleep(3)  # longer than the consumer timeout
+                two.publish_many(name, [b"x"] * 40, partitioner="round-robin")
+                sent += 40
+                if stage == 1:
+                    eventually(lambda: read_by(seen) >= everything(40), "the other one does its work")
+                    hanging.join()
+                eventually(lambda sent=sent: read_by(seen) >= everything(sent // 2), "everything is read")  # type: ignore[misc]
+            eventually(lambda: {w for w, *_ in seen[-20:]} == {"one", "two"} or more(two, name), "both work again")
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join(30)
+
+
+def read_by(seen: list[tuple[str, int, int]]) -> set[tuple[int, int]]:
+    return {(partition, offset) for _, partition, offset in seen}
+
+
+def everything(count: int) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition in range(2) for offset in range(count)}
+
+
+def more(client: BlockingClient, name: str) -> bool:
+    """Something for everybody to do."""
+    client.publish_many(name, [b"x"] * 20, partitioner="round-robin")
+    return False

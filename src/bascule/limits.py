@@ -133,7 +133,7 @@ INGEST_BATCH_BYTES_MAX: Final = 240 * KIB
 """A batch that has grown this large is closed: it is read, checked and sent as a whole, and a subscription holds whole batches. Less
 than a power of two, which its memory grows by. A single larger message makes its own."""
 
-INGEST_GATHER_BYTES: Final = 64 * KIB
+INGEST_GATHER_BYTES: Final = 256 * KIB
 """While much arrives, a partition that has collected this is written to at once; with less it waits for more."""
 
 INGEST_GATHER_SECONDS: Final = 0.005

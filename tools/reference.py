@@ -15,6 +15,7 @@ from bascule import errors, limits
 from bascule.cli import EXIT_CODES
 from bascule.config.reference import render_page, render_sample
 from tools.client_reference import render_client
+from tools.command_reference import render_commands
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -70,6 +71,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "errors.md": render_errors,
         "limits.md": render_limits,
         "client.md": render_client,
+        "command-line.md": render_commands,
     }
     for name, render in renderers.items():
         yield REFERENCE / name, render()

@@ -134,7 +134,7 @@ def test_a_readonly_stream_that_is_paused_is_resumed(bascule: Run, make_stream: 
 def test_readonly_and_back(bascule: Run, make_stream: MakeStream) -> None:
     name = make_stream().name
     assert bascule("stream", "readonly", name).ok().out == f"Stream `{name}` is readonly.\n"
-    bascule("publish", name, "x").failed(3, "readonly", "--off")
+    bascule("publish", name, "x").failed(3, f"stream `{name}` is readonly", f"`bascule stream readonly {name} --off`")
     assert bascule("stream", "readonly", name, "--off").ok().out == f"Stream `{name}` takes messages again.\n"
     bascule("publish", name, "x").ok()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bascule.cli import EXIT_CODES, facts
-from bascule.cli.output import milliseconds, plural, printable, say, show_json
+from bascule.cli.output import milliseconds, plural, printable, say, show_json, styled
 from bascule.cli.target import Target, connected
 from bascule.errors import BasculeError, StateError
 
@@ -92,11 +92,11 @@ def _print(check: Check) -> None:
         say("\t".join((check.name, check.state, printable(check.found), check.next_step or "-")))
         return
     mark, colour = MARKS[check.state]
-    typer.secho(f"{mark} ", fg=colour, nl=False)
-    typer.secho(f"{check.name}: ", bold=True, nl=False)
+    styled(f"{mark} ", fg=colour, line_break=False)
+    styled(f"{check.name}: ", bold=True, line_break=False)
     typer.echo(printable(check.found))
     if check.next_step:
-        typer.secho(f"    {check.next_step}", fg="cyan")
+        styled(f"    {check.next_step}", fg="cyan")
 
 
 async def _look(target: Target, nats: str | None, data_dir: Path | None, write: bool) -> AsyncIterator[Check]:

@@ -31,6 +31,7 @@ from bascule.cli import (
     subscribe,
     top,
 )
+from bascule.cli.output import styled
 from bascule.errors import BasculeError, OperatorError
 
 MESSAGES: Final = "Messages"
@@ -175,10 +176,10 @@ def _given(error: Any) -> str:
 
 
 def _complain(message: str, hint: str | None) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    styled("error: ", fg="red", bold=True, line_break=False, err=True)
     typer.echo(message, err=True)
     if hint is not None:
-        typer.secho("hint: ", fg="cyan", bold=True, nl=False, err=True)
+        styled("hint: ", fg="cyan", bold=True, line_break=False, err=True)
         typer.echo(hint, err=True)
 
 

@@ -6,6 +6,7 @@ Lines in a pipe are meant for `cut`, `awk` and `read`: a column that says nothin
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,16 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def wants_colour() -> bool:
+    """Of a terminal, unless its owner has said no: https://no-color.org."""
+    return not os.environ.get("NO_COLOR")
+
+
+def styled(text: str, *, line_break: bool = True, err: bool = False, **style: Any) -> None:
+    """With colours where they are wanted; in a pipe they never are."""
+    typer.echo(typer.style(text, **style) if wants_colour() else text, nl=line_break, err=err)
+
+
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
@@ -38,7 +49,7 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """A remark for whoever watches: not part of the result, so never in a pipe."""
     if sys.stderr.isatty():
-        typer.secho(text, dim=True, err=True)
+        styled(text, dim=True, err=True)
 
 
 def show_json(document: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bascule.cli import completion, facts, messages, values
-from bascule.cli.output import note
+from bascule.cli.output import note, wants_colour
 from bascule.cli.target import Json, Target, connected
 from bascule.cli.values import LastMessages
 from bascule.errors import EndOfPartition, InvalidOption
@@ -137,7 +137,9 @@ def chosen_renderer(form: str | None, template: str | None, as_json: bool) -> Re
     values.choice("--format", chosen, messages.FORMATS)
     # A wrong template is refused before anything is connected.
     messages.renderer(chosen, template, colour=False, partitions=False)
-    return lambda several: messages.renderer(chosen, template, colour=is_terminal, partitions=several)
+    return lambda several: messages.renderer(
+        chosen, template, colour=is_terminal and wants_colour(), partitions=several
+    )
 
 
 def _check(wanted: Wanted) -> None:

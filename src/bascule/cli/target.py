@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -180,7 +181,8 @@ def explain(error: errors.BasculeError, target: Target) -> None:
     }
     for kind, hint in hints.items():
         if isinstance(error, kind):
-            error.hint = hint
+            named = re.search(r"stream `([^`]+)`", error.message)
+            error.hint = hint if named is None else hint.replace("NAME", named[1])
             return
     if isinstance(error, errors.Unavailable):
         error.hint = f"is a broker there? `bascule doctor` looks for the reason; start one with `bascule server`, or correct {where}"

@@ -219,6 +219,31 @@ async def test_a_stream_that_is_deleted_is_given_up(start_broker: StartBroker, n
         await one.leave()
 
 
+@pytest.mark.parametrize("before", [0, 3])
+@on_loop
+async def test_what_is_new_is_decided_once_for_the_group(broker: BrokerProcess, name: str, before: int) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        await client.publish_many(name, [b"old"] * before)
+        consumer = client.consumer(name, name, start="new")
+        async with consumer:
+            await until(lambda: consumer.assignments, "the partition is assigned")
+        await client.publish_many(name, [b"a", b"b"])  # while nobody is there
+        async with client.consumer(name, name, start="new") as consumer:
+            assert (await soon(anext(consumer))).offset == before
+
+
+@on_loop
+async def test_without_cursors_a_consumer_says_so(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker({"cursors.stream.partitions": 0})
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        consumer = client.consumer(name, name)
+        with pytest.raises(bascule.OperatorError, match="ursors"):
+            await soon(anext(consumer))
+        await consumer.close()
+
+
 @on_loop
 async def test_joining_fails_with_a_reason(broker: BrokerProcess, name: str) -> None:
     async with bascule.connect(broker.address) as client:

@@ -267,3 +267,16 @@ async def test_answers_that_are_no_protobuf_are_told() -> None:
         client._brokers.ask = garbage  # type: ignore[method-assign]
         with pytest.raises(bascule.OperatorError, match="no FetchMetadataResponse"):
             await client.fetch_metadata()
+
+
+@on_loop
+async def test_cursors_are_asked_of_the_broker_that_keeps_them() -> None:
+    """Ours pass the call on; Liftbridge's refuse it."""
+    script = [failure(Status.FAILED_PRECONDITION, "not the leader"), pb.FetchCursorResponse(offset=7)]
+    async with reference(FetchCursor=script) as (server, client):
+        found = server.metadata()
+        led = pb.PartitionMetadata(leader="b")
+        found.streamMetadata.append(pb.StreamMetadata(name="__cursors", subject="c", partitions={0: led, 1: led}))
+        server.scripts["FetchMetadata"] = [found]
+        assert await client.fetch_cursor("c", "s") == 7
+        assert len(server.requests["FetchCursor"]) == 2

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Self
 from bascule.client import options, wire
 from bascule.client.brokers import Brokers
 from bascule.client.coordination import Coordination
+from bascule.client.cursors import fetch_cursor, set_cursor
 from bascule.client.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
 from bascule.client.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.positions import Position, Range
@@ -31,16 +32,25 @@ from bascule.client.retry import Backoff, Deadline
 from bascule.errors import (
     BasculeError,
     ClientClosed,
-    EndOfPartition,
     NotGroupMember,
-    PartitionPaused,
-    StreamNotFound,
+    OperatorError,
+    StateError,
     Unavailable,
 )
 from bascule.kernels.client_messages import Message, MessageBatch
 
 REOPEN_SECONDS: Final = 1.0
 """Between two looks at a partition that cannot be read now: paused, readonly to its end, or without a leader."""
+
+
+NOBODY: Final = -1
+"""In `__hold`: the partition is free."""
+
+NEVER: Final = -1
+"""In `__group`: nobody of this group has read the partition."""
+
+BEGINNING: Final = -2
+"""In `__group`: read from offset 0 on, and nothing is dealt with yet."""
 
 
 class Assignment(NamedTuple):
@@ -102,9 +112,12 @@ class Consumer:
             on_put_out=self._put_out,
         )
         self._held: dict[Place, _Held] = {}
+        self._notes: dict[Place, int] = {}
+        """What we wrote into `__hold` and have not taken away."""
         self._turns: deque[_Held] = deque()
         self._wanted: frozenset[Place] = frozenset()
         self._lost = False
+        self._has_taken = False
         self._current: _Held | None = None
         self._batch: Iterator[Message] = iter(())
         self._batch_of: _Held | None = None
@@ -259,7 +272,7 @@ class Consumer:
                 if not held.revoked:
                     try:
                         await self._write(held)
-                    except Unavailable:
+                    except (Unavailable, OperatorError):
                         continue  # the next one will do
 
     async def _write(self, held: _Held) -> None:
@@ -297,7 +310,8 @@ class Consumer:
 
     async def _rebalance_for_ever(self) -> None:
         while True:
-            pause = REOPEN_SECONDS if any(held.reader.ended for held in self._held.values()) else None
+            unfinished = self._wanted - self._held.keys() or any(held.reader.ended for held in self._held.values())
+            pause = REOPEN_SECONDS if unfinished else None
             try:
                 async with asyncio.timeout(pause):
                     await self._rebalance.wait()
@@ -339,8 +353,9 @@ class Consumer:
             if not lost and await self._fetch_cursor(HOLD_PREFIX, held.place) == held.epoch:
                 if self._auto_checkpoint is not None:
                     await self._write(held)
-                await self._set_cursor(HOLD_PREFIX, held.place, -1)
-        except (Unavailable, StreamNotFound):
+                await self._set_cursor(HOLD_PREFIX, held.place, NOBODY)
+                self._notes.pop(held.place, None)
+        except (Unavailable, StateError, OperatorError):
             pass  # whoever reads it next begins at the last checkpoint
 
     async def _take(self, places: list[Place]) -> None:
@@ -360,25 +375,37 @@ class Consumer:
     async def _try_to_take(self, place: Assignment) -> _Held | None:
         try:
             return await self._take_over(place)
-        except (Unavailable, PartitionPaused, NotGroupMember, StreamNotFound):
-            # Not now: the next heartbeat says whether it is still ours.
+        except NotGroupMember:
+            # Somebody newer reads it: the coordinator says whether it is still ours.
             self._wanted -= {place}
             self._coordination.hurry()
-            return None
+        except (Unavailable, StateError):
+            pass  # not now: it is tried again
+        except OperatorError:
+            if not self._has_taken:
+                raise  # it never worked: cursors are not switched on, say
+        return None
 
     async def _take_over(self, place: Assignment) -> _Held:
         """Ours from now on: whoever had it was told, and has let go or had the time to."""
         epoch = self._coordination.membership.epoch
-        if await self._fetch_cursor(HOLD_PREFIX, place) is not None:
+        holder = await self._fetch_cursor(HOLD_PREFIX, place)
+        if holder != NOBODY and holder != self._notes.get(place):
             await self._wait_for_release(place, epoch)
         cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
         await self._set_cursor(HOLD_PREFIX, place, epoch)
+        self._notes[place] = epoch
+        self._has_taken = True
         position = Position(self._wanted_range)
-        if cursor is not None:
-            position.last = cursor
+        if cursor != NEVER:
+            position.last = max(cursor, -1)
         reader = self._reader(place, position)
         try:
             await reader.open(Deadline.after(self._brokers.timeout))
+            begin = position.pinned_start
+            if cursor == NEVER and begin is not None:
+                # What comes from now on is the group's, whoever reads it: the next one must not begin with what is new by then.
+                await self._set_cursor(CURSOR_PREFIX, place, begin - 1 if begin else BEGINNING)
         except BaseException:
             reader.abandon()
             raise
@@ -395,7 +422,7 @@ class Consumer:
             backoff = Backoff()
             while await backoff.wait(deadline):
                 holder = await self._fetch_cursor(HOLD_PREFIX, place)
-                if holder is None or holder > epoch:
+                if holder == NOBODY or holder > epoch:
                     return
         finally:
             await reader.close()
@@ -406,12 +433,12 @@ class Consumer:
             if held.revoked or not held.reader.is_exhausted:
                 continue
             error = held.reader.error
-            if not isinstance(error, Unavailable | PartitionPaused | EndOfPartition | StreamNotFound | None):
+            if not isinstance(error, Unavailable | StateError | None):
                 raise error
             reader = self._reader(held.place, held.position)
             try:
                 await reader.open(Deadline.after(self._brokers.timeout))
-            except (Unavailable, PartitionPaused, EndOfPartition, StreamNotFound):
+            except (Unavailable, StateError):
                 continue
             held.reader = reader
             self._news.set()
@@ -429,15 +456,14 @@ class Consumer:
 
     # ── cursors ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch_cursor(self, prefix: str, place: Assignment) -> int | None:
-        fields = {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
-        answer = await self._brokers.call("FetchCursor", wire.encode("FetchCursorRequest", **fields))
-        offset: int = wire.decode("FetchCursorResponse", answer)["offset"]
-        return None if offset < 0 else offset
+    async def _fetch_cursor(self, prefix: str, place: Assignment) -> int:
+        return await fetch_cursor(self._brokers, self._cursor(prefix, place), self._brokers.timeout)
 
     async def _set_cursor(self, prefix: str, place: Assignment, offset: int) -> None:
-        fields = {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
-        await self._brokers.call("SetCursor", wire.encode("SetCursorRequest", **fields, offset=offset))
+        await set_cursor(self._brokers, self._cursor(prefix, place), offset, self._brokers.timeout)
+
+    def _cursor(self, prefix: str, place: Assignment) -> wire.Fields:
+        return {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
 
 
 async def _tell(callback: Callback | None, places: list[Assignment]) -> None:

@@ -240,6 +240,8 @@ class PartitionReader:
                 problem = self._refused(refused)
                 refusals += refused.status == Status.FAILED_PRECONDITION
                 if refusals > NOT_LEADER_TRIES_MAX:
+                    if self._consumer is not None and "epoch" in refused.text:
+                        raise NotGroupMember(refused.text) from None
                     raise problem from None
             except StreamNotFound as error:
                 if self.subscriptions:

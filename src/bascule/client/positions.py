@@ -130,6 +130,11 @@ class Position:
             return self.last == 0 or (self.stop is not None and self.last <= self.stop)
         return self.stop is not None and self.last >= self.stop
 
+    @property
+    def pinned_start(self) -> int | None:
+        """The offset to begin at, when it is known."""
+        return self._start if self._start_position == OFFSET else None
+
     def start_at(self, offset: int) -> None:
         """Begin here, whatever was wanted: a consumer's cursor."""
         self._pin_start(offset)

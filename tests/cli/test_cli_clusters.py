@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bascule.cli import doctor
+from bascule.client.metadata import EventTimes, PartitionInfo, StreamInfo
 from tests.cli.command_line import Run, Terminal, read_exactly, start
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.nats_server import NatsServer
 from tests.support.waiting import eventually
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────
@@ -184,6 +188,58 @@ def test_a_name_that_nobody_knows_and_tls_that_nobody_speaks(bascule: Run, broke
 
 
 def test_streams_that_need_somebody() -> None:
-    assert doctor._streams(["ok", "no leader"], ["a", "b"]).state == "failed"
-    assert doctor._streams(["ok", "under-replicated 1/3"], ["a", "b"]).state == "warning"
-    assert doctor._streams(["ok", "paused"], ["a", "b"]).state == "ok"
+    def verdict(leader: str, in_sync: tuple[str, ...]) -> str:
+        never = EventTimes(None, None)
+        partition = PartitionInfo(0, leader, ("a", "b"), in_sync, 0, 0, False, False, never, never, never)
+        stream = StreamInfo("s", "s", datetime.now(UTC), {0: partition})
+        return doctor._streams([stream]).state
+
+    assert verdict("a", ("a", "b")) == "ok"
+    assert verdict("a", ("a",)) == "warning"
+    assert verdict("", ("a", "b")) == "failed"
+
+
+# ── three brokers ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def three(tmp_path: Path, nats_server: NatsServer) -> Iterator[dict[str, BrokerProcess]]:
+    settings = {"clustering.namespace": unique_name("three"), "cursors.stream.partitions": 1}
+    brokers = {
+        name: BrokerProcess(
+            tmp_path / name,
+            nats_url=nats_server.url,
+            config={**settings, "clustering.server.id": name},
+            seed=name == "a",
+        )
+        for name in "abc"
+    }
+    for broker in brokers.values():
+        broker.start()
+    yield brokers
+    for broker in brokers.values():
+        broker.kill()
+
+
+def test_a_cluster_of_three_that_loses_one(three: dict[str, BrokerProcess], call: Run) -> None:
+    servers = ",".join(broker.address for broker in three.values())
+    call("context", "add", "three", "-s", servers).ok()
+    eventually(lambda: len(call("cluster", "status").rows) == 3, "all brokers are known")
+    assert [row[2] for row in call("cluster", "status").ok().rows] == ["ok"] * 3
+    call("stream", "create", "wide", "-p", "6").ok()
+    call("publish", "wide", *map(str, range(30)), "--partitioner", "round-robin").ok()
+    # Whoever is asked, the offsets are the leaders'.
+    for broker in three.values():
+        document = call("stream", "describe", "wide", "--json", "-s", broker.address).ok().json
+        assert [one["newest_offset"] for one in document["partitions"]] == [4] * 6
+    assert sorted(map(int, call("subscribe", "wide", "-e").ok().lines)) == list(range(30))
+    led = {one["partition"] for one in document["partitions"] if one["leader"] == "b"}
+    assert led
+    three["b"].kill()
+    outcome = call("cluster", "status", "--json")
+    assert outcome.code == 3
+    assert {one["id"]: one["answers"] for one in outcome.json["brokers"]} == {"a": True, "b": False, "c": True}
+    assert {one["partition"] for one in outcome.json["problems"] if one["stream"] == "wide"} == led
+    row = next(row for row in call("stream", "list").ok().rows if row[0] == "wide")
+    assert row[4] == f"no leader {len(led)}/6"
+    assert call("doctor", "--json").code == 3

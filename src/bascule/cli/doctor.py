@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,7 +22,7 @@ from bascule.errors import BasculeError, StateError
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
-    from bascule.client.metadata import BrokerInfo
+    from bascule.client.metadata import BrokerInfo, PartitionInfo, StreamInfo
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 MARKS: Final = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red"), SKIPPED: ("-", "bright_black")}
@@ -208,7 +208,7 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
             yield Check("api", OK, f"answers in {milliseconds(time.monotonic() - started)}")
             for broker in metadata.brokers.values():
                 yield await _broker(target, broker)
-            yield _streams([facts.stream_state(one) for one in streams], [one.name for one in streams])
+            yield _streams(streams)
             if facts.CURSORS_STREAM in {one.name for one in streams}:
                 yield Check("cursors", OK, "kept: consumer groups can go on where they were")
             else:
@@ -239,27 +239,25 @@ async def _broker(target: Target, broker: BrokerInfo) -> Check:
             name,
             FAILED,
             f"tells clients to come to {broker.host}:{broker.port}, which cannot be reached from here",
-            "set `host` of that broker to a name that clients can reach",
+            "start it; if it runs, set its `host` to a name that clients can reach",
         )
     writer.close()
     return Check(name, OK, f"{broker.host}:{broker.port}, leads {plural(broker.leader_count, 'partition')}")
 
 
-def _streams(states: list[str], names: list[str]) -> Check:
-    headless = [name for name, state in zip(names, states, strict=True) if "no leader" in state]
+def _streams(streams: list[StreamInfo]) -> Check:
+    def those(wanted: Callable[[PartitionInfo], bool]) -> str:
+        return ", ".join(one.name for one in streams if any(map(wanted, one.partitions.values())))
+
+    headless = those(lambda one: not one.leader)
     if headless:
-        return Check(
-            "streams", FAILED, f"without a leader: {', '.join(headless)}", "start the brokers that have their replicas"
-        )
-    behind = [name for name, state in zip(names, states, strict=True) if "under-replicated" in state]
+        return Check("streams", FAILED, f"without a leader: {headless}", "start the brokers that have their replicas")
+    behind = those(lambda one: len(one.in_sync_replicas) < len(one.replicas))
     if behind:
         return Check(
-            "streams",
-            WARNING,
-            f"under-replicated: {', '.join(behind)}",
-            "`bascule cluster status` shows what is missing",
+            "streams", WARNING, f"under-replicated: {behind}", "`bascule cluster status` shows what is missing"
         )
-    return Check("streams", OK, f"{plural(len(names), 'stream')}, all with leaders and in sync")
+    return Check("streams", OK, f"{plural(len(streams), 'stream')}, all with leaders and in sync")
 
 
 async def _write(client: Client) -> Check:

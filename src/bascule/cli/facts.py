@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from bascule.errors import BasculeError, StreamNotFound
+from bascule.errors import BasculeError, StreamNotFound, Unavailable
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 CURSORS_STREAM: Final = "__cursors"
 QUESTIONS_AT_ONCE: Final = 64
 """To leaders, about their partitions."""
+LEADER_SECONDS_MAX: Final = 1.5
+"""For an answer. A leader that takes longer counts as away."""
 
 
 async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[Metadata, list[StreamInfo]]:
-    """All streams, or those that are named, each partition as its leader knows it. Raises StreamNotFound for a name."""
+    """All streams, or those that are named, each partition as its leader knows it; one whose leader is away has none.
+
+    Raises StreamNotFound for a name.
+    """
     import asyncio
     from dataclasses import replace
 
@@ -35,7 +40,9 @@ async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[M
             return partition
         async with gate:
             try:
-                return await client.fetch_partition_metadata(stream, partition.id)
+                return await client.fetch_partition_metadata(stream, partition.id, timeout=LEADER_SECONDS_MAX)
+            except Unavailable:
+                return replace(partition, leader="")  # until it is back, or another is chosen, nobody leads
             except BasculeError:
                 return partition
 

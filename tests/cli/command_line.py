@@ -70,7 +70,10 @@ Run = Callable[..., Outcome]
 
 def environ(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Nobody's contexts but the test's own."""
-    return clean_environ({"XDG_CONFIG_HOME": str(home), "TERM": "xterm-256color", **(extra or {})})
+    found = clean_environ({"XDG_CONFIG_HOME": str(home), "TERM": "xterm-256color"})
+    # A terminal has its own width and colours, not those of whoever runs the tests.
+    theirs = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+    return {**{name: value for name, value in found.items() if name not in theirs}, **(extra or {})}
 
 
 def run(*arguments: str, home: Path, given: bytes | str = b"", env: Mapping[str, str] | None = None) -> Outcome:
@@ -105,25 +108,28 @@ def read_exactly(stream: IO[bytes] | None, size: int) -> bytes:
     return found
 
 
-def _take_terminal() -> None:
-    """Make stdout the terminal whose keys send signals."""
-    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+# Becomes a command in a terminal whose keys send it signals. Not done between fork and exec: gRPC's threads, which a test has for other
+# reasons, do not outlive a fork.
+LAUNCHER: Final = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(1, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 class Terminal:
     """As a process in a terminal of its own, which Ctrl-C reaches."""
 
-    def __init__(self, *arguments: str, home: Path, stdin: int | None = None) -> None:
+    def __init__(
+        self, *arguments: str, home: Path, stdin: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [sys.executable, "-S", "-c", LAUNCHER, *COMMAND, *arguments],
             stdin=slave if stdin is None else stdin,
             stdout=slave,
             stderr=slave,
-            env=environ(home),
+            env=environ(home, env),
             start_new_session=True,
-            preexec_fn=_take_terminal,  # noqa: PLW1509 — nothing but a system call
         )
         os.close(slave)
         self.raw = ""

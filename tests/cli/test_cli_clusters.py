@@ -100,7 +100,7 @@ def test_top_sees_rates(connected: Path, bascule: Run, make_stream: MakeStream) 
 
 
 def test_top_on_a_terminal_is_live(connected: Path, bascule: Run, make_stream: MakeStream) -> None:
-    name = make_stream().name
+    name = make_stream(name=unique_name("top")).name
     with Terminal("top", "-i", "200ms", home=connected) as terminal:
         terminal.read_until(name)
         terminal.read_until("messages/s")

@@ -15,9 +15,9 @@ from tests.support.certificates import Authority, Certificate
 from tests.support.waiting import eventually
 
 
-def shown(home: Path, *arguments: str) -> tuple[str, str]:
+def shown(home: Path, *arguments: str, env: dict[str, str] | None = None) -> tuple[str, str]:
     """What is on the screen, and the bytes that made it."""
-    with Terminal(*arguments, home=home) as terminal:
+    with Terminal(*arguments, home=home, env=env) as terminal:
         assert terminal.wait() == 0, terminal.shown
         return terminal.shown, terminal.raw
 
@@ -56,24 +56,20 @@ def test_json_is_json_on_a_terminal_too(connected: Path, make_stream: MakeStream
     assert json.loads(shown(connected, "stream", "describe", name, "--json")[0])["name"] == name
 
 
-def test_an_error_is_red_unless_colours_are_unwanted(connected: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_red_unless_colours_are_unwanted(connected: Path) -> None:
     with Terminal("stream", "describe", "no-such", home=connected) as terminal:
         assert terminal.wait() == 3
         assert "\x1b[31m" in terminal.raw
         assert "error: there is no stream `no-such`" in terminal.shown
-    monkeypatch.setenv("NO_COLOR", "1")
-    with Terminal("stream", "describe", "no-such", home=connected) as terminal:
+    with Terminal("stream", "describe", "no-such", home=connected, env={"NO_COLOR": "1"}) as terminal:
         assert terminal.wait() == 3
         assert "\x1b[" not in terminal.raw
 
 
-def test_no_color_holds_for_messages(
-    connected: Path, make_stream: MakeStream, bascule: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_color_holds_for_messages(connected: Path, make_stream: MakeStream, bascule: Run) -> None:
     name = make_stream().name
     bascule("publish", name, "x").ok()
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[" not in shown(connected, "subscribe", name, "-e")[1]
+    assert "\x1b[" not in shown(connected, "subscribe", name, "-e", env={"NO_COLOR": "1"})[1]
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 import time
 from collections import Counter
@@ -160,6 +161,46 @@ async def test_members_come_and_go_and_every_message_is_dealt_with_once(start_br
 async def newest_offsets(client: bascule.Client, name: str, partitions: int) -> int:
     infos = [await client.fetch_partition_metadata(name, number) for number in range(partitions)]
     return sum(info.newest_offset + 1 for info in infos)
+
+
+@on_loop
+async def test_a_group_that_never_rests_deals_with_everything_once(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker({**CONFIG, "groups.consumer.timeout": "30s"})
+    partitions = 6
+    chance = random.Random(5)
+    stopping = asyncio.Event()
+    async with bascule.connect(broker.address, timeout=20) as client:
+        await client.create_stream(name, partitions=partitions)
+
+        async def publish() -> None:
+            async with client.publisher(name, partitioner="round-robin") as publisher:
+                while not stopping.is_set():
+                    await publisher.send(b"x")
+                    await asyncio.sleep(0.001)
+
+        def work() -> Worker:
+            return Worker(client, name, [name], handover_timeout=20.0, auto_checkpoint=0.2)
+
+        publishing = asyncio.create_task(publish())
+        workers = [work()]
+        gone: list[Worker] = []
+        for _ in range(12):
+            await asyncio.sleep(chance.random() * 0.6)
+            if len(workers) < 2 or (len(workers) < 5 and chance.random() < 0.5):
+                workers.append(work())
+            else:
+                gone.append(workers.pop(chance.randrange(len(workers))))
+                await gone[-1].leave()
+        stopping.set()
+        await publishing
+        total = await newest_offsets(client, name, partitions)
+        everybody = workers + gone
+        await until(lambda: sum(len(worker.seen) for worker in everybody) >= total, "everything was dealt with")
+        for worker in workers:
+            await worker.leave()
+    counts = Counter(place for worker in everybody for place in worker.seen)
+    assert [place for place, count in counts.items() if count > 1] == []
+    assert len(counts) == total
 
 
 @on_loop

@@ -43,6 +43,8 @@ REOPEN_SECONDS: Final = 1.0
 """Between two looks at a partition that cannot be read now: paused, readonly to its end, or without a leader."""
 
 
+TAG_BITS: Final = 20
+
 NOBODY: Final = -1
 """In `__hold`: the partition is free."""
 
@@ -113,7 +115,11 @@ class Consumer:
         )
         self._held: dict[Place, _Held] = {}
         self._notes: dict[Place, int] = {}
-        """What we wrote into `__hold` and have not taken away."""
+        """What we wrote into `__hold` and have not taken away: the epoch, and behind it what tells us from others of the same
+        epoch."""
+        self._tag = secrets.randbits(TAG_BITS)
+        self._epoch = 0
+        """Of the assignments that `_wanted` is from."""
         self._turns: deque[_Held] = deque()
         self._wanted: frozenset[Place] = frozenset()
         self._lost = False
@@ -162,6 +168,8 @@ class Consumer:
         self._current = None
         if self._opened:
             await self._give_up(list(self._held.values()))
+            # Partitions that were just being taken.
+            await asyncio.gather(*(self._withdraw(Assignment(*place)) for place in list(self._notes)))
             await self._coordination.leave()
 
     @property
@@ -284,7 +292,8 @@ class Consumer:
 
     # ── who reads what ───────────────────────────────────────────────────────────────────────────
 
-    def _assigned(self, wanted: frozenset[Place]) -> None:
+    def _assigned(self, wanted: frozenset[Place], epoch: int) -> None:
+        self._epoch = epoch
         if wanted != self._wanted or any(held.revoked for held in self._held.values()):
             self._wanted = wanted
             self._rebalance.set()
@@ -350,18 +359,31 @@ class Consumer:
             self._turns.remove(held)
         self._held.pop(held.place, None)
         try:
-            if not lost and await self._fetch_cursor(HOLD_PREFIX, held.place) == held.epoch:
-                if self._auto_checkpoint is not None:
-                    await self._write(held)
-                await self._set_cursor(HOLD_PREFIX, held.place, NOBODY)
-                self._notes.pop(held.place, None)
+            if not lost and self._auto_checkpoint is not None and await self._is_noted(held.place):
+                await self._write(held)
         except (Unavailable, StateError, OperatorError):
             pass  # whoever reads it next begins at the last checkpoint
+        await self._withdraw(held.place)
+
+    async def _withdraw(self, place: Assignment) -> None:
+        """Take our note away, unless it is somebody else's by now."""
+        try:
+            if await self._is_noted(place):
+                await self._set_cursor(HOLD_PREFIX, place, NOBODY)
+        except (Unavailable, StateError, OperatorError):
+            pass  # whoever reads it next waits for the handover timeout
+        self._notes.pop(place, None)
+
+    async def _is_noted(self, place: Assignment) -> bool:
+        return await self._fetch_cursor(HOLD_PREFIX, place) == self._notes.get(place)
 
     async def _take(self, places: list[Place]) -> None:
         # All at once: the one before may be dead, and then each takes the whole handover timeout.
         outcomes = await asyncio.gather(*(self._try_to_take(Assignment(*place)) for place in places))
         taken = [held for held in outcomes if held is not None]
+        # The group may have changed its mind meanwhile.
+        await asyncio.gather(*(self._let_go(held, lost=True) for held in taken if held.place not in self._wanted))
+        taken = [held for held in taken if held.place in self._wanted]
         if not taken:
             return
         await _tell(self._on_assigned, [held.place for held in taken])
@@ -388,18 +410,18 @@ class Consumer:
 
     async def _take_over(self, place: Assignment) -> _Held:
         """Ours from now on: whoever had it was told, and has let go or had the time to."""
-        epoch = self._coordination.membership.epoch
+        epoch = self._epoch
         holder = await self._fetch_cursor(HOLD_PREFIX, place)
         if holder != NOBODY and holder != self._notes.get(place):
             await self._wait_for_release(place, epoch)
         cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
-        await self._set_cursor(HOLD_PREFIX, place, epoch)
-        self._notes[place] = epoch
+        self._notes[place] = epoch << TAG_BITS | self._tag
+        await self._set_cursor(HOLD_PREFIX, place, self._notes[place])
         self._has_taken = True
         position = Position(self._wanted_range)
         if cursor != NEVER:
             position.last = max(cursor, -1)
-        reader = self._reader(place, position)
+        reader = self._reader(place, position, epoch)
         try:
             await reader.open(Deadline.after(self._brokers.timeout))
             begin = position.pinned_start
@@ -416,14 +438,16 @@ class Consumer:
         deadline = Deadline.after(self._handover_timeout)
         nowhere = Position(self._wanted_range)
         nowhere.start_at(options.INT64_MAX)
-        reader = self._reader(place, nowhere)
+        reader = self._reader(place, nowhere, epoch)
         try:
             await reader.open(Deadline.after(self._brokers.timeout))
             backoff = Backoff()
             while await backoff.wait(deadline):
                 holder = await self._fetch_cursor(HOLD_PREFIX, place)
-                if holder == NOBODY or holder > epoch:
+                if holder == NOBODY:
                     return
+                if holder >> TAG_BITS > epoch:
+                    raise NotGroupMember(f"partition {place.partition} of `{place.stream}` was given to a newer member")
         finally:
             await reader.close()
 
@@ -435,7 +459,7 @@ class Consumer:
             error = held.reader.error
             if not isinstance(error, Unavailable | StateError | None):
                 raise error
-            reader = self._reader(held.place, held.position)
+            reader = self._reader(held.place, held.position, held.epoch)
             try:
                 await reader.open(Deadline.after(self._brokers.timeout))
             except (Unavailable, StateError):
@@ -443,7 +467,7 @@ class Consumer:
             held.reader = reader
             self._news.set()
 
-    def _reader(self, place: Assignment, position: Position) -> PartitionReader:
+    def _reader(self, place: Assignment, position: Position, epoch: int) -> PartitionReader:
         return PartitionReader(
             self._brokers,
             place.stream,
@@ -451,7 +475,7 @@ class Consumer:
             position,
             self._reader_options,
             lambda: self._reader_news(place),
-            consumer=self._coordination.me,
+            consumer={"groupId": self.group, "consumerId": self.consumer_id, "groupEpoch": epoch},
         )
 
     # ── cursors ──────────────────────────────────────────────────────────────────────────────────

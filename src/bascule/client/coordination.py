@@ -35,7 +35,7 @@ class Coordination:
         consumer_id: str,
         streams: Sequence[str],
         *,
-        on_assignments: Callable[[frozenset[Place]], None],
+        on_assignments: Callable[[frozenset[Place], int], None],
         on_put_out: Callable[[], None],
     ) -> None:
         self.membership = Membership()
@@ -46,11 +46,6 @@ class Coordination:
         self._on_assignments = on_assignments
         self._on_put_out = on_put_out
         self._hurry = asyncio.Event()
-
-    @property
-    def me(self) -> wire.Fields:
-        """As a Subscribe request names us."""
-        return {"groupId": self._group, "consumerId": self._consumer_id, "groupEpoch": self.membership.epoch}
 
     def hurry(self) -> None:
         """Something has changed: ask now instead of later."""
@@ -154,7 +149,8 @@ class Coordination:
         fields = wire.decode("FetchConsumerGroupAssignmentsResponse", answer)
         wait = member.heard(fields["epoch"], monotonic())
         self._on_assignments(
-            frozenset((entry["stream"], number) for entry in fields["assignments"] for number in entry["partitions"])
+            frozenset((entry["stream"], number) for entry in fields["assignments"] for number in entry["partitions"]),
+            member.epoch,
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):

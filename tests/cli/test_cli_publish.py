@@ -67,6 +67,9 @@ def test_straight_to_nats(bascule: Run, make_stream: MakeStream, broker: BrokerP
     name = make_stream(partitions=2).name
     said = bascule("publish", name, "a", "b", "-k", "k", "-p", "1", "--nats", broker.nats_url).ok().out
     assert said == f"Published 2 messages to `{name}`: partition 1 offsets 0 to 1.\n"
+    bascule("publish", name, "a", "--nats", "nats://127.0.0.1:1", "--timeout", "1s").failed(
+        5, "127.0.0.1:1", "`--nats`"
+    )
     wildcard = make_stream(subject=f"{name}.wild.*").name
     bascule("publish", wildcard, "a", "--nats", broker.nats_url).failed(2, "wildcard", "without `--nats`")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -113,6 +112,8 @@ async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIte
     if name is not None:
         yield name, list((await facts.one_stream(client, name)).partitions)
         return
+    import secrets
+
     own = f"bascule-bench-{secrets.token_hex(4)}"
     await client.create_stream(own, partitions=partitions)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import socket
 import sys
@@ -262,6 +261,8 @@ def _streams(streams: list[StreamInfo]) -> Check:
 
 async def _write(client: Client) -> Check:
     """There and back again, with a look at the broker's clock on the way."""
+    import secrets
+
     name = f"bascule-doctor-{secrets.token_hex(4)}"
     await client.create_stream(name)
     try:

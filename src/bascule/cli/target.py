@@ -165,27 +165,35 @@ class Target:
             raise
 
 
+_HINTS: Final[dict[type[errors.BasculeError], str]] = {
+    errors.StreamDeleted: "`bascule stream list` shows the streams there are",
+    errors.StreamNotFound: "`bascule stream list` shows the streams there are, `bascule stream create NAME` makes one",
+    errors.StreamExists: "choose another name, or look at it with `bascule stream describe NAME`",
+    errors.PartitionPaused: "`bascule stream resume NAME` wakes it, and so does `--resume` of `bascule subscribe`",
+    errors.PartitionReadonly: "`bascule stream readonly NAME --off` has it take messages again",
+    errors.IncorrectOffset: "`bascule stream describe NAME` shows the newest offset; the next one is to be expected",
+    errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
+    errors.PermissionDenied: "ask whoever keeps the broker's policy, or show another certificate (`--tls-cert`, `--tls-key`)",
+    errors.DeadlineExceeded: "try again, or give it more time with `--timeout 30s`",
+}
+
+
 def explain(error: errors.BasculeError, target: Target) -> None:
     """Replace a hint that speaks of Python by one that can be typed."""
-    where = f"context `{target.name}`" if target.name else "`--server`"
-    hints: dict[type[errors.BasculeError], str] = {
-        errors.StreamDeleted: "`bascule stream list` shows the streams there are",
-        errors.StreamNotFound: "`bascule stream list` shows the streams there are, `bascule stream create NAME` makes one",
-        errors.StreamExists: "choose another name, or look at it with `bascule stream describe NAME`",
-        errors.PartitionPaused: "`bascule stream resume NAME` wakes it, and so does `--resume` of `bascule subscribe`",
-        errors.PartitionReadonly: "`bascule stream readonly NAME --off` has it take messages again",
-        errors.IncorrectOffset: "`bascule stream describe NAME` shows the newest offset; the next one is to be expected",
-        errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
-        errors.PermissionDenied: "ask whoever keeps the broker's policy, or show another certificate (`--tls-cert`, `--tls-key`)",
-        errors.DeadlineExceeded: "try again, or give it more time with `--timeout 30s`",
-    }
-    for kind, hint in hints.items():
-        if isinstance(error, kind):
-            named = re.search(r"stream `([^`]+)`", error.message)
-            error.hint = hint if named is None else hint.replace("NAME", named[1])
-            return
-    if isinstance(error, errors.Unavailable):
-        error.hint = f"is a broker there? `bascule doctor` looks for the reason; start one with `bascule server`, or correct {where}"
+    hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), None)
+    if isinstance(error, errors.StreamNotFound) and "no partition" in error.message:
+        hint = "`bascule stream describe NAME` shows its partitions"
+    elif hint is None and isinstance(error, errors.Unavailable):
+        where = f"context `{target.name}`" if target.name else "`--server`"
+        hint = (
+            "is a broker there? `bascule doctor` looks for the reason; start one with `bascule server`, or correct "
+            + where
+        )
+        if "NATS server" in error.message:
+            hint = "start nats-server there, or correct `--nats`"
+    if hint is not None:
+        named = re.search(r"stream `([^`]+)`", error.message)
+        error.hint = hint if named is None else hint.replace("NAME", named[1])
 
 
 def choose(

@@ -173,16 +173,15 @@ async def _ended(ending: asyncio.Event, seconds: float) -> bool:
 
 def _welcome(broker: Broker) -> str:
     address = str(broker.address)
-    server = "" if address.endswith(":9292") else f" --server {address}"
-    bus = "" if broker.nats_url.endswith(":4222") else f" --nats {broker.nats_url}"
+    server = "" if address.endswith(":9292") else f" -s {address}"
     return f"""Bascule serves gRPC on {address}, NATS on {broker.nats_url}.
 A NATS client publishes to the subject `{STREAM}`; the stream of the same name keeps every message.
 
 Try next, in another terminal:
-  .venv/bin/python -m examples.subscribe {STREAM}{server}     replay it, then follow
-  .venv/bin/python -m examples.publish {STREAM} hello{bus}    plain NATS, now durable
-  .venv/bin/python -m examples.acked {STREAM} hello{server}   over gRPC, with an ack
-Any Liftbridge client works too. Ctrl-C ends it all.
+  .venv/bin/bascule subscribe {STREAM}{server}         replay it, then follow
+  .venv/bin/bascule publish {STREAM} hello{server}     publish, and wait for the ack
+  .venv/bin/bascule top{server}                      watch it
+Any NATS client may publish to `{STREAM}`, any Liftbridge client may read it. Ctrl-C ends it all.
 """
 
 

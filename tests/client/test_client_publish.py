@@ -14,6 +14,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon
+from tests.support.waiting import eventually
 
 
 @on_loop
@@ -150,6 +151,32 @@ async def test_a_publisher_with_a_window(broker: BrokerProcess, api: Api, name: 
         async with client.publisher(name, ack="none") as publisher:
             assert await (await publisher.send(b"unacked")) is None
         assert [message.value for message in api.read(name, 1)] == [b"%d" % number for number in range(1, 1000, 2)]
+
+
+@on_loop
+async def test_nothing_without_an_ack_is_left_behind_when_a_publisher_closes(
+    broker: BrokerProcess, api: Api, name: str
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        async with client.publisher(name, ack="none") as publisher:
+            for number in range(20_000):
+                await publisher.send(b"%d" % number)
+            await publisher.flush()
+            await publisher.send(b"behind the flush")
+    values = [b"%d" % number for number in range(20_000)]
+    eventually(lambda: api.partition(name).newestOffset == 20_000, "all messages")
+    assert [message.value for message in api.read(name)] == [*values, b"behind the flush"]
+
+
+@on_loop
+async def test_nothing_without_an_ack_is_left_behind_when_a_client_closes(
+    broker: BrokerProcess, api: Api, name: str
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        await client.publish_many(name, [b"x"] * 20_000, ack="none")
+    eventually(lambda: api.partition(name).newestOffset == 19_999, "all messages")
 
 
 @on_loop

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -227,34 +227,7 @@ async def _publish(client: Client, wanted: Wanted, pieces: Iterable[list[Outgoin
     return outcome
 
 
-class _Unacked:
-    """A publisher of messages without acks: each is a call of its own, so that none is still on its way to the broker when we leave."""
-
-    def __init__(self, client: Client, stream: str) -> None:
-        self._client = client
-        self._stream = stream
-
-    async def send(self, value: bytes, **choices: Any) -> asyncio.Future[Any]:
-        import asyncio
-
-        await self._client.publish(self._stream, value, ack="none", **choices)
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
-
-    async def flush(self) -> None:
-        """Nothing waits."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Nothing to close."""
-
-
-def _publisher(client: Client, wanted: Wanted) -> BasePublisher | _Unacked:
-    if wanted.ack == "none" and wanted.nats is None:
-        return _Unacked(client, wanted.stream)
+def _publisher(client: Client, wanted: Wanted) -> BasePublisher:
     options: dict[str, Any] = {"ack": wanted.ack, "on_error": lambda _: None}
     if wanted.nats is not None:
         return client.nats_publisher(wanted.stream, nats=wanted.nats, **options)
@@ -288,7 +261,7 @@ class _Sender:
         self._waiting: deque[tuple[int, int, asyncio.Future[Any]]] = deque()
         self._due = monotonic()
 
-    async def send_all(self, publisher: BasePublisher | _Unacked, piece: list[Outgoing]) -> bool:
+    async def send_all(self, publisher: BasePublisher, piece: list[Outgoing]) -> bool:
         """False when one was refused: what follows stays unsent."""
         wanted, outcome = self._wanted, self._outcome
         for message in piece:

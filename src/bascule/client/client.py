@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from bascule.client import options, positions
@@ -30,6 +30,10 @@ from bascule.net.nats_auth import Login
 
 class _Closable(Protocol):
     async def close(self) -> None: ...
+
+
+CLOSE_SECONDS: Final = 1.0
+"""How long closing waits for what was published and not answered yet."""
 
 
 class Client(StreamCalls, CursorCalls, PublishCalls):
@@ -81,6 +85,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
             return
         parts = list(self._parts)
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
+        # Messages without acks may still be on their way: a broker that is there takes them in a moment.
+        await asyncio.gather(*(session.finish(CLOSE_SECONDS) for session in self._sessions.sessions))
         self._sessions.close()
         await self._brokers.close()
 

@@ -19,6 +19,8 @@ from bascule.kernels.client_streams import PublishAsyncClientStream
 from bascule.kernels.publish_window import Ack, PublishColumns, PublishTarget
 from bascule.net.grpc_channel import Channel
 
+OK: Final = 0
+
 EXPIRY_SECONDS: Final = 0.05
 """How late it may be noticed that an ack did not come in time."""
 
@@ -40,6 +42,7 @@ class PublishSession:
         self._settled: asyncio.Event = asyncio.Event()
         self._expiry: asyncio.TimerHandle | None = None
         self._end_reason = ""
+        self._is_finishing = False
         self.channel = channel
         self.is_over = False
         self.stream = PublishAsyncClientStream(
@@ -56,7 +59,7 @@ class PublishSession:
 
     @property
     def is_usable(self) -> bool:
-        return not self.is_over and self.channel.is_connected
+        return not self.is_over and not self._is_finishing and self.channel.is_connected
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
@@ -93,6 +96,22 @@ class PublishSession:
         """Until every message was answered or given up."""
         while not self.is_over and not self.stream.is_idle:
             await asyncio.sleep(0 if self.stream.window.outstanding < 2 else 0.001)
+
+    async def finish(self, timeout: float) -> None:
+        """Until the broker says that it has taken everything: the only word there is of messages without acks."""
+        if self.is_over:
+            return
+        self._is_finishing = True
+        self.stream.half_close()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.is_over:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            self.close()
+        if self.stream.status != OK:
+            self._on_failure(unknown_outcome("messages without acks were sent", self._reason()))
 
     def close(self) -> None:
         """What is outstanding is of unknown outcome."""

@@ -99,8 +99,8 @@ class BasePublisher(ABC):
         return futures
 
     async def flush(self) -> None:
-        """Until every message so far was answered or given up. Raises the first failure since the last flush, unless `on_error`
-        was given."""
+        """Until every message so far was answered or given up; with `ack="none"`, until the broker has taken them all. Raises the
+        first failure since the last flush, unless `on_error` was given."""
         await self._drain()
         error, self._first_error = self._first_error, None
         if error is not None:
@@ -250,7 +250,10 @@ class Publisher(BasePublisher):
 
     async def _drain(self) -> None:
         for session in self._sessions.sessions:
-            await session.wait_until_idle()
+            if self.ack_policy == options.ACK_POLICIES["none"]:
+                await session.finish(self.timeout)
+            else:
+                await session.wait_until_idle()
 
     async def _release(self) -> None:
         self._sessions.close()

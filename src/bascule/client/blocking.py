@@ -16,6 +16,7 @@ import concurrent.futures
 import functools
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -105,13 +106,13 @@ def _making(
     return make
 
 
-class _Part:
+class _Part(ABC):
     """With-blocks, for whatever can be closed."""
 
     _portal: _Portal
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -250,6 +251,25 @@ def test_what_is_no_http2_server_cannot_be_connected_to(first: bytes, text: str)
             assert text in failed.value.text
             assert not channel.is_connected
             await channel.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_cannot_be_used_is_hung_up() -> None:
+    async def scenario() -> None:
+        hung_up = asyncio.Event()
+
+        async def speak(peer: Peer) -> None:
+            peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            with contextlib.suppress(OSError):
+                await peer.reader.read(-1)
+            hung_up.set()
+
+        async with scripted(speak) as address:
+            with pytest.raises(GrpcStatusError):
+                await Channel(address).connect()
+            async with asyncio.timeout(20):
+                await hung_up.wait()
 
     asyncio.run(scenario())
 

@@ -157,6 +157,9 @@ class Channel:
             protocol.abort()
             raise
         if reason is not None:
+            # It is no server of ours: nothing is left to say, and nobody would close it later.
+            protocol.abort()
+            await asyncio.wait([protocol.gone])
             raise self._unreachable(reason)
         return protocol
 

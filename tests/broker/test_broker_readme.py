@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_code_in_the_readme_publishes_and_reads(start_broker: StartBroker) -> None:
     broker = start_broker()
-    (code,) = re.findall(r"^```python\n(import asyncio.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(
+        r"^```python\n(import asyncio.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert "127.0.0.1:9292" in code
     code = code.replace("127.0.0.1:9292", broker.address)
     command = [sys.executable, "-u", "-c", code]

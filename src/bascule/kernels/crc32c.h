@@ -119,7 +119,7 @@ static int crc32c_has_hardware(void) { return 0; }
 static int crc32c_use_hardware;
 
 /* Called once by each module that includes this file, before its first checksum. */
-static void crc32c_setup(void) {
+static inline void crc32c_setup(void) {
     crc32c_make_tables();
     crc32c_make_shift();
     crc32c_use_hardware = crc32c_has_hardware();

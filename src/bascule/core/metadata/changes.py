@@ -18,7 +18,7 @@ class StreamDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """Leader, in-sync set, paused or readonly: the broker compares it with what it runs."""
+    """Leader, replicas, in-sync set, paused or readonly: the broker compares it with what it runs."""
 
     stream: str
     partition: int
@@ -31,4 +31,16 @@ class GroupChanged:
     group: str
 
 
-Change = StreamCreated | StreamDeleted | PartitionChanged | GroupChanged
+@dataclass(frozen=True, slots=True)
+class ServerChanged:
+    """Its epoch, or whether it is leaving."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleChanged:
+    bytes_per_second: int
+
+
+Change = StreamCreated | StreamDeleted | PartitionChanged | GroupChanged | ServerChanged | ThrottleChanged

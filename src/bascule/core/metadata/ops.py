@@ -57,6 +57,10 @@ class ExpandIsr:
     replica: str
     leader: str
     leader_epoch: int
+    replica_epoch: int = 0
+    """The replica as the leader knows it: one that has restarted since must catch up anew. 0: it never restarted uncleanly."""
+    partition_epoch: int = 0
+    """The partition as the leader knows it: it joins that in-sync set and no other. 0, which no partition has: whichever there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,86 @@ class ChangeLeader:
     """Only these may follow it; None means any in-sync replica."""
     failed: bool = True
     """The old leader leaves the in-sync set. False for a leader that hands over in good health."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveIsr:
+    """A replica that found its own log damaged takes itself out, before it fetches everything anew."""
+
+    stream: str
+    partition: int
+    replica: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ElectUnclean:
+    """Somebody decided that losing records is better than waiting: this replica leads, in sync or not."""
+
+    stream: str
+    partition: int
+    replica: str
+    leader: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """The partition moves to these servers, the first of them its preferred leader. Replaces a move that is under way."""
+
+    stream: str
+    partition: int
+    replicas: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReassignment:
+    stream: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteReassignment:
+    stream: str
+    partition: int
+    leader: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartServer:
+    """A server starts that did not stop cleanly; before it runs any partition."""
+
+    server: str
+    intact: bool
+    """The machine was up all the time: what was written is there, synced or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopServer:
+    """A server stops cleanly; after it handed over what it leads."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetServerState:
+    server: str
+    state: str
+    """`active` or `leaving`: a server that leaves is given nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetReplicationThrottle:
+    bytes_per_second: int
+    """What each server may fetch to catch up; 0: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetServer:
+    """A server is gone from the cluster for good."""
+
+    server: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +218,16 @@ Op = (
     | ShrinkIsr
     | ExpandIsr
     | ChangeLeader
+    | LeaveIsr
+    | ElectUnclean
+    | Reassign
+    | CancelReassignment
+    | CompleteReassignment
+    | RestartServer
+    | StopServer
+    | SetServerState
+    | SetReplicationThrottle
+    | ForgetServer
     | PauseStream
     | ResumeStream
     | SetStreamReadonly

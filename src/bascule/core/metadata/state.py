@@ -44,6 +44,12 @@ class Metadata:
         """Events that are still to be published, in the order of the log; none unless there is an activity stream."""
         self.streams: dict[str, Stream] = {}
         self.groups: dict[str, ConsumerGroup] = {}
+        self.server_epochs: dict[str, int] = {}
+        """Index of each server's last restart after an unclean stop; servers without one are at 0."""
+        self.leaving: set[str] = set()
+        """Servers that are given no new replicas and groups, and leaderships only when nobody else can have them."""
+        self.replication_throttle = 0
+        """Bytes a second that each server may fetch to catch up; 0: no bound."""
         self.load = Load()
 
     def apply(self, index: int, op: ops.Op) -> Outcome:

@@ -38,6 +38,16 @@ class Partition:
     pause_times: EventTimes = field(default_factory=EventTimes)
     readonly_times: EventTimes = field(default_factory=EventTimes)
 
+    data_loss_epoch: int = 0
+    """The last leader epoch that may have begun with fewer records than were committed: a replica whose own latest epoch is below it
+    may cut what it took for committed. 0: none."""
+
+    target_replicas: list[str] = field(default_factory=list)
+    """Where the partition is moving to, the preferred leader first; empty when it is not moving. All of them are among `replicas`."""
+
+    original_replicas: list[str] = field(default_factory=list)
+    """Where it came from, and goes back to when the move is cancelled; empty when it is not moving."""
+
 
 @dataclass(slots=True)
 class Stream:

@@ -29,6 +29,10 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, on the port it had before if it was running already."""
         ports = self._directory / "ports"

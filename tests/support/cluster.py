@@ -1,0 +1,346 @@
+"""Some brokers as real processes on one nats-server, or on one each with routes between them, and everything that can happen to them.
+
+    with Cluster(tmp_path) as cluster:
+        cluster.create_stream("orders", factor=3)
+        cluster.kill(cluster.leader_of("orders"))
+
+A broker that was killed, paused or cut off is not asked anything until it was put right again. Addresses stay what they were when a
+broker first started, as those of a service do.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from bascule.core.raft.codec import U8, U16, Reader
+from bascule.core.raft.message_codec import decode_message
+from bascule.core.raft.messages import AppendEntries, Heartbeat
+from tests.support.api_client import Api, grpc, pb
+from tests.support.broker_process import BrokerProcess
+from tests.support.nats_client import NatsClient
+from tests.support.nats_cluster import NatsCluster
+from tests.support.nats_server import NatsServer
+from tests.support.small_disk import SmallDisk
+from tests.support.tcp_proxy import ProxyProcess
+from tests.support.waiting import eventually
+
+SERVERS: Final = ("a", "b", "c")
+SHORT_TIMEOUTS: Final = {
+    "clustering.replica.max.lag.time": "1s",
+    "clustering.replica.max.leader.timeout": "1s",
+    "clustering.replica.max.idle.wait": "500ms",
+}
+ASK_SECONDS: Final = 2.0
+RECOVERY_SECONDS: Final = 40.0
+"""How long a cluster may take to be whole again on a busy machine, with time-outs of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition as one broker sees it."""
+
+    leader: str
+    replicas: frozenset[str]
+    in_sync: frozenset[str]
+
+
+class Cluster:
+    """`nats_servers` 3: each broker lives on a nats-server of its own and knows the others. `proxied`: a line that can be cut between
+    each broker and NATS. `disk_bytes`: a small disk for each broker, see small_disk.py. `nats`: a server that runs already."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: Sequence[str] = SERVERS,
+        nats: NatsServer | None = None,
+        nats_servers: int = 1,
+        proxied: bool = False,
+        disk_bytes: int = 0,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.servers = tuple(servers)
+        self.namespace = directory.name
+        self.proxy: ProxyProcess | None = None
+        self.disks: dict[str, SmallDisk] = {}
+        self.paused: set[str] = set()
+        self.cut: set[str] = set()
+        self.brokers: dict[str, BrokerProcess] = {}
+        self._lines: dict[str, list[str]] = {server: [] for server in servers}
+        self._apis: dict[str, Api] = {}
+        self._stack = ExitStack()
+        self._config = {**SHORT_TIMEOUTS, **(config or {})}
+        self.nats = [nats] if nats is not None else self._new_nats(nats_servers)
+        self._nats_is_ours = nats is None
+        self._proxied = proxied
+        self._disk_bytes = disk_bytes
+
+    def _new_nats(self, count: int) -> list[NatsServer]:
+        if count == 1:
+            return [NatsServer(self.directory / "nats")]
+        return [*NatsCluster(self.directory, count).servers]
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        if self._nats_is_ours:
+            for server in self.nats:
+                self._stack.callback(server.stop)
+                server.start()
+        if self._proxied:
+            self.proxy = ProxyProcess()
+            self._stack.callback(self.proxy.close)
+        for number, name in enumerate(self.servers):
+            self.brokers[name] = self._make_broker(name, number)
+            self._stack.callback(self.brokers[name].kill)
+        for broker in self.brokers.values():
+            broker.launch()
+        for name, broker in self.brokers.items():
+            broker.wait_ready()
+            broker.config["listen"] = broker.address
+            self._apis[name] = broker.api()
+            self._stack.callback(self._apis[name].close)
+        self.wait_for_members()
+
+    def _make_broker(self, name: str, number: int) -> BrokerProcess:
+        settings = {
+            "clustering.namespace": self.namespace,
+            "clustering.server.id": name,
+            "clustering.raft.bootstrap.peers": list(self.servers),
+            **self._config,
+        }
+        broker = BrokerProcess(
+            self.directory / name, nats_url=",".join(self._nats_urls(name, number)), config=settings, seed=False
+        )
+        if self._disk_bytes:
+            disk = self.disks[name] = SmallDisk(self.directory / name / "disk", self._disk_bytes)
+            self._stack.callback(disk.close)
+            broker.data = disk.path / "data"
+        return broker
+
+    def _nats_urls(self, name: str, number: int) -> list[str]:
+        """Its own server first, then the others."""
+        found = []
+        for step in range(len(self.nats)):
+            place = (number + step) % len(self.nats)
+            port = self.nats[place].port
+            if self.proxy is not None:
+                line = f"{name}/{place}"
+                port = self.proxy.open(line, port)
+                self._lines[name].append(line)
+            found.append(f"nats://127.0.0.1:{port}")
+        return found
+
+    def close(self) -> None:
+        for name in list(self.paused):
+            self.resume(name)
+        self._stack.close()
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ── what can happen ──────────────────────────────────────────────────────────────────────────
+
+    def kill(self, *names: str) -> None:
+        """kill -9 of all of them at once."""
+        for name in names:
+            process = self.brokers[name].process
+            if process is not None:
+                process.kill()
+            self.paused.discard(name)
+        for name in names:
+            self.brokers[name].kill()
+
+    def launch(self, *names: str) -> None:
+        """Start again what was killed; `wait_ready` waits."""
+        for name in names:
+            self.brokers[name].launch()
+
+    def restart(self, *names: str) -> None:
+        """Start again what was killed or stopped, and wait until it serves."""
+        self.launch(*names)
+        for name in names:
+            self.brokers[name].wait_ready(RECOVERY_SECONDS)
+
+    def stop(self, name: str) -> int:
+        """SIGTERM; its exit code."""
+        return self.brokers[name].stop()
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: it is there and does nothing."""
+        self.paused.add(name)
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+        self.paused.discard(name)
+
+    def _signal(self, name: str, number: int) -> None:
+        process = self.brokers[name].process
+        if process is not None:
+            process.send_signal(number)
+
+    def cut_off(self, name: str, how: str) -> None:
+        """From NATS, and so from all other brokers; its clients still reach it. See tcp_proxy.py for `how`."""
+        assert self.proxy is not None, "the cluster has no lines that can be cut"
+        self.cut.add(name)
+        for line in self._lines[name]:
+            self.proxy.cut(line, how)
+
+    def heal(self, name: str) -> None:
+        assert self.proxy is not None
+        for line in self._lines[name]:
+            self.proxy.heal(line)
+        self.cut.discard(name)
+
+    def fill_disk(self, name: str) -> None:
+        self.disks[name].fill()
+
+    def relieve_disk(self, name: str) -> None:
+        self.disks[name].relieve()
+
+    def restart_nats(self, number: int = 0, *, while_away: Callable[[], None] | None = None) -> None:
+        """kill -9 and start it again on the same port."""
+        self.nats[number].stop()
+        if while_away is not None:
+            while_away()
+        self.nats[number].start()
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def well(self) -> list[str]:
+        """Those that run, are not paused and not cut off."""
+        away = self.paused | self.cut
+        return [name for name in self.servers if name not in away and self.brokers[name].is_running]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [broker.address for broker in self.brokers.values()]
+
+    def api(self, name: str) -> Api:
+        """A connection that the cluster closes; it comes back by itself when the broker does."""
+        return self._apis[name]
+
+    def ask(self, question: Callable[[Api], Any]) -> Any:
+        """The answer of the first broker that gives one; None when nobody does."""
+        for name in self.well:
+            with suppress(grpc.RpcError):
+                return question(self._apis[name])
+        return None
+
+    def wait_for_members(self) -> None:
+        def all_known() -> bool:
+            return all(
+                len(self._apis[name].FetchMetadata(timeout=ASK_SECONDS).brokers) == len(self.servers)
+                for name in self.well
+            )
+
+        eventually(lambda: _quietly(all_known), "every broker knows every other", RECOVERY_SECONDS)
+
+    def create_stream(self, name: str, *, factor: int = 3, **fields: Any) -> None:
+        """Done when every broker that is well has heard of it."""
+        fields.setdefault("subject", f"{self.namespace}.{name}")
+        self._apis[self.well[0]].CreateStream(name=name, replicationFactor=factor, **fields)
+        eventually(
+            lambda: all(
+                _quietly(lambda one=one: self._apis[one].stream(name).error == pb.StreamMetadata.OK)  # type: ignore[misc]
+                for one in self.well
+            ),
+            f"every broker knows the stream {name}",
+        )
+
+    def view(self, stream: str, partition: int = 0, *, of: str | None = None) -> PartitionView | None:
+        """What one broker says (`of`), or the first that answers."""
+
+        def look(api: Api) -> PartitionView:
+            (found,) = api.FetchMetadata(streams=[stream], timeout=ASK_SECONDS).streamMetadata
+            one = found.partitions[partition]
+            return PartitionView(one.leader, frozenset(one.replicas), frozenset(one.isr))
+
+        if of is None:
+            seen: PartitionView | None = self.ask(look)
+            return seen
+        with suppress(grpc.RpcError):
+            return look(self._apis[of])
+        return None
+
+    def leader_of(self, stream: str, partition: int = 0) -> str:
+        """The leader that a broker which is well names, once it names one that is well too."""
+
+        def find() -> str:
+            seen = self.view(stream, partition)
+            return seen.leader if seen is not None and seen.leader in self.well else ""
+
+        return eventually(find, f"{stream}/{partition} has a leader that is well", RECOVERY_SECONDS)
+
+    def followers_of(self, stream: str, partition: int = 0) -> list[str]:
+        leader = self.leader_of(stream, partition)
+        seen = self.view(stream, partition)
+        assert seen is not None
+        return sorted(seen.replicas - {leader})
+
+    def wait_until_in_sync(self, stream: str, partition: int = 0, timeout: float = RECOVERY_SECONDS) -> None:
+        """Every replica is, and every broker that is well knows it."""
+
+        def all_in_sync() -> bool:
+            views = [self.view(stream, partition, of=name) for name in self.well]
+            return bool(views) and all(one is not None and one.replicas == one.in_sync for one in views)
+
+        eventually(all_in_sync, f"all replicas of {stream}/{partition} are in sync", timeout)
+
+    def controller(self, timeout: float = RECOVERY_SECONDS) -> str:
+        """Who leads the metadata group, told by the messages that only a leader sends."""
+        deadline = time.monotonic() + timeout
+        with NatsClient(self._nats_that_runs().url) as nats:
+            nats.subscribe(f"{self.namespace}.raft.metadata.*.message")
+            while time.monotonic() < deadline:
+                message = nats.poll(0.5)
+                if message is not None and (sender := _leader_in(message.payload)) in self.well:
+                    return sender
+        raise AssertionError("nobody leads the metadata group")
+
+    def _nats_that_runs(self) -> NatsServer:
+        return next(server for server in self.nats if server.is_running)
+
+    def partition_directory(self, name: str, stream: str, partition: int = 0) -> Path:
+        """Where one broker keeps it."""
+        return self.brokers[name].data / "streams" / stream / str(partition)
+
+
+def _leader_in(data: bytes) -> str:
+    reader = Reader(data)
+    reader.number(U16)
+    reader.number(U8)
+    reader.number(U8)
+    message = decode_message(data, reader.string())
+    return message.sender if isinstance(message, Heartbeat | AppendEntries) else ""
+
+
+def _quietly(question: Callable[[], bool]) -> bool:
+    """False when nobody answers."""
+    try:
+        return question()
+    except grpc.RpcError:
+        return False

@@ -154,8 +154,8 @@ def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
 
 def test_a_snapshot_of_a_later_version_is_refused() -> None:
     document = json.loads(encode_snapshot(Metadata()))
-    document["version"] = 2
-    with pytest.raises(FormatTooNew, match="version 2"):
+    document["version"] = 3
+    with pytest.raises(FormatTooNew, match="version 3"):
         decode_snapshot(json.dumps(document).encode())
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bascule.core.metadata.streams import Partition, Stream
 
 
 class Load:
-    """Kept up to date by whoever changes a partition: take it out, change it, put it back."""
+    """Kept up to date by whoever changes a partition's replicas, leader or pause: `with load.changing(partition)`."""
 
     __slots__ = ("hosted", "led")
 
@@ -21,6 +23,13 @@ class Load:
 
     def remove(self, partition: Partition) -> None:
         self._count(partition, -1)
+
+    @contextmanager
+    def changing(self, partition: Partition) -> Iterator[None]:
+        """The partition counts for nobody while it is changed, and then for those it has."""
+        self.remove(partition)
+        yield
+        self.add(partition)
 
     def add_stream(self, stream: Stream) -> None:
         for partition in stream.partitions:

@@ -1,4 +1,8 @@
-"""The whole state as canonical JSON and back: equal states are equal bytes."""
+"""The whole state as canonical JSON and back: equal states are equal bytes.
+
+Version 2 added restarts, servers that leave, the throttle, and partitions that move or lost records. Version 1 is read: it had none of
+these.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import FormatTooNew, StorageError
 
-VERSION: Final = 1
+VERSION: Final = 2
+_READ: Final = (1, VERSION)
 
 
 def encode_snapshot(state: Metadata) -> bytes:
@@ -22,6 +27,9 @@ def encode_snapshot(state: Metadata) -> bytes:
         "activity_index": state.activity_index,
         "activity": [asdict(event) for event in state.activity],
         "streams": [asdict(state.streams[name]) for name in sorted(state.streams)],
+        "server_epochs": state.server_epochs,
+        "leaving": sorted(state.leaving),
+        "replication_throttle": state.replication_throttle,
         "groups": [_group_document(state.groups[name]) for name in sorted(state.groups)],
     }
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
@@ -39,7 +47,7 @@ def decode_snapshot(data: bytes) -> Metadata:
         version = document["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise StorageError("the metadata snapshot cannot be read: it is not what Bascule writes") from None
-    if version != VERSION:
+    if version not in _READ:
         raise FormatTooNew(
             f"the metadata snapshot has version {version!r}, this Bascule knows {VERSION}",
             hint="use the version of Bascule that wrote it, or a later one",
@@ -55,6 +63,9 @@ def _state(document: dict[str, Any]) -> Metadata:
     state.applied_index = int(document["applied_index"])
     state.activity_index = int(document["activity_index"])
     state.activity.extend(_event(item) for item in document.get("activity", ()))
+    state.server_epochs = {server: int(epoch) for server, epoch in document.get("server_epochs", {}).items()}
+    state.leaving = set(document.get("leaving", ()))
+    state.replication_throttle = int(document.get("replication_throttle", 0))
     for item in document["streams"]:
         stream = _stream(item)
         state.streams[stream.name] = stream
@@ -76,4 +87,8 @@ def _stream(item: dict[str, Any]) -> Stream:
 
 def _partition(item: dict[str, Any]) -> Partition:
     times = {name: EventTimes(**item[name]) for name in ("pause_times", "readonly_times")}
-    return Partition(**{**item, **times})
+    partition = Partition(**{**item, **times})
+    if partition.leader not in partition.in_sync_replicas:
+        # No op leaves it so; a leader that does not count itself could never commit nor be replaced.
+        partition.in_sync_replicas.append(partition.leader)
+    return partition

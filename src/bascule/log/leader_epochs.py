@@ -17,12 +17,13 @@ _CHECKSUM_BYTES = 9
 
 
 class LeaderEpochs:
-    """Every change is durable before it is used: an epoch that was forgotten cannot fence anybody."""
+    """Every change is durable before a record is written in it: an epoch that was forgotten cannot fence anybody."""
 
     def __init__(self, disk: Disk, directory: str, cache: EpochCache) -> None:
         self._disk = disk
         self._path = f"{directory}/{EPOCHS_FILE}"
         self._cache = cache
+        self._unsaved = False
 
     @property
     def latest(self) -> int:
@@ -35,16 +36,30 @@ class LeaderEpochs:
     def end_offset(self, epoch: int, log_end_offset: int) -> int:
         return self._cache.end_offset(epoch, log_end_offset)
 
-    def enter(self, epoch: int | None, start_offset: int) -> int:
-        """The epoch of what is about to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
+    def at_most(self, epoch: int) -> int:
+        return self._cache.at_most(epoch)
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """A leader begins: followers may ask for it. On disk it is when the first record is written; before, nobody depends on it."""
+        if self._must_not_be_older(epoch) < epoch:
+            self._cache.assign(epoch, start_offset)
+            self._unsaved = True
+
+    def _must_not_be_older(self, epoch: int) -> int:
         latest = self._cache.latest_epoch
-        if epoch is None or epoch == latest:
-            return latest
         if epoch < latest:
             raise EpochFenced(
                 f"leader epoch {epoch} is older than {latest}, which {self._path} has seen",
                 hint="another leader has been elected since: follow it",
             )
+        return latest
+
+    def enter(self, epoch: int | None, start_offset: int) -> int:
+        """The epoch of what is about to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
+        latest = self._cache.latest_epoch if epoch is None else self._must_not_be_older(epoch)
+        if epoch is None or epoch == latest:
+            self.save()
+            return latest
         before = self._cache.entries
         self._cache.assign(epoch, start_offset)
         try:
@@ -55,6 +70,7 @@ class LeaderEpochs:
         return epoch
 
     def clear_latest(self, offset: int) -> None:
+        """Forget epochs that begin there or behind."""
         if self._cache.clear_latest(offset):
             self._save()
 
@@ -62,8 +78,14 @@ class LeaderEpochs:
         if self._cache.clear_earliest(offset):
             self._save()
 
+    def save(self) -> None:
+        """Make an epoch durable that has begun and has no record."""
+        if self._unsaved:
+            self._save()
+
     def _save(self) -> None:
         replace_file(self._disk, self._path, _encode(self._cache), durable=True)
+        self._unsaved = False
 
 
 def load_epochs(

@@ -84,7 +84,7 @@ class PartitionLog:
     # ── opening and closing ──────────────────────────────────────────────────────────────────────
 
     def open(self) -> RecoveryReport:
-        """Read the directory now instead of on first use. Returns what recovery found; again and again the same report."""
+        """Read the directory now instead of on first use. Returns what recovery found, each time the same report."""
         with self._opening:
             self._must_exist()
             if not self._loaded:
@@ -178,6 +178,7 @@ class PartitionLog:
             return
         try:
             if self.durability.failure is None:
+                self.epochs.save()
                 self.sync()
                 self.segments.active.flush_index()
                 self.write_checkpoint()
@@ -567,7 +568,7 @@ class PartitionLog:
         self._use()
         with self.lock:
             self._must_take_appends()
-            self.epochs.enter(epoch, self._end_offset)
+            self.epochs.begin(epoch, self._end_offset)
 
     @property
     def latest_epoch(self) -> int:
@@ -599,6 +600,7 @@ class PartitionLog:
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
             if offset >= self._end_offset:
+                self.epochs.clear_latest(offset)  # one that has no records yet
                 return
             if not allow_committed:
                 truncation.check_uncommitted(self.directory, offset, self._high_watermark)

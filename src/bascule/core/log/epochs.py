@@ -62,6 +62,11 @@ class EpochCache:
         slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot].start_offset if slot < len(self._entries) else log_end_offset
 
+    def at_most(self, epoch: int) -> int:
+        """The largest known epoch that is not above `epoch`, 0 for none."""
+        slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        return self._entries[slot - 1].epoch if slot else 0
+
     def epoch_of(self, offset: int) -> int:
         """The epoch that wrote `offset`; 0 when it lies before everything known."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)

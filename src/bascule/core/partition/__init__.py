@@ -1,0 +1,1 @@
+"""Replicated partitions: what a leader and a follower decide. Pure; the shell in `broker/replication` does what they say."""

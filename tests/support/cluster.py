@@ -53,7 +53,7 @@ class PartitionView:
 
 class Cluster:
     """`nats_servers` 3: each broker lives on a nats-server of its own and knows the others. `proxied`: a line that can be cut between
-    each broker and NATS. `disk_bytes`: a small disk for each broker, see small_disk.py. `nats`: a server that runs already."""
+    each broker and NATS. `disks`: bytes of the small disk that a broker is given, see small_disk.py. `nats`: one that runs already."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Cluster:
         nats: NatsServer | None = None,
         nats_servers: int = 1,
         proxied: bool = False,
-        disk_bytes: int = 0,
+        disks: Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
@@ -81,7 +81,7 @@ class Cluster:
         self.nats = [nats] if nats is not None else self._new_nats(nats_servers)
         self._nats_is_ours = nats is None
         self._proxied = proxied
-        self._disk_bytes = disk_bytes
+        self._disk_bytes = dict(disks or {})
 
     def _new_nats(self, count: int) -> list[NatsServer]:
         if count == 1:
@@ -127,8 +127,8 @@ class Cluster:
         broker = BrokerProcess(
             self.directory / name, nats_url=",".join(self._nats_urls(name, number)), config=settings, seed=False
         )
-        if self._disk_bytes:
-            disk = self.disks[name] = SmallDisk(self.directory / name / "disk", self._disk_bytes)
+        if name in self._disk_bytes:
+            disk = self.disks[name] = SmallDisk(self.directory / name / "disk", self._disk_bytes[name])
             self._stack.callback(disk.close)
             broker.data = disk.path / "data"
         return broker

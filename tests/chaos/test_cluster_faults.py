@@ -1,0 +1,148 @@
+"""Three brokers, three replicas, writers and readers that never stop: whatever fails, nothing that was acked or shown is lost, changed
+or out of order, and it goes on. `make chaos` does the same for as long as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from bascule.broker.api import streams
+from tests.chaos.cluster_faults import cut_off, full_disk, killed, nats_away, paused
+from tests.chaos.cluster_history import PartitionHistory
+from tests.chaos.cluster_load import ClusterLoad, Pace
+from tests.chaos.cluster_verdict import judge
+from tests.support.api_client import grpc
+from tests.support.broker_fixtures import unique_name
+from tests.support.cluster import ASK_SECONDS, Cluster
+from tests.support.small_disk import is_permitted
+from tests.support.tcp_proxy import HOLD, RESET, SWALLOW
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(hasattr(streams, "_check_replication_factor"), reason="one replica is all there is")
+DISK_BYTES: Final = 64 << 20
+PACE: Final = Pace(windowed=150, unary=30, ack_seconds=3.0)
+MESSAGES: Final = 8
+
+
+@pytest.fixture(scope="module")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    disks = dict.fromkeys("abc", DISK_BYTES) if is_permitted(directory / "probe") else {}
+    with Cluster(directory, proxied=True, disks=disks) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(whole_cluster: Cluster) -> Cluster:
+    for name, broker in whole_cluster.brokers.items():
+        assert broker.is_running, f"{name} did not survive the last test:\n{broker.tail()}"
+    return whole_cluster
+
+
+@contextmanager
+def load_on(cluster: Cluster, hint: str, **settings: int) -> Iterator[tuple[ClusterLoad, PartitionHistory]]:
+    """A stream under load; in the end everything that was promised is looked up."""
+    history = PartitionHistory(unique_name(hint))
+    cluster.create_stream(history.stream, **settings)
+    load = ClusterLoad(cluster, [history], PACE)
+    load.start()
+    try:
+        load.wait_for_progress(MESSAGES)
+        yield load, history
+        load.wait_for_progress(MESSAGES)
+        verdict = judge(cluster, load)
+    finally:
+        load.abort()
+    print("\n".join(verdict.lines()))
+    assert not verdict.violations, "\n".join(verdict.violations)
+
+
+def test_another_leader_takes_over_when_it_is_killed(cluster: Cluster) -> None:
+    with load_on(cluster, "kill-leader") as (load, history):
+        leader = cluster.leader_of(history.stream)
+        with killed(cluster, leader):
+            load.wait_for_progress(MESSAGES)
+            assert cluster.leader_of(history.stream) != leader
+
+
+def test_messages_go_on_without_a_follower_that_is_killed(cluster: Cluster) -> None:
+    with load_on(cluster, "kill-follower", minIsr=2) as (load, history):
+        leader = cluster.leader_of(history.stream)
+        with killed(cluster, cluster.followers_of(history.stream)[0]):
+            load.wait_for_progress(MESSAGES)
+            assert cluster.leader_of(history.stream) == leader
+        cluster.wait_until_in_sync(history.stream)
+
+
+def test_a_leader_that_was_paused_does_no_harm_when_it_comes_back(cluster: Cluster) -> None:
+    with load_on(cluster, "pause-leader") as (load, history):
+        leader = cluster.leader_of(history.stream)
+        with paused(cluster, leader):
+            load.wait_for_progress(MESSAGES)
+            assert cluster.leader_of(history.stream) != leader
+        cluster.wait_until_in_sync(history.stream)
+
+
+@pytest.mark.parametrize("how", [HOLD, SWALLOW, RESET])
+def test_a_leader_that_was_cut_off_does_no_harm_when_it_comes_back(cluster: Cluster, how: str) -> None:
+    """It may still have taken messages; nobody was told that they are safe."""
+    with load_on(cluster, f"cut-{how}") as (load, history):
+        leader = cluster.leader_of(history.stream)
+        with cut_off(cluster, leader, how):
+            load.wait_for_progress(MESSAGES)
+            assert cluster.leader_of(history.stream) != leader
+        cluster.wait_until_in_sync(history.stream)
+
+
+def test_nats_may_be_restarted(cluster: Cluster) -> None:
+    with load_on(cluster, "nats"), nats_away(cluster):
+        pass
+
+
+def test_a_cluster_that_was_killed_as_a_whole_goes_on_where_it_was(cluster: Cluster) -> None:
+    with load_on(cluster, "kill-all") as (_, history):
+        with killed(cluster, *cluster.servers):
+            pass
+        cluster.wait_until_in_sync(history.stream)
+
+
+def is_felt(cluster: Cluster, history: PartitionHistory, leader: str) -> bool:
+    """It takes nothing any more, or does not lead any more."""
+    if cluster.leader_of(history.stream) != leader:
+        return True
+    _, value = history.writers[-1].begin(anywhere=True)
+    try:
+        cluster.api(leader).publish(history.stream, value, timeout=ASK_SECONDS)
+    except grpc.RpcError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_disk_that_is_full_costs_nothing_that_was_acked(cluster: Cluster, whose: str) -> None:
+    if not cluster.disks:
+        pytest.skip("mounting a file system is not permitted here")
+    with load_on(cluster, f"full-{whose}") as (load, history):
+        leader, followers = cluster.leader_of(history.stream), cluster.followers_of(history.stream)
+        with full_disk(cluster, leader if whose == "leader" else followers[0]):
+            if whose == "follower":
+                load.wait_for_progress(MESSAGES)  # as soon as it has left the in-sync replicas
+            else:
+                eventually(lambda: is_felt(cluster, history, leader), "the leader has no room")
+        cluster.wait_until_in_sync(history.stream)
+
+
+def test_one_of_three_nats_servers_may_be_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its broker moves to another one."""
+    with (
+        Cluster(tmp_path_factory.mktemp("three-nats"), nats_servers=3) as cluster,
+        load_on(cluster, "three-nats") as (load, history),
+    ):
+        place = cluster.servers.index(cluster.leader_of(history.stream))
+        with nats_away(cluster, place):
+            load.wait_for_progress(MESSAGES)
+        cluster.wait_until_in_sync(history.stream)

@@ -124,6 +124,21 @@ RAFT_MEMBERS_MAX: Final = 1024
 RAFT_SEGMENT_BYTES: Final = 16 * MIB
 """The durable log is cut into files of about this size, which are dropped whole once a snapshot covers them."""
 
+# ── replication ──────────────────────────────────────────────────────────────────────────────────
+
+REPLICATION_MESSAGE_BYTES_MAX: Final = 1 * MIB
+"""One NATS message between brokers, or `max_payload` of the NATS server if that is less. Its default; larger ones gain nothing and
+hold up what stands behind them."""
+
+REPLICATION_ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX + 8 * MIB
+"""Batches of one answer to a follower: the largest batch there can be, or a few MiB of small ones. It travels in pieces."""
+
+REPLICATION_HALF_ANSWERS_BYTES_MAX: Final = 2 * REPLICATION_ANSWER_BYTES_MAX
+"""Answers of which pieces are missing, over all leaders; beyond it the oldest is given up and asked for again."""
+
+REPLICATION_OUTPUT_BYTES_MAX: Final = 16 * MIB
+"""Said to other brokers and not yet taken by NATS. Beyond it logs are not read for followers."""
+
 # ── ingest ───────────────────────────────────────────────────────────────────────────────────────
 
 INGEST_BUFFER_BYTES_MAX: Final = 256 * MIB

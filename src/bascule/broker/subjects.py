@@ -44,3 +44,11 @@ class ControlSubjects:
     def cursors(self, server_id: str) -> str:
         """Cursors that one server, the leader of their partition, is asked for."""
         return f"{self.namespace}.raft.metadata.cursors.{server_id}"
+
+    def replication_leader(self, server_id: str) -> str:
+        """What followers ask one server, as leader of their partitions."""
+        return f"{self.namespace}.replication.{server_id}.leader"
+
+    def replication_follower(self, server_id: str) -> str:
+        """What leaders answer and tell one server, as follower of their partitions."""
+        return f"{self.namespace}.replication.{server_id}.follower"

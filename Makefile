@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint con
 
 KERNELS := $(wildcard src/bascule/kernels/*.pyx src/bascule/kernels/*.pxd src/bascule/kernels/*.h)
 
-.PHONY: help run test coverage check bench soak mutants docs proto build clean
+.PHONY: help run test coverage check bench soak chaos mutants docs proto build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: build ## measure; prints a table and writes bench/out/latest.json
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
 	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
 	HYPOTHESIS_PROFILE=soak $(PY) -m pytest -q -n $(WORKERS) -m "not soak" tests/property tests/parity
+
+chaos: build ## a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
+	$(PY) -m tests.chaos.cluster_chaos --minutes $(MINUTES)
 
 mutants: build ## plant bugs in the Raft core and its log; a named test has to kill each
 	$(PY) -m tools.mutants

@@ -21,6 +21,7 @@ from bench import (
     log_open,
     log_read,
     nats_link,
+    replication,
 )
 from bench.report import LoadRow, Row, publish
 from bench.systems import Systems
@@ -42,10 +43,12 @@ LOAD_SUITES: dict[str, Callable[[Systems], Iterator[Row | LoadRow]]] = {
     "client": client.rows,
 }
 """Those that need servers: a broker, nats-server and JetStream are started for all of them together."""
+CLUSTER_SUITES: dict[str, Callable[[Path, bool], Iterator[Row | LoadRow]]] = {"replication": replication.rows}
+"""Those that need several brokers, and start them; told whether a smoke run is wanted."""
 
 
 def main() -> None:
-    names = [*SUITES, *LOAD_SUITES]
+    names = [*SUITES, *LOAD_SUITES, *CLUSTER_SUITES]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suite", nargs="*", help=f"which ones, of {', '.join(names)}; all by default")
     parser.add_argument("--directory", help="where to put the logs; a temporary folder by default")
@@ -66,6 +69,9 @@ def main() -> None:
             print(f"measuring {name} …", flush=True)
             if name in SUITES:
                 rows.extend(SUITES[name](Path(directory)))
+                continue
+            if name in CLUSTER_SUITES:
+                rows.extend(CLUSTER_SUITES[name](Path(directory) / name, chosen.quick))
                 continue
             if systems is None:
                 systems = Systems(Path(directory) / "servers", liftbridge=chosen.liftbridge, quick=chosen.quick)

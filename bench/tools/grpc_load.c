@@ -1,9 +1,10 @@
 // Load over gRPC: HTTP/2 as far as one client connection needs it, many messages in a DATA frame, headers as fixed bytes.
 //
-//   grpc_load publish-async --port P --streams a,b [--partitions K] --messages N --size S --window W
-//       one PublishAsync call, messages round robin over all partitions of all streams, W at most unacked
-//   grpc_load publish --port P --streams a [--partitions K] --messages N --size S [--calls C]
-//       unary Publish with a deadline, an ack of the leader each, C calls at a time; reports latencies
+//   grpc_load publish-async --port P --streams a,b [--partitions K] --messages N --size S --window W [--policy 1]
+//       one PublishAsync call, messages round robin over all partitions of all streams, W at most unacked;
+//       acks of the leader, or with --policy 1 of all in-sync replicas
+//   grpc_load publish --port P --streams a [--partitions K] --messages N --size S [--calls C] [--policy 1]
+//       unary Publish with a deadline, an ack each, C calls at a time; reports latencies
 //   grpc_load subscribe --port P --streams a,b [--partitions K] --messages N
 //       a Subscribe call from the earliest message for every partition of every stream, all on one connection; N messages in all
 #include "load.h"
@@ -212,6 +213,7 @@ static Request *make_publish_requests(int count, char **arguments, long *request
     static char *streams[NAMES_MAX];
     int stream_count = split(text_option(count, arguments, "streams", NULL), streams);
     long partitions = number_option(count, arguments, "partitions", 1), size = number_option(count, arguments, "size", 128);
+    long policy = number_option(count, arguments, "policy", 0);
     if (size > 4096) fail("at most 4096 bytes");
     *request_count = stream_count * partitions;
     Request *requests = calloc((size_t)*request_count, sizeof *requests);
@@ -222,6 +224,7 @@ static Request *make_publish_requests(int count, char **arguments, long *request
         at += put_field(at, 2, NULL, (size_t)size);
         at += put_field(at, 3, stream, strlen(stream));
         if (i % partitions) at += put_number(at, 4, (uint64_t)(i % partitions));
+        if (policy) at += put_number(at, 8, (uint64_t)policy);
         at += put_field(at, 7, NULL, ID_SIZE);
         request->size = (size_t)(at - request->bytes);
         request->id_at = request->size - ID_SIZE;

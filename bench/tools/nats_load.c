@@ -2,8 +2,9 @@
 //
 //   nats_load blast --port P --subjects a,b --messages N --size S
 //       plain publishes as fast as the server takes them, one subject after the other
-//   nats_load acked --port P --subjects a,b --messages N --size S --window W [--envelope 1]
+//   nats_load acked --port P --subjects a,b --messages N --size S --window W [--envelope 1 [--policy 1]]
 //       publishes with an ack each, W at most unanswered: publish envelopes with an ack inbox, or JetStream's reply subject.
+//       Acks of the leader, or with --policy 1 of all in-sync replicas.
 //       With a window of 1 the latencies are reported.
 //   nats_load count --port P --subject S --messages N [--silence-ms M]
 //       a subscriber that only counts, until all N came or nothing came for M; says `ready` when it is subscribed
@@ -159,22 +160,23 @@ typedef struct {
     size_t size, id_at;  // id_at 0: no id in it
 } Template;
 
-static size_t put_envelope(uint8_t *at, size_t value_size, size_t *id_at) {
+static size_t put_envelope(uint8_t *at, size_t value_size, long policy, size_t *id_at) {
     static const uint8_t header[8] = {0xB9, 0x0E, 0x43, 0xB4, 0, 8, 0, 0};
     memcpy(at, header, 8);
     size_t used = 8;
     used += put_field(at + used, 3, NULL, value_size);
     used += put_field(at + used, 10, INBOX, sizeof INBOX - 1);
+    if (policy) used += put_number(at + used, 12, (uint64_t)policy);
     used += put_field(at + used, 11, NULL, ID_SIZE);
     *id_at = used - ID_SIZE;
     return used;
 }
 
-static void make_template(Template *template, const char *subject, size_t size, int envelope) {
+static void make_template(Template *template, const char *subject, size_t size, int envelope, long policy) {
     uint8_t payload[4096];
     size_t id_at = 0;
     if (size > 3900) fail("at most 3900 bytes");
-    if (envelope) size = put_envelope(payload, size, &id_at);
+    if (envelope) size = put_envelope(payload, size, policy, &id_at);
     else memset(payload, 'x', size);
     int head = sprintf((char *)template->bytes, envelope ? "PUB %s %zu\r\n" : "PUB %s _INBOX.bench %zu\r\n", subject, size);
     memcpy(template->bytes + head, payload, size);
@@ -199,10 +201,11 @@ static int acked(int count, char **arguments) {
     Link link;
     int subject_count = split(text_option(count, arguments, "subjects", NULL), subjects);
     int envelope = (int)number_option(count, arguments, "envelope", 0);
+    long policy = number_option(count, arguments, "policy", 0);
     long messages = number_option(count, arguments, "messages", 100000), window = number_option(count, arguments, "window", 1000);
     Template *templates = calloc((size_t)subject_count, sizeof *templates);
     for (int i = 0; i < subject_count; i++)
-        make_template(templates + i, subjects[i], (size_t)number_option(count, arguments, "size", 128), envelope);
+        make_template(templates + i, subjects[i], (size_t)number_option(count, arguments, "size", 128), envelope, policy);
     double *latencies = calloc((size_t)messages, sizeof *latencies);
     open_link(&link, (int)number_option(count, arguments, "port", 4222));
     link.on_message = envelope ? check_ack_envelope : check_jetstream_ack;

@@ -74,6 +74,7 @@ activity.stream: {enabled: true, publish: {timeout: 1m, ack.policy: leader}}
 cursors.stream: {partitions: 2, replication.factor: 3, auto.pause.time: 5m}
 groups: {consumer.timeout: 1m, coordinator.timeout: 2m}
 telemetry: {enabled: true, interval.seconds: 60}
+shutdown.drain.timeout: 7s
 """
 
 EXPECTED: dict[str, Any] = {
@@ -149,6 +150,7 @@ EXPECTED: dict[str, Any] = {
     "groups.coordinator.timeout": 2 * MINUTE_NS,
     "telemetry.enabled": True,
     "telemetry.interval.seconds": 60,
+    "shutdown.drain.timeout": 7_000_000_000,
 }
 
 

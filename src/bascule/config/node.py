@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from bascule import limits
-from bascule.config.duration import MINUTE_NS
+from bascule.config.duration import MINUTE_NS, SECOND_NS
 from bascule.config.key import setting
 from bascule.config.kinds import INT64_MAX, Boolean, Choice, Duration, FilePath, Integer, Name, Names
 
@@ -148,6 +148,22 @@ class Node:
         meaning="Form a cluster of this server and the servers with these ids when it has no state yet.",
         consequence="The cluster starts once most of them are there.",
         advice="Give every server the same set.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown:
+    """Stopping"""
+
+    drain_timeout_ns: int = setting(
+        "shutdown.drain.timeout",
+        Duration(),
+        20 * SECOND_NS,
+        meaning="How long a server that is to stop may take to hand over what it leads, before it stops anyway. 0: not at all.",
+        consequence="What was not handed over is led by nobody until the other servers miss this one: about "
+        "`clustering.replica.max.leader.timeout`.",
+        advice="Keep it below the time that your supervisor waits before it kills (systemd: `TimeoutStopSec`, Kubernetes: "
+        "`terminationGracePeriodSeconds`).",
     )
 
 

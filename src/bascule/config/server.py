@@ -10,7 +10,7 @@ from bascule.config.cluster import ClusterConfig
 from bascule.config.key import Key, keys_of
 from bascule.config.listener import Listener, Tls
 from bascule.config.nats import Nats
-from bascule.config.node import Batch, Logging, Metadata, Node, Storage, Telemetry
+from bascule.config.node import Batch, Logging, Metadata, Node, Shutdown, Storage, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class ServerConfig:
     tls: Tls = field(default_factory=Tls)
     nats: Nats = field(default_factory=Nats)
     node: Node = field(default_factory=Node)
+    shutdown: Shutdown = field(default_factory=Shutdown)
     telemetry: Telemetry = field(default_factory=Telemetry)
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)

@@ -32,6 +32,13 @@ class NatsClient:
         self._arrived: deque[NatsMessage] = deque()
         self._pongs = 0
         self._sid = 0
+        try:
+            self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    def _greet(self) -> None:
         self.info = json.loads(self._line().removeprefix(b"INFO "))
         options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": False, "name": "test"}
         self.send(b"CONNECT " + json.dumps(options).encode() + b"\r\n")

@@ -1,0 +1,117 @@
+"""What the cluster tests break things with does as it says: lines that are cut, disks that are full, NATS servers with routes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.nats_client import NatsClient
+from tests.support.nats_cluster import NatsCluster
+from tests.support.nats_server import NatsServer
+from tests.support.small_disk import NotPermitted, SmallDisk
+from tests.support.tcp_proxy import HOLD, RESET, SWALLOW, ProxyProcess
+from tests.support.waiting import eventually
+
+SILENCE_SECONDS = 0.2
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path / "nats") as server:
+        yield server
+
+
+@pytest.fixture
+def proxy() -> Iterator[ProxyProcess]:
+    process = ProxyProcess()
+    yield process
+    process.close()
+
+
+def through(proxy: ProxyProcess, nats: NatsServer) -> str:
+    return f"nats://127.0.0.1:{proxy.open('line', nats.port)}"
+
+
+def test_what_is_held_comes_late(nats: NatsServer, proxy: ProxyProcess) -> None:
+    with NatsClient(through(proxy, nats)) as far, NatsClient(nats.url) as near:
+        near.subscribe("x")
+        proxy.cut("line", HOLD)
+        far.publish("x", b"late")
+        assert near.poll(SILENCE_SECONDS) is None
+        proxy.heal("line")
+        assert near.next().payload == b"late"
+        far.flush()
+
+
+def test_what_is_swallowed_never_comes(nats: NatsServer, proxy: ProxyProcess) -> None:
+    url = through(proxy, nats)
+    with NatsClient(url) as far, NatsClient(nats.url) as near:
+        near.subscribe("x")
+        proxy.cut("line", SWALLOW)
+        far.publish("x", b"lost")
+        assert near.poll(SILENCE_SECONDS) is None
+        proxy.heal("line")
+        with pytest.raises(OSError):
+            far.flush()
+        with NatsClient(url) as again:
+            again.publish("x", b"new")
+            assert near.next().payload == b"new"
+
+
+def test_who_is_reset_is_told_at_once(nats: NatsServer, proxy: ProxyProcess) -> None:
+    url = through(proxy, nats)
+    with NatsClient(url) as far:
+        proxy.cut("line", RESET)
+        with pytest.raises(OSError):
+            far.flush()
+    with pytest.raises(OSError):
+        NatsClient(url)
+    proxy.heal("line")
+    NatsClient(url).close()
+
+
+def test_much_passes_a_line_unharmed(nats: NatsServer, proxy: ProxyProcess) -> None:
+    with NatsClient(through(proxy, nats)) as far, NatsClient(nats.url) as near:
+        near.subscribe("x")
+        payloads = [b"%d " % number * 10_000 for number in range(100)]
+        for payload in payloads:
+            far.publish("x", payload)
+        assert [near.next().payload for _ in payloads] == payloads
+
+
+def test_a_small_disk_is_full_and_has_room_again(tmp_path: Path) -> None:
+    try:
+        disk = SmallDisk(tmp_path / "disk", 2 << 20)
+    except (NotPermitted, OSError) as error:
+        pytest.skip(f"mounting a file system is not permitted here: {error}")
+    kept, more = disk.path / "kept", disk.path / "more"
+    kept.write_bytes(bytes(100_000))
+    disk.fill()
+    assert disk.free_bytes() == 0
+    with pytest.raises(OSError) as caught:
+        more.write_bytes(b"x")
+    assert caught.value.errno == errno.ENOSPC
+    disk.relieve()
+    more.write_bytes(bytes(1_000_000))
+    assert kept.stat().st_size == 100_000
+    assert list((tmp_path / "disk").iterdir()) == []  # nobody else's directory
+    disk.close()
+
+
+def test_nats_servers_have_routes_and_may_be_restarted(tmp_path: Path) -> None:
+    with NatsCluster(tmp_path) as cluster:
+
+        def passes(here: int, there: int) -> bool:
+            with NatsClient(cluster.servers[here].url) as sender, NatsClient(cluster.servers[there].url) as receiver:
+                receiver.subscribe("x")
+                sender.publish("x")
+                return receiver.poll(SILENCE_SECONDS) is not None
+
+        eventually(lambda: passes(0, 2), "a message gets from one server to the other")
+        cluster.servers[2].stop()
+        eventually(lambda: passes(0, 1), "two go on without the third")
+        cluster.servers[2].start()
+        eventually(lambda: passes(2, 0), "the third is back")

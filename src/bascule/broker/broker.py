@@ -32,6 +32,8 @@ from bascule.broker.identity import server_id
 from bascule.broker.internal_streams import InternalStreams
 from bascule.broker.metadata_machine import MetadataMachine
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
+from bascule.broker.operations.arrival import arrive
+from bascule.broker.run_marker import RunMarker
 from bascule.broker.server_directory import ServerDirectory, ServerInfo
 from bascule.broker.services import Services
 from bascule.broker.subjects import ControlSubjects
@@ -65,6 +67,7 @@ class Broker:
         self._followers: list[GroupCoordinator | ActivityPublisher] = []
         self._parts: list[InternalStreams | ActivityPublisher] = []
         self.services: Services | None = None
+        self._marker: RunMarker | None = None
         self._tls: ssl.SSLContext | None = None
         self.address: Address | None = None
         self.nats_url = ""
@@ -79,6 +82,7 @@ class Broker:
         self._store = self._open_store(directory)
         (directory / ADDRESSES_FILE).unlink(missing_ok=True)
         self.server_id = server_id(PosixDisk(), str(directory), config.node.server_id)
+        self._marker = RunMarker(PosixDisk(), str(directory))
         listening = self._bind()
         servers = await self._start_nats(directory)
         link, bus = await self._connect(servers)
@@ -239,6 +243,8 @@ class Broker:
                 break
             except Unavailable:
                 continue
+        assert self._marker is not None
+        await arrive(services, self._marker)
         services.partitions.begin(lambda: services.controller.metadata)
         await services.partitions.settled(services.controller.metadata.applied_index)
         cluster = self.config.cluster
@@ -327,12 +333,16 @@ class Broker:
         await asyncio.gather(*(part.stop() for part in self._parts))
         if self.services is not None:
             self.services.groups.stop()
+        failures = 0
         while self._closing:
             close = self._closing.pop()
             try:
                 await close()
             except BasculeError as error:
+                failures += 1
                 _logger.error("while stopping: %s", error.message)
+        if self._marker is not None and not failures:
+            self._marker.remove()
 
 
 def _master_keys() -> MasterKeys | None:

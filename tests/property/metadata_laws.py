@@ -6,9 +6,16 @@ from collections import Counter
 from dataclasses import fields
 from typing import Any
 
+from hypothesis import strategies as st
+
 from bascule.core.metadata.ops import Op
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition
+
+
+def sequences(of: st.SearchStrategy[Op], most: int) -> st.SearchStrategy[list[Op]]:
+    """Long ones as often as short ones: left to itself Hypothesis seldom goes far enough for a second failure to meet the first."""
+    return st.integers(0, most).flatmap(lambda count: st.lists(of, min_size=count, max_size=count))
 
 
 def aim(op: Op, state: Metadata) -> Op:

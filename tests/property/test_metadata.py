@@ -14,7 +14,7 @@ from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
 from bascule.core.metadata.state import Metadata
 from bascule.errors import FormatTooNew, StorageError
-from tests.property.metadata_laws import aim, check_invariants
+from tests.property.metadata_laws import aim, check_invariants, sequences
 
 STREAMS = st.sampled_from(["foo", "bar", "baz", "no such", "", "__activity"])
 BROKER_IDS = st.sampled_from(["a", "b", "c", "d"])
@@ -68,7 +68,7 @@ def aimed(op: Op, state: Metadata) -> Op:
     return aim(op, state) if getattr(op, "leader_epoch", 0) % 2 else op
 
 
-@given(st.lists(OPS, max_size=60), st.data())
+@given(sequences(OPS, 60), st.data())
 def test_any_ops_leave_equal_state_everywhere_also_behind_a_snapshot(sequence: list[Op], data: st.DataObject) -> None:
     first, second = Metadata(), Metadata()
     restored = decode_snapshot(encode_snapshot(first))

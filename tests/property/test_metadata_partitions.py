@@ -13,7 +13,7 @@ from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
 from bascule.core.metadata.state import Metadata, PartitionChanged
 from bascule.core.metadata.streams import Partition
-from tests.property.metadata_laws import aim, check_invariants
+from tests.property.metadata_laws import aim, check_invariants, sequences
 
 SERVERS = ("a", "b", "c", "d", "e")
 STREAM = st.sampled_from(["zeta", "alpha"])  # created in this order, and in the other one behind a snapshot
@@ -51,7 +51,7 @@ def partitions(state: Metadata) -> dict[tuple[str, int], Partition]:
     return {(name, partition.id): partition for name, partition in state.each_partition()}
 
 
-@given(st.lists(OPS, max_size=80), st.integers(0, 80))
+@given(sequences(OPS, 80), st.integers(0, 80))
 def test_whatever_happens_to_partitions_is_lawful_and_the_same_behind_a_snapshot(
     sequence: list[Op], restore_at: int
 ) -> None:
@@ -106,7 +106,7 @@ def check_restart(op: Op, index: int, before: Partition, after: Partition) -> No
         assert after.data_loss_epoch == index
 
 
-@given(st.lists(OPS, max_size=40), STREAM, NUMBER, WHERE)
+@given(sequences(OPS, 40), STREAM, NUMBER, WHERE)
 def test_a_move_can_always_be_finished_and_ends_where_it_was_to(
     sequence: list[Op], stream: str, number: int, where: tuple[str, ...]
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_move_can_always_be_finished_and_ends_where_it_was_to(
     assert not partition.target_replicas
 
 
-@given(st.lists(OPS, max_size=40), STREAM, NUMBER, WHERE, WHERE)
+@given(sequences(OPS, 40), STREAM, NUMBER, WHERE, WHERE)
 def test_a_cancelled_move_leaves_the_replicas_as_they_were_however_often_it_was_changed(
     sequence: list[Op], stream: str, number: int, first: tuple[str, ...], second: tuple[str, ...]
 ) -> None:

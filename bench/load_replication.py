@@ -52,13 +52,13 @@ def _all_rows(directory: Path, part: int) -> Iterator[LoadRow | Row]:
             for size in SIZES:
                 for window in WINDOWS:
                     for policy in POLICIES:
-                        yield from _throughput(cluster, sync, policy, size, window, MESSAGES // part)
-            yield _latency_unary(cluster, sync, LATENCY_MESSAGES // part)
-            yield _latency_envelope(cluster, sync, LATENCY_MESSAGES // part)
+                        yield from throughput(cluster, sync, policy, size, window, MESSAGES // part)
+            yield latency_unary(cluster, sync, LATENCY_MESSAGES // part)
+            yield latency_envelope(cluster, sync, LATENCY_MESSAGES // part)
     yield from _jetstream(directory / "jetstream", part)
 
 
-def _throughput(
+def throughput(
     cluster: Cluster, sync: str, policy: str, size: int, window: int, messages: int
 ) -> Iterator[LoadRow | Row]:
     with replicated_stream(cluster) as stream:
@@ -86,7 +86,7 @@ def _throughput(
         )
 
 
-def _latency_unary(cluster: Cluster, sync: str, messages: int) -> LoadRow:
+def latency_unary(cluster: Cluster, sync: str, messages: int) -> LoadRow:
     with replicated_stream(cluster) as stream:
         leader = cluster.leader_of(stream)
         meter = meter_of(cluster)
@@ -97,7 +97,7 @@ def _latency_unary(cluster: Cluster, sync: str, messages: int) -> LoadRow:
     return load_row(LATENCY, f"128 B, ALL acks, sync {sync}, Publish", "Bascule", outcome, usage, latency=True)
 
 
-def _latency_envelope(cluster: Cluster, sync: str, messages: int) -> LoadRow:
+def latency_envelope(cluster: Cluster, sync: str, messages: int) -> LoadRow:
     with replicated_stream(cluster) as stream:
         meter = meter_of(cluster)
         outcome = run(
@@ -120,13 +120,13 @@ def _jetstream(directory: Path, part: int) -> Iterator[LoadRow]:
     try:
         for size in SIZES:
             for window in WINDOWS:
-                yield _jetstream_row(jetstream, THROUGHPUT, size, window, JETSTREAM_MESSAGES // part)
-        yield _jetstream_row(jetstream, LATENCY, SIZES[0], 1, LATENCY_MESSAGES // part)
+                yield jetstream_row(jetstream, THROUGHPUT, size, window, JETSTREAM_MESSAGES // part)
+        yield jetstream_row(jetstream, LATENCY, SIZES[0], 1, LATENCY_MESSAGES // part)
     finally:
         jetstream.close()
 
 
-def _jetstream_row(jetstream: JetStreamCluster, load: str, size: int, window: int, messages: int) -> LoadRow:
+def jetstream_row(jetstream: JetStreamCluster, load: str, size: int, window: int, messages: int) -> LoadRow:
     with jetstream.stream() as (subject, port):
         meter = jetstream.meter()
         outcome = run("nats_load", "acked", port=port, subjects=subject, messages=messages, size=size, window=window)

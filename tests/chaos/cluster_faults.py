@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -181,6 +182,25 @@ def restart_nats(scene: Scene) -> None:
         scene.wait()
 
 
+def pause_nats(scene: Scene) -> None:
+    """Connections stay, nothing moves."""
+    server = scene.rng.choice(scene.cluster.nats)
+    server.signal(signal.SIGSTOP)
+    try:
+        scene.wait()
+    finally:
+        server.signal(signal.SIGCONT)
+
+
+def slow_line(scene: Scene) -> None:
+    name = scene.anybody()
+    scene.cluster.slow_down(name)
+    try:
+        scene.wait()
+    finally:
+        scene.cluster.heal(name)
+
+
 def fill_disk_of_leader(scene: Scene) -> None:
     leader = scene.leader()
     with full_disk(scene.cluster, leader if leader in scene.cluster.disks else _with_disk(scene)):
@@ -217,7 +237,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "leader cut off": cut_off_leader,
     "broker cut off": cut_off_anybody,
     "leader cut off and killed": cut_off_leader_and_kill_it,
+    "broker on a slow line": slow_line,
     "NATS restarted": restart_nats,
+    "NATS paused": pause_nats,
 }
 DISK_FAULTS: Final[dict[str, Fault]] = {
     "disk of the leader full": fill_disk_of_leader,

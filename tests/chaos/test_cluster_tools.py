@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.nats_client import NatsClient
 from tests.support.nats_cluster import NatsCluster
 from tests.support.nats_server import NatsServer
 from tests.support.small_disk import NotPermitted, SmallDisk
-from tests.support.tcp_proxy import HOLD, RESET, SWALLOW, ProxyProcess
+from tests.support.tcp_proxy import DELAY_SECONDS, HOLD, RESET, SWALLOW, ProxyProcess
 from tests.support.waiting import eventually
 
 SILENCE_SECONDS = 0.2
@@ -71,6 +72,20 @@ def test_who_is_reset_is_told_at_once(nats: NatsServer, proxy: ProxyProcess) -> 
         NatsClient(url)
     proxy.heal("line")
     NatsClient(url).close()
+
+
+def test_a_slow_line_keeps_the_order_also_when_it_is_fast_again(nats: NatsServer, proxy: ProxyProcess) -> None:
+    with NatsClient(through(proxy, nats)) as far, NatsClient(nats.url) as near:
+        near.subscribe("x")
+        proxy.slow_down("line")
+        began = time.monotonic()
+        far.publish("x", b"1")
+        assert near.next().payload == b"1"
+        assert time.monotonic() - began >= DELAY_SECONDS
+        far.publish("x", b"2")
+        proxy.heal("line")
+        far.publish("x", b"3")
+        assert [near.next().payload for _ in range(2)] == [b"2", b"3"]
 
 
 def test_much_passes_a_line_unharmed(nats: NatsServer, proxy: ProxyProcess) -> None:

@@ -208,6 +208,12 @@ class Cluster:
         for line in self._lines[name]:
             self.proxy.cut(line, how)
 
+    def slow_down(self, name: str) -> None:
+        """Whatever it says to NATS and hears from it is late, until it is healed."""
+        assert self.proxy is not None, "the cluster has no lines that can be slow"
+        for line in self._lines[name]:
+            self.proxy.slow_down(line)
+
     def heal(self, name: str) -> None:
         assert self.proxy is not None
         for line in self._lines[name]:

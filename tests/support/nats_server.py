@@ -53,6 +53,10 @@ class NatsServer:
             time.sleep(0.01)
         raise AssertionError("nats-server did not start within 20 s")
 
+    def signal(self, number: int) -> None:
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()

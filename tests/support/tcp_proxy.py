@@ -1,9 +1,11 @@
 """Lines between brokers and NATS that can be cut. `python -m tests.support.tcp_proxy` is a process that holds all lines of a test.
 
-Three ways to cut a line, none of which either end is told of by the one that stops sending:
+Three ways to cut a line:
     hold     nothing passes; what was sent meanwhile arrives late, when the line is whole again. A network that lost its route.
     swallow  what is sent is taken and thrown away; when the line is whole again its connections are reset. A firewall.
     reset    connections are reset, and new ones are reset at once. A server that is gone.
+And a way to make it worse without cutting it:
+    slow     everything arrives, each piece a tenth of a second late.
 
 The process reads orders from its standard input, one JSON object a line, and answers each with one.
 """
@@ -18,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +29,9 @@ PASS: Final = "pass"
 HOLD: Final = "hold"
 SWALLOW: Final = "swallow"
 RESET: Final = "reset"
+SLOW: Final = "slow"
 CUTS: Final = (HOLD, SWALLOW, RESET)
+DELAY_SECONDS: Final = 0.1
 UNSENT_BYTES_MAX: Final = 1 << 20
 
 
@@ -38,6 +43,8 @@ class _Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
         self._is_choked = False
+        self._late: deque[bytes] = deque()
+        """What the other end sent and gets here later, in its order."""
         line.sides.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,15 +54,25 @@ class _Side(asyncio.Protocol):
         transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self.line.mode == PASS and self.other is not None and self.other.transport is not None:
+        if self.other is None or self.other.transport is None or self.line.mode not in (PASS, SLOW):
+            return
+        if self.line.mode == SLOW or self.other._late:
+            self.other._late.append(data)
+            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.other._arrive)
+        else:
             self.other.transport.write(data)
+
+    def _arrive(self) -> None:
+        data = self._late.popleft()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
 
     def look(self) -> None:
         """Read or do not read, as things are."""
         if self.transport is None or self.transport.is_closing():
             return
         wants = self.line.mode != HOLD and not (self.other is not None and self.other._is_choked)
-        if self.other is None and self.line.mode == PASS:
+        if self.other is None and self.line.mode in (PASS, SLOW):
             wants = False  # nobody to give it to yet
         if wants and not self.transport.is_reading():
             self.transport.resume_reading()
@@ -135,7 +152,7 @@ class _Line:
         if RESET in (before, mode) or before == SWALLOW:
             for side in list(self.sides):
                 side.reset()
-        if mode == PASS:
+        if mode in (PASS, SLOW):
             self._healed.set()
         else:
             self._healed.clear()
@@ -187,6 +204,9 @@ class ProxyProcess:
     def cut(self, line: str, how: str) -> None:
         assert how in CUTS, how
         self._order(line=line, mode=how)
+
+    def slow_down(self, line: str) -> None:
+        self._order(line=line, mode=SLOW)
 
     def heal(self, line: str) -> None:
         self._order(line=line, mode=PASS)

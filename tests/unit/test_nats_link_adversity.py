@@ -8,7 +8,8 @@ import pytest
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.kernels.nats import CallbackSink, CountingSink, publish_many
+from bascule.kernels.nats import CallbackSink, CountingSink, NatsReader, publish_many
+from bascule.net.nats_connection import Connection
 from bascule.net.nats_link import LinkOptions, NatsLink
 from tests.unit.nats_helpers import INFO, LOOPS, accept, linked, run, scripted, serve_on, stay, until
 
@@ -254,6 +255,41 @@ def test_output_waits_where_it_is_counted_while_the_server_does_not_read(loop: s
             assert link.unsent == 0
 
     run(loop, main())
+
+
+class SlowTransport(asyncio.Transport):
+    """Takes everything. The test says when its buffer is full and when it is empty."""
+
+    def get_extra_info(self, _name: str, _default: object = None) -> SlowTransport:
+        return self
+
+    def fileno(self) -> int:
+        return -1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, _data: object) -> None:
+        pass
+
+
+def test_output_that_found_a_full_socket_and_leaves_at_once_when_it_is_not_is_told_of() -> None:
+    async def main() -> None:
+        rooms: list[bool] = []
+        reader = NatsReader(message_bytes_max=1000, line_bytes_max=1000)
+        connection = Connection(reader, lambda _events: None, lambda _reason: None)
+        connection.on_room = lambda: rooms.append(True)
+        connection.connection_made(SlowTransport())
+        connection.pause_writing()
+        reader.output.append(b"PING\r\n")
+        connection.schedule_flush()
+        await asyncio.sleep(0)
+        assert len(reader.output) == 6
+        connection.resume_writing()
+        assert len(reader.output) == 0
+        assert rooms == [True]
+
+    run("asyncio", main())
 
 
 def test_what_was_not_sent_when_the_connection_died_is_counted_and_forgotten(loop: str) -> None:

@@ -154,7 +154,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         output, transport = self._reader.output, self._transport
-        if self._is_over or transport is None or not self._is_writable or not len(output):
+        if self._is_over or transport is None or not len(output):
+            return
+        if not self._is_writable:
+            self._was_full = True
             return
         if self._fd >= 0 and transport.get_write_buffer_size() == 0:
             try:

@@ -45,6 +45,15 @@ class ControlSubjects:
         """Cursors that one server, the leader of their partition, is asked for."""
         return f"{self.namespace}.raft.metadata.cursors.{server_id}"
 
+    def operations(self, server_id: str) -> str:
+        """What one server is asked by others on behalf of whoever runs the cluster."""
+        return f"{self.namespace}.raft.metadata.operations.{server_id}"
+
+    @property
+    def membership(self) -> str:
+        """Whether a server still belongs to the cluster. Every server listens, only the controller answers."""
+        return f"{self.namespace}.raft.metadata.membership"
+
     def replication_leader(self, server_id: str) -> str:
         """What followers ask one server, as leader of their partitions."""
         return f"{self.namespace}.replication.{server_id}.leader"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos.cluster_faults import DISK_FAULTS, FAULTS, Fault, Scene, revive
+from tests.chaos.cluster_groups import GROUP_CONFIG, GroupLoad
 from tests.chaos.cluster_history import PartitionHistory
 from tests.chaos.cluster_load import ClusterLoad, Pace
 from tests.chaos.cluster_verdict import Verdict, judge
@@ -42,6 +43,7 @@ class Chaos:
         self._rng = random.Random(seed)
         self._started = time.monotonic()
         self.strikes: Counter[str] = Counter()
+        self.groups: GroupLoad | None = None
         self.faults: dict[str, Fault] = dict(FAULTS)
         disks: dict[str, int] = {}
         if is_permitted(directory / "probe"):
@@ -54,7 +56,7 @@ class Chaos:
             nats_servers=nats_servers,
             proxied=True,
             disks=disks,
-            config={"streams.sync": self.sync, "streams.sync.interval": "200ms"},
+            config={"streams.sync": self.sync, "streams.sync.interval": "200ms", **GROUP_CONFIG},
         )
         self.histories = [
             PartitionHistory(stream, partition)
@@ -68,6 +70,8 @@ class Chaos:
                 cluster.create_stream(name, **settings)
             load = ClusterLoad(cluster, self.histories, Pace(windowed=150, unary=30))
             load.start()
+            self.groups = GroupLoad(cluster, self.histories, self.seed)
+            self.groups.start()
             load.wait_for_progress()
             self._say("everybody writes and reads")
             while time.monotonic() - self._started < self._seconds:
@@ -75,7 +79,7 @@ class Chaos:
             revive(cluster)
             load.wait_for_progress()
             self._say("everything is put right; looking at every message")
-            return judge(cluster, load, through_api=False)
+            return judge(cluster, load, self.groups, through_api=False)
 
     def _strike(self, load: ClusterLoad) -> None:
         name = self._rng.choice(list(self.faults))
@@ -99,6 +103,9 @@ def report(chaos: Chaos, verdict: Verdict) -> None:
     for name, count in sorted(chaos.strikes.items()):
         print(f"{name:<35} {count:>4}")
     print(f"{'faults':<35} {sum(chaos.strikes.values()):>4}\n")
+    groups = chaos.groups
+    assert groups is not None
+    print(f"dealt with by the group     {groups.dealt_with:>12,}   again {groups.repeated:,}; {groups.joins:,} joins")
     print("\n".join(verdict.lines()))
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from bascule.log import PartitionLog
 from bascule.log.damage import Damage
 from bascule.log.inspection import open_segments, walk_batches
+from tests.chaos.cluster_groups import GroupLoad
 from tests.chaos.cluster_history import ALL, LEADER, FinalLog, PartitionHistory
 from tests.chaos.cluster_load import ClusterLoad
 from tests.support.api_client import Api, Status, grpc, pb
@@ -53,7 +54,7 @@ class Verdict:
         ]
 
 
-def judge(cluster: Cluster, load: ClusterLoad, *, through_api: bool = True) -> Verdict:
+def judge(cluster: Cluster, load: ClusterLoad, groups: GroupLoad | None = None, *, through_api: bool = True) -> Verdict:
     """Ends the load. All faults have to be over; the brokers stay as they are."""
     load.join_writers()
     ends = {}
@@ -61,7 +62,9 @@ def judge(cluster: Cluster, load: ClusterLoad, *, through_api: bool = True) -> V
         cluster.wait_until_in_sync(history.stream, history.partition)
         ends[history.name] = _wait_until_committed(cluster, history)
     load.finish(ends)
-    verdict = Verdict()
+    if groups is not None:
+        groups.finish(ends)
+    verdict = Verdict(violations=[] if groups is None else groups.violations(ends))
     for history in load.histories:
         logs = _through_api(cluster, history) if through_api else []
         with _copies(cluster, history) as directories:

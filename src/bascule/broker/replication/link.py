@@ -54,6 +54,9 @@ _PLAIN: Final = envelope.MAGIC + bytes((envelope.VERSION, envelope.HEADER_BYTES,
 _COMPLAINT_NS: Final = 1_000_000_000
 """What cannot be read is logged this often at most."""
 
+_JOINED_BYTES_MAX: Final = 16 * limits.KIB
+"""What is larger is not copied once more to be written in one go."""
+
 _Parts = list[bytes | memoryview]
 
 
@@ -155,19 +158,28 @@ class ReplicationLink:
             if not self.link.connected or payload_bytes_max - len(head) <= codec.ANSWER_BYTES:
                 self.stats.entries_dropped += len(entries)
                 continue
-            if issubclass(kind, Request):
-                subject = self._subjects.replication_leader(server).encode()
-            else:
-                subject = self._subjects.replication_follower(server).encode()
+            is_request = kind is Fetch or kind is EpochQuery
+            name = self._subjects.replication_leader if is_request else self._subjects.replication_follower
+            subject = name(server).encode()
             for parts in _messages(head, entries, payload_bytes_max):
-                payload = b"".join(parts)
-                publish(self.link.output, subject, payload)
-                self.stats.messages_out += 1
-                self.stats.bytes_out += len(payload)
+                self._publish(subject, parts)
             self.stats.entries_out += len(entries)
         self.link.schedule_flush()
         if self._owes_room:
             asyncio.get_running_loop().call_soon(self._check_room)
+
+    def _publish(self, subject: bytes, parts: _Parts) -> None:
+        size = sum(map(len, parts))
+        output = self.link.output
+        if size < _JOINED_BYTES_MAX:
+            publish(output, subject, b"".join(parts))
+        else:
+            output.append(b"PUB %b %d\r\n" % (subject, size))
+            for part in parts:
+                output.append(part)
+            output.append(b"\r\n")
+        self.stats.messages_out += 1
+        self.stats.bytes_out += size
 
     def _check_room(self) -> None:
         if self._owes_room and self.has_room:
@@ -250,12 +262,12 @@ class ReplicationLink:
     # ── the connection ───────────────────────────────────────────────────────────────────────────
 
     def _on_state(self, connected: bool, reason: str) -> None:
+        self.on_state(connected, reason)
         if connected:
             self.on_connected()
         else:
             self.half_answers.clear()
             self._check_room()
-        self.on_state(connected, reason)
 
 
 def _unwrap(data: bytes, kinds: Iterable[int]) -> tuple[int, memoryview]:

@@ -376,3 +376,31 @@ CHANNEL_KEEPALIVE_TIMEOUT_SECONDS: Final = 20.0
 
 CHANNEL_TCP_KEEPALIVE_SECONDS: Final = 20
 """After so much silence the kernel asks whether the other machine is there; four unanswered questions 5 s apart end the connection."""
+
+# ── replication ──────────────────────────────────────────────────────────────────────────────────
+
+REPLICATION_READ_BYTES: Final = 1 * MIB
+"""What a follower gets in one answer, one batch at least. More would hold up the others on the line."""
+
+REPLICATION_INLINE_BYTES: Final = 256 * KIB
+"""So much a follower writes on the event loop: a thread costs more than a write of this size to the page cache."""
+
+REPLICATION_NOTICE_SECONDS: Final = 0.002
+"""How long a leader waits before it tells a follower of nothing but a new high watermark: the next batch may tell it first."""
+
+REPLICATION_THREADS: Final = 2
+"""Threads that write what followers get in large pieces, truncate, and read cold files for followers. As many as a disk is worth."""
+
+HAND_OVERS_AT_ONCE_MAX: Final = 32
+"""Leaderships that a server gives away at the same time: enough to stop within seconds, few enough that the rest goes on."""
+
+# ── operating a cluster ──────────────────────────────────────────────────────────────────────────
+
+REASSIGNMENTS_INFLIGHT_MAX: Final = 8
+"""Partitions that move at the same time, in the whole cluster: few enough that each is over soon, and can be cancelled soon."""
+
+HAND_OVERS_INFLIGHT_MAX: Final = 16
+"""Leaderships handed over at the same time when leaders are spread out; each holds up its publishers for a moment."""
+
+STATUS_PARTITIONS_MAX: Final = 1_000
+"""Partitions listed in one answer about the cluster: it has to fit a message of NATS, and a screen."""

@@ -399,8 +399,5 @@ HAND_OVERS_AT_ONCE_MAX: Final = 32
 REASSIGNMENTS_INFLIGHT_MAX: Final = 8
 """Partitions that move at the same time, in the whole cluster: few enough that each is over soon, and can be cancelled soon."""
 
-HAND_OVERS_INFLIGHT_MAX: Final = 16
-"""Leaderships handed over at the same time when leaders are spread out; each holds up its publishers for a moment."""
-
 STATUS_PARTITIONS_MAX: Final = 1_000
 """Partitions listed in one answer about the cluster: it has to fit a message of NATS, and a screen."""

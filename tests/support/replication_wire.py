@@ -18,7 +18,12 @@ def replication_link(server_id: str, *servers: str, **options: Any) -> tuple[Rep
     """A link that is not connected yet, and the list of all that it will hear."""
     link = ReplicationLink(NatsLink(LinkOptions(servers=servers, name=server_id, **options)), "test", server_id)
     heard: list[Heard] = []
-    link.on_request = link.on_answer = lambda sender, key, message, _now_ns: heard.append((sender, key, message))
+
+    def hear(sender: str, key: PartitionKey, message: Message, _now_ns: int) -> None:
+        heard.append((sender, key, message))
+
+    link.on_request = hear
+    link.on_answer = hear
     return link, heard
 
 

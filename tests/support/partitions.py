@@ -7,9 +7,13 @@ import threading
 import time
 from pathlib import Path
 
+from bascule.broker import partition as partitions
 from bascule.broker.ingest import Ingest
-from bascule.broker.partition import LocalPartition
-from bascule.broker.stream_options import StreamSettings
+from bascule.broker.replication.leading import Leading
+from bascule.broker.replication.link import ReplicationLink
+from bascule.broker.replication.replicator import Replicator
+from bascule.broker.stream_options import StreamSettings, replica_options
+from bascule.config.cluster import ClusterConfig
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import DiskFull
 from bascule.kernels.acks import AckRouter, AckWriter, CallbackReceiver
@@ -20,6 +24,7 @@ from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.disk import PosixDisk
 from bascule.log.files import FilePool
 from bascule.net.envelope import MessageType, encode
+from bascule.net.nats_link import LinkOptions, NatsLink
 from bascule.proto.api_pb2 import AckPolicy, Message
 
 INBOX_PREFIX = b"ns.ack.me."
@@ -81,6 +86,9 @@ class LedPartition:
     ) -> None:
         self.disk = MoodyDisk()
         self.acks: list[Ack] = []
+        self._loop = asyncio.get_running_loop()
+        unconnected = NatsLink(LinkOptions(servers=("nats://127.0.0.1:1",), name="nobody"))
+        self._replicator = Replicator(ReplicationLink(unconnected, "ns", "me"), "me")
         self.reader = NatsReader(message_bytes_max=1 << 20, line_bytes_max=4096)
         router = AckRouter(INBOX_PREFIX)
         router.receivers[1] = CallbackReceiver(self.acks.append)
@@ -101,19 +109,34 @@ class LedPartition:
         )
         self.source = Source()
         self.ingest = Ingest(self.source, self.writer, **ingest)  # type: ignore[arg-type]
-        self.partition = LocalPartition(
+        settings = StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas)
+        metadata = Partition(0, ["me"], "me", ["me"], 1, 1)
+        self.partition = partitions.LedPartition(
             Stream("orders", 1, "orders", "", 0, {}, []),
-            Partition(0, ["me"], "me", ["me"], 1, 1),
-            StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas),
+            metadata,
+            settings,
             lambda: self.log,
             self.sink,
             self.writer,
-            asyncio.get_running_loop().call_soon_threadsafe,
+            lambda log: self._lead(metadata, settings, log),
             self.source.schedule_flush,
         )
         self.ingest.attach(self.partition)
         if opened:
             assert self.partition.log is self.log
+
+    def _lead(self, partition: Partition, settings: StreamSettings, log: PartitionLog) -> Leading:
+        return Leading(
+            (1, 0),
+            "orders",
+            partition,
+            log,
+            replica_options(settings, ClusterConfig()),
+            self._replicator,
+            self.writer,
+            self._loop.call_soon_threadsafe,
+            self.source.schedule_flush,
+        )
 
     def arrives(self, *payloads: bytes) -> None:
         """One read of the socket brings these messages."""
@@ -135,6 +158,7 @@ class LedPartition:
         self.disk.gate.set()
         self.ingest.close()
         self.partition.stop()
+        self._replicator.close()
         self.log.close()
 
 

@@ -85,8 +85,8 @@ class Broker:
         self._marker = RunMarker(PosixDisk(), str(directory))
         listening = self._bind()
         servers = await self._start_nats(directory)
-        link, bus = await self._connect(servers)
-        self.data_plane = DataPlane(config, self.server_id, link, self._store, self.authorizer)
+        link, replication, bus = await self._connect(servers)
+        self.data_plane = DataPlane(config, self.server_id, link, replication, self._store, self.authorizer)
         controller = await self._start_controller(bus, directory)
         self._on_stop(self.data_plane.stop)
         services = await self._start_services(controller, bus, listening)
@@ -156,16 +156,20 @@ class Broker:
         await embedded.start()
         return (embedded.url,)
 
-    async def _connect(self, servers: tuple[str, ...]) -> tuple[NatsLink, NatsBus]:
+    async def _connect(self, servers: tuple[str, ...]) -> tuple[NatsLink, NatsLink, NatsBus]:
+        """What publishers send, what replicas send each other, and what the cluster is run with do not wait for one another."""
         nats = self.config.nats
         name = f"{self.config.cluster.replication.namespace}.{self.server_id}"
-        link = NatsLink(link_options(nats, f"{name}.streams", servers))
-        self._on_stop(link.close)
-        await link.connect()
+        streams, replication = [
+            NatsLink(link_options(nats, f"{name}.{purpose}", servers)) for purpose in ("streams", "replication")
+        ]
+        for link in (streams, replication):
+            self._on_stop(link.close)
+            await link.connect()
         bus = await NatsBus.connect(servers, f"{name}.control", login=nats_login(nats), tls=nats_tls(nats))
         self._on_stop(bus.close)
         self.nats_url = ",".join(servers)
-        return link, bus
+        return streams, replication, bus
 
     async def _start_controller(self, bus: NatsBus, directory: Path) -> Controller:
         config = self.config

@@ -1,12 +1,13 @@
-"""When a message counts as kept, and who is told: acks and the high watermark of one partition.
+"""Who waits for an ack of a partition's leader, and for what.
 
-| `streams.sync` | LEADER ack            | ALL ack and commit                      |
-|----------------|-----------------------|-----------------------------------------|
-| `interval`     | written               | written on all in-sync replicas         |
-| `ack`          | written               | synced to disk on all in-sync replicas  |
-| `always`       | synced to disk        | synced to disk on all in-sync replicas  |
+| `streams.sync` | LEADER ack            | readers see it                          | ALL ack                                 |
+|----------------|-----------------------|-----------------------------------------|-----------------------------------------|
+| `interval`     | written               | written on all in-sync replicas         | written on all in-sync replicas         |
+| `ack`          | written               | written on all in-sync replicas         | synced to disk on all in-sync replicas  |
+| `always`       | synced to disk        | synced to disk on all in-sync replicas  | synced to disk on all in-sync replicas  |
 
-Readers see a message once it is committed; with `ack` that is when it is written everywhere, only the ALL ack waits for the disk.
+What is on all in-sync replicas is the leader's decision (core/partition/leader.py); this class remembers whom to tell. While a leader
+hands over, LEADER acks wait like ALL acks: a message that was acked is on its successor.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ from bascule.proto.api_pb2 import ALL, LEADER, Ack
 
 
 @dataclass(slots=True)
-class _Unsynced:
+class _Pending:
     batch: PreparedBatch
     landed: Appended
+    awaits_disk: bool
+    """LEADER acks, for this server's own disk."""
+    awaits_all: bool
+    with_leader_acks: bool
+    """LEADER acks are due with the ALL acks."""
 
 
 class Commitment:
@@ -40,92 +46,126 @@ class Commitment:
         acks: AckWriter,
         call_in_loop: Callable[[Callable[[], None]], object],
         on_acks: Callable[[], None],
-        *,
-        in_sync_replicas: int,
-        min_insync_replicas: int,
+        on_synced: Callable[[], None],
+        on_failed: Callable[[BasculeError], None],
     ) -> None:
+        """`on_synced` hears of every sync that was waited for, `on_failed` when there will be none."""
         self._log = log
         self._acks = acks
         self._call_in_loop = call_in_loop
         self._on_acks = on_acks
-        self._can_commit = in_sync_replicas >= min_insync_replicas
-        self._unsynced: deque[_Unsynced] = deque()
-        self._waits = False
+        self._tell_synced = on_synced
+        self._tell_failed = on_failed
+        self._pending: deque[_Pending] = deque()
+        self._acked_end_offset = 0
+        self._sync_to = -1
+        self._waits_for_disk = False
+        self.holds_leader_acks = False
 
-    def start(self) -> None:
-        """What a former life of this leader wrote is on all in-sync replicas, for there is no other: it is committed."""
-        if self._can_commit:
-            self._log.advance_high_watermark(self._log.newest_offset)
+    def __len__(self) -> int:
+        """Batches somebody still waits for."""
+        return len(self._pending)
 
     def appended(self, batch: PreparedBatch, landed: Appended) -> None:
-        """The batch is in the log."""
+        """The batch is in the log. The leader is told after this, and tells what that means for ALL acks."""
         policy = self._log.options.sync
-        if self._can_commit:
-            self._log.advance_high_watermark(landed.last_offset)
-        if policy is not SyncPolicy.ALWAYS and batch.has_leader_acks:
+        wants_leader = batch.has_leader_acks
+        awaits_disk = wants_leader and not self.holds_leader_acks and policy is SyncPolicy.ALWAYS
+        with_leader_acks = wants_leader and self.holds_leader_acks
+        if wants_leader and not awaits_disk and not with_leader_acks:
             self._acknowledge(batch, LEADER, landed)
-        if batch.has_all_acks and policy is SyncPolicy.INTERVAL:
-            self._acknowledge_all(batch, landed)
-        elif batch.has_all_acks or (batch.has_leader_acks and policy is SyncPolicy.ALWAYS):
-            self._unsynced.append(_Unsynced(batch, landed))
+        awaits_all = batch.has_all_acks or with_leader_acks
+        if awaits_disk or awaits_all:
+            self._pending.append(_Pending(batch, landed, awaits_disk, awaits_all, with_leader_acks))
+        else:
+            batch.release()
+        if policy is SyncPolicy.ALWAYS or (awaits_all and policy is SyncPolicy.ACK):
+            self._sync_to = landed.last_offset
             self._wait_for_disk()
-            return
-        batch.release()
+
+    def acknowledge_below(self, end_offset: int) -> None:
+        """Everything below is on all in-sync replicas, as safe as the stream asks for."""
+        self._acked_end_offset = max(self._acked_end_offset, end_offset)
+        self._settle()
 
     def _acknowledge(self, batch: PreparedBatch, which: int, landed: Appended) -> None:
         self._acks.acknowledge(batch, which, landed.base_offset, landed.timestamp, time.time_ns())
         self._on_acks()
 
-    def _acknowledge_all(self, batch: PreparedBatch, landed: Appended) -> None:
-        # With fewer in-sync replicas than the stream asks for nothing is committed, and an ALL ack never comes.
-        if self._can_commit:
-            self._acknowledge(batch, ALL, landed)
+    # ── the disk ─────────────────────────────────────────────────────────────────────────────────
 
     def _wait_for_disk(self) -> None:
-        if self._waits:
+        if self._waits_for_disk:
             return
         try:
-            while self._unsynced:
-                offset = self._unsynced[0].landed.last_offset
-                self._waits = True
-                if self._log.call_when_synced(self, offset, self._on_synced):
+            while self._sync_to >= 0:
+                self._waits_for_disk = True
+                if self._log.call_when_synced(self, self._sync_to, self._on_synced):
                     return
-                self._waits = False
-                self._settle()
-        except BasculeError:
-            self._waits = False
+                self._waits_for_disk = False
+                self._note_synced()
+        except BasculeError as error:
+            self._waits_for_disk = False
+            self._sync_to = -1
             self._give_up()
+            self._tell_failed(error)
 
     def _on_synced(self) -> None:
         """On the sync thread."""
         self._call_in_loop(self._synced)
 
     def _synced(self) -> None:
-        self._waits = False
-        self._settle()
+        self._waits_for_disk = False
+        try:
+            self._note_synced()
+        except BasculeError:
+            return  # closed meanwhile
         self._wait_for_disk()
 
+    def _note_synced(self) -> None:
+        if self._log.synced_end_offset > self._sync_to:
+            self._sync_to = -1
+        self._settle()
+        self._tell_synced()
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────────────
+
     def _settle(self) -> None:
-        synced = self._log.synced_end_offset if self._unsynced else 0
-        while self._unsynced and self._unsynced[0].landed.last_offset < synced:
-            done = self._unsynced.popleft()
-            if self._log.options.sync is SyncPolicy.ALWAYS and done.batch.has_leader_acks:
-                self._acknowledge(done.batch, LEADER, done.landed)
-            if done.batch.has_all_acks:
-                self._acknowledge_all(done.batch, done.landed)
-            done.batch.release()
+        if not self._pending:
+            return
+        synced = self._log.synced_end_offset
+        for one in self._pending:
+            last_offset = one.landed.last_offset
+            if last_offset >= max(synced, self._acked_end_offset):
+                break
+            if one.awaits_disk and last_offset < synced:
+                one.awaits_disk = False
+                self._acknowledge(one.batch, LEADER, one.landed)
+            if one.awaits_all and last_offset < self._acked_end_offset:
+                one.awaits_all = False
+                self._acknowledge_all(one)
+        while self._pending and not (self._pending[0].awaits_disk or self._pending[0].awaits_all):
+            self._pending.popleft().batch.release()
+
+    def _acknowledge_all(self, one: _Pending) -> None:
+        if one.with_leader_acks:
+            self._acknowledge(one.batch, LEADER, one.landed)
+        if one.batch.has_all_acks:
+            self._acknowledge(one.batch, ALL, one.landed)
 
     def _give_up(self) -> None:
-        """The log was closed, or the disk failed: nobody can say any more whether these are safe."""
-        while self._unsynced:
-            batch = self._unsynced.popleft().batch
-            self._acks.reject(batch, Ack.Error.UNKNOWN)
-            batch.release()
+        """The log was closed, the disk failed, or somebody else leads: nobody here can say whether these are kept."""
+        while self._pending:
+            one = self._pending.popleft()
+            if one.awaits_all or one.awaits_disk:
+                self._acks.reject(one.batch, Ack.Error.UNKNOWN)
+            one.batch.release()
         self._on_acks()
 
     def stop(self) -> None:
         self._log.stop_waiting(self)
-        self._waits = False
+        self._waits_for_disk = False
+        self._sync_to = -1
         with contextlib.suppress(BasculeError):
             self._settle()
         self._give_up()

@@ -12,6 +12,8 @@ from bascule.broker.controller import Controller
 from bascule.broker.ingest import Ingest
 from bascule.broker.partitions import Partitions
 from bascule.broker.publisher import InFlight, Publisher, PublishShell, Resume
+from bascule.broker.replication.link import ReplicationLink
+from bascule.broker.replication.replicator import Replicator
 from bascule.broker.stream_data import StreamData
 from bascule.broker.stream_options import StreamSettings
 from bascule.config.server import ServerConfig
@@ -30,7 +32,13 @@ _logger = logging.getLogger(__name__)
 
 class DataPlane:
     def __init__(
-        self, config: ServerConfig, server_id: str, link: NatsLink, store: LogStore, authorizer: Authorizer
+        self,
+        config: ServerConfig,
+        server_id: str,
+        link: NatsLink,
+        replication: NatsLink,
+        store: LogStore,
+        authorizer: Authorizer,
     ) -> None:
         self._config = config
         self._link = link
@@ -44,6 +52,9 @@ class DataPlane:
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
         self.auto_pause = AutoPause(self._pause)
+        self._replication = ReplicationLink(replication, config.cluster.replication.namespace, server_id)
+        self.replicator = Replicator(self._replication, server_id)
+        self._replication.start()
         self.partitions = Partitions(
             server_id,
             StreamData(store),
@@ -54,6 +65,7 @@ class DataPlane:
             self._new_sink,
             self.auto_pause,
             config.cluster,
+            self.replicator,
         )
         self._shell = PublishShell(link, authorizer)
         self.gate = PublishGate(
@@ -82,6 +94,7 @@ class DataPlane:
         """The control plane is there: partitions may be paused and resumed."""
         self._controller = controller
         self._resumer = resumer
+        self.partitions.connect(controller)
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
         return PartitionSink(
@@ -129,6 +142,7 @@ class DataPlane:
         self._stopping = True
         self.auto_pause.close()
         await self.partitions.stop()
+        self.replicator.close()
         self.ingest.close()
         self._shell.close()
 

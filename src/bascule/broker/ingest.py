@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bascule import limits
-from bascule.broker.partition import LocalPartition
+from bascule.broker.partition import LedPartition
 from bascule.errors import BasculeError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink, PreparedBatch
@@ -27,8 +27,8 @@ from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
 
-_Work = tuple[LocalPartition, list[PreparedBatch]]
-_Done = tuple[LocalPartition, list[tuple[PreparedBatch, Appended | BasculeError]]]
+_Work = tuple[LedPartition, list[PreparedBatch]]
+_Done = tuple[LedPartition, list[tuple[PreparedBatch, Appended | BasculeError]]]
 
 
 class Source(Protocol):
@@ -66,7 +66,7 @@ class Ingest:
         self._buffer_bytes_max = buffer_bytes_max
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[PartitionSink, LocalPartition] = {}
+        self._partitions: dict[PartitionSink, LedPartition] = {}
         self._waiting: dict[PartitionSink, None] = {}
         """Sinks that have collected something, in the order in which they did."""
         self._in_flight_bytes = 0
@@ -79,11 +79,13 @@ class Ingest:
         self._writer = _Writer(self._loop, self._on_written)
         self.stats = IngestStats()
 
-    def attach(self, partition: LocalPartition) -> None:
+    def attach(self, partition: LedPartition) -> None:
         self._partitions[partition.sink] = partition
 
-    async def detach(self, partition: LocalPartition) -> None:
-        """What has arrived is still written; then the partition is forgotten."""
+    async def detach(self, partition: LedPartition, *, is_deposed: bool = False) -> None:
+        """What has arrived is still written, or refused if another server leads by now; then the partition is forgotten."""
+        if is_deposed:
+            partition.refuse_collected()
         self._flush([partition.sink])
         while partition.appending or partition.sink.waiting_records:
             await asyncio.sleep(0.001)
@@ -161,7 +163,7 @@ class Ingest:
                 self._waiting.pop(sink, None)
                 self._write(partition, sink.take())
 
-    def _write(self, partition: LocalPartition, batches: list[PreparedBatch]) -> None:
+    def _write(self, partition: LedPartition, batches: list[PreparedBatch]) -> None:
         for batch in batches:
             if batch.has_errors:
                 self._acks.write_errors(batch, commit_timestamp=time.time_ns())
@@ -195,7 +197,7 @@ class Ingest:
             self._flush_due()
         self._watch_buffer()
 
-    def _settle(self, partition: LocalPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]) -> None:
+    def _settle(self, partition: LedPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]) -> None:
         for batch, outcome in outcomes:
             count, nbytes = batch.count, batch.nbytes
             batch.release_records()

@@ -1,4 +1,4 @@
-"""A partition that this server leads: its log, what arrives for it, who reads it."""
+"""A replica of a partition on this server: its log and who reads it. The leader's also takes what arrives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from bascule.broker.commitment import Commitment
+from bascule.broker.replication.following import Following
+from bascule.broker.replication.leading import Leading
 from bascule.broker.stream_options import StreamSettings
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import BasculeError, EncryptionKeyError
@@ -25,46 +26,27 @@ class Subscriber(Protocol):
 
 
 class LocalPartition:
+    """For one role in one leader epoch: when that changes, another one takes its place, with the same log."""
+
+    is_leader = False
+
     def __init__(
-        self,
-        stream: Stream,
-        partition: Partition,
-        settings: StreamSettings,
-        open_log: Callable[[], PartitionLog],
-        sink: PartitionSink,
-        acks: AckWriter,
-        call_in_loop: Callable[[Callable[[], None]], object],
-        on_acks: Callable[[], None],
+        self, stream: Stream, partition: Partition, settings: StreamSettings, open_log: Callable[[], PartitionLog]
     ) -> None:
         self.stream = stream.name
         self.number = partition.id
         self.stream_id = stream.id
         self.subject = stream.subject
         self.leader_epoch = partition.leader_epoch
-        self.is_leader = True
         self.settings = settings
         self.readonly = partition.readonly
-        self.sink = sink
-        self.subscription_id = 0
         self.received_times = EventTimes()
         self.subscribers: set[Subscriber] = set()
         self.group_subscribers: dict[str, tuple[int, Subscriber]] = {}
         """The one reader of each consumer group, with the epoch of its group."""
-        self._in_sync_replicas = len(partition.in_sync_replicas)
         self._open_log = open_log
-        self._acks = acks
-        self._call_in_loop = call_in_loop
-        self._on_acks = on_acks
         self._log: PartitionLog | None = None
         self._opening = threading.Lock()
-        self._commitment: Commitment | None = None
-        self.in_flight_records = 0
-        self.appending = False
-        """The writer thread has a part of it: the next part goes there when that is done."""
-
-    @property
-    def nats_subject(self) -> str:
-        return nats_subject(self.subject, self.number)
 
     @property
     def subscriber_count(self) -> int:
@@ -88,28 +70,74 @@ class LocalPartition:
         log = self._open_log()
         log.open()
         log.set_readonly(self.readonly)
-        self._commitment = Commitment(
-            log,
-            self._acks,
-            self._call_in_loop,
-            self._on_acks,
-            in_sync_replicas=self._in_sync_replicas,
-            min_insync_replicas=self.settings.min_insync_replicas,
-        )
-        self._commitment.start()
+        self._opened(log)
         self._log = log
         return log
+
+    def _opened(self, log: PartitionLog) -> None:
+        """Before anybody uses it."""
 
     @property
     def expected_end_offset(self) -> int:
         """Where the log ends once everything is written that has arrived."""
-        return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
+        return self.log.log_end_offset
 
     def set_readonly(self, readonly: bool) -> None:
         self.readonly = readonly
-        self.sink.dropping = readonly
         if self._log is not None:
             self._log.set_readonly(readonly)
+
+    def end_subscribers(self, status: Status, text: str) -> None:
+        for subscriber in list(self.subscribers):
+            subscriber.end(status, text)
+
+
+class FollowedPartition(LocalPartition):
+    """A copy of what another server leads. In-sync copies may be read."""
+
+    following: Following | None = None
+
+
+class LedPartition(LocalPartition):
+    is_leader = True
+
+    def __init__(
+        self,
+        stream: Stream,
+        partition: Partition,
+        settings: StreamSettings,
+        open_log: Callable[[], PartitionLog],
+        sink: PartitionSink,
+        acks: AckWriter,
+        lead: Callable[[PartitionLog], Leading],
+        on_acks: Callable[[], None],
+    ) -> None:
+        super().__init__(stream, partition, settings, open_log)
+        self.sink = sink
+        self.subscription_id = 0
+        self.leading: Leading | None = None
+        self.in_flight_records = 0
+        self.appending = False
+        """The writer thread has a part of it: the next part goes there when that is done."""
+        self._acks = acks
+        self._lead = lead
+        self._on_acks = on_acks
+
+    @property
+    def nats_subject(self) -> str:
+        return nats_subject(self.subject, self.number)
+
+    def _opened(self, log: PartitionLog) -> None:
+        self.leading = self._lead(log)
+        self.leading.begin()
+
+    @property
+    def expected_end_offset(self) -> int:
+        return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
+
+    def set_readonly(self, readonly: bool) -> None:
+        self.sink.dropping = readonly
+        super().set_readonly(readonly)
 
     # ── what arrives ─────────────────────────────────────────────────────────────────────────────
 
@@ -129,32 +157,28 @@ class LocalPartition:
         """In the event loop, after append(): tell whoever asked."""
         if isinstance(outcome, Appended):
             self.received_times.note(outcome.timestamp)
-            assert self._commitment is not None
-            self._commitment.appended(batch, outcome)
+            assert self.leading is not None
+            self.leading.appended(batch, outcome)
             return
         self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)
         batch.release()
+        if self.leading is not None:
+            self.leading.append_failed(outcome)
         if self.settings.concurrency_control:
-            self._refuse_collected()
+            self.refuse_collected()
         self._on_acks()
 
-    def _refuse_collected(self) -> None:
-        """Their publishers expected offsets behind the batch that failed."""
+    def refuse_collected(self) -> None:
+        """Nothing that has arrived and is not written will be: a batch before it failed, or another server leads."""
         for batch in self.sink.take():
             self._acks.write_errors(batch)
             self._acks.reject(batch, Ack.Error.UNKNOWN)
             batch.release()
         self.sink.next_offset = self.log.log_end_offset
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────
-
-    def end_subscribers(self, status: Status, text: str) -> None:
-        for subscriber in list(self.subscribers):
-            subscriber.end(status, text)
-
     def stop(self) -> None:
-        if self._commitment is not None:
-            self._commitment.stop()
+        if self.leading is not None:
+            self.leading.stop()
 
 
 def nats_subject(subject: str, number: int) -> str:

@@ -11,21 +11,32 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bascule.broker.auto_pause import AutoPause
+from bascule.broker.controller import Controller
 from bascule.broker.ingest import Ingest
-from bascule.broker.partition import LocalPartition, nats_subject
+from bascule.broker.partition import FollowedPartition, LedPartition, LocalPartition, nats_subject
+from bascule.broker.replication.following import Following
+from bascule.broker.replication.hand_over import HandOverReport, HandOvers
+from bascule.broker.replication.leading import Leading
+from bascule.broker.replication.moves import HAND_OVER_SECONDS, Moves
+from bascule.broker.replication.repairs import Repairs
+from bascule.broker.replication.replicator import Replicator
+from bascule.broker.replication.states import ReplicaState, replica_state
 from bascule.broker.server_directory import PartitionStatus
 from bascule.broker.stream_data import StreamData
-from bascule.broker.stream_options import StreamSettings, settings_of
+from bascule.broker.stream_options import StreamSettings, replica_options, settings_of
 from bascule.config.cluster import ClusterConfig
 from bascule.core.metadata.state import Change, GroupChanged, Metadata, PartitionChanged, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
-from bascule.errors import BasculeError
+from bascule.core.partition.follower import Follower
+from bascule.errors import BasculeError, StateError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink
 from bascule.kernels.publish import Targets
+from bascule.log import PartitionLog
 from bascule.net.nats_link import NatsLink
 from bascule.net.status import Status
 
@@ -34,6 +45,14 @@ _logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1.0
 
 _Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Restart:
+    """Not a change of the metadata: a replica here has to begin anew."""
+
+    stream: str
+    partition: int
 
 
 class SinkFactory(Protocol):
@@ -52,8 +71,16 @@ class Partitions:
         new_sink: SinkFactory,
         auto_pause: AutoPause,
         cluster: ClusterConfig,
+        replicator: Replicator,
     ) -> None:
         self._cluster = cluster
+        self._replicator = replicator
+        self._repairs = Repairs(server_id, self._restart)
+        self._hand_overs = HandOvers(server_id, self.settled)
+        self._moves = Moves(
+            server_id, lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS)
+        )
+        replicator.on_broken = self._repairs.on_broken
         self._server_id = server_id
         self._data = data
         self._link = link
@@ -67,11 +94,17 @@ class Partitions:
         self._received: dict[tuple[_Key, int], EventTimes] = {}
         """When messages came to a partition, by partition and stream id: outlives a pause."""
         self._metadata: Callable[[], Metadata] | None = None
-        self._queue: deque[tuple[int, tuple[Change, ...]]] = deque()
+        self._queue: deque[tuple[int, tuple[Change | _Restart, ...]]] = deque()
         self._news = asyncio.Event()
         self._progress = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
+        self._follows = True
+
+    def connect(self, controller: Controller) -> None:
+        """The control plane is there."""
+        for part in (self._replicator, self._repairs, self._hand_overs, self._moves):
+            part.connect(controller)
 
     # ── following the metadata ───────────────────────────────────────────────────────────────────
 
@@ -79,6 +112,13 @@ class Partitions:
         """From the state machine, as soon as an op was applied. Only queues."""
         self._queue.append((index, changes))
         self._news.set()
+
+    def _enqueue(self, index: int, change: Change | _Restart) -> None:
+        self._queue.append((index, (change,)))
+        self._news.set()
+
+    def _restart(self, stream: str, number: int) -> None:
+        self._enqueue(0, _Restart(stream, number))
 
     def begin(self, metadata: Callable[[], Metadata]) -> None:
         """From here on changes are carried out. First everything that the metadata holds already."""
@@ -119,7 +159,7 @@ class Partitions:
                         self._queue.popleft()
                     self._progress.notify_all()
 
-    async def _carry_out(self, index: int, changes: tuple[Change, ...]) -> None:
+    async def _carry_out(self, index: int, changes: tuple[Change | _Restart, ...]) -> None:
         for change in changes:
             try:
                 match change:
@@ -129,12 +169,14 @@ class Partitions:
                         await self._reconcile(stream, number)
                     case StreamDeleted(stream, stream_id):
                         await self._delete_stream(stream, stream_id)
+                    case _Restart(stream, number):
+                        await self._start_again(stream, number)
                     case GroupChanged():
                         pass
             except BasculeError as error:
                 # A disk that is full or away may be back in a moment.
                 _logger.error("cannot carry out %s, tried again: %s", change, error.message)
-                self._loop.call_later(RETRY_SECONDS, self.on_changes, index, (change,))
+                self._loop.call_later(RETRY_SECONDS, self._enqueue, index, change)
             except Exception:
                 _logger.exception("cannot carry out %s", change)
 
@@ -155,22 +197,51 @@ class Partitions:
 
     async def _reconcile(self, name: str, number: int) -> None:
         assert self._metadata is not None
-        stream = self._metadata().streams.get(name)
+        metadata = self._metadata()
+        stream = metadata.streams.get(name)
         partition = None if stream is None else stream.partition(number)
         if stream is None or partition is None:
             return
+        self._replicator.throttle.set_rate(metadata.replication_throttle)
         self._point_publishers(stream, partition)
         running = self._running.get((name, number))
-        if running is not None and (running.stream_id, running.leader_epoch) != (stream.id, partition.leader_epoch):
-            await self._stop(running, Status.UNAVAILABLE, "the partition has another leader")
+        if running is not None and not self._is_as_wanted(running, stream, partition):
+            await self._stop(running, *self._why_stop(partition), closes=self._is_unwanted(stream, partition, running))
             running = None
-        wanted = partition.leader == self._server_id and not partition.paused
-        if running is None and wanted:
-            self._start(stream, partition)
-        elif running is not None and not wanted:
-            await self._stop(running, Status.FAILED_PRECONDITION, "partition is paused")
-        elif running is not None and running.readonly != partition.readonly:
+        if self._server_id not in partition.replicas:
+            await asyncio.to_thread(self._data.delete_log, name, number)
+        elif running is None and not partition.paused:
+            await self._start(stream, partition)
+        elif running is not None:
+            self._refresh(running, partition)
+
+    def _is_as_wanted(self, running: LocalPartition, stream: Stream, partition: Partition) -> bool:
+        """Whether this server still has the same part in the same partition in the same leader epoch."""
+        return (
+            (running.stream_id, running.leader_epoch) == (stream.id, partition.leader_epoch)
+            and running.is_leader == (partition.leader == self._server_id)
+            and self._server_id in partition.replicas
+            and not partition.paused
+        )
+
+    def _is_unwanted(self, stream: Stream, partition: Partition, running: LocalPartition) -> bool:
+        """Whether nobody here uses the log any more."""
+        return partition.paused or self._server_id not in partition.replicas or running.stream_id != stream.id
+
+    def _why_stop(self, partition: Partition) -> tuple[Status, str]:
+        if partition.paused:
+            return Status.FAILED_PRECONDITION, "partition is paused"
+        return Status.UNAVAILABLE, "the partition has another leader"
+
+    def _refresh(self, running: LocalPartition, partition: Partition) -> None:
+        if running.readonly != partition.readonly:
             running.set_readonly(partition.readonly)
+        if isinstance(running, LedPartition):
+            if running.leading is not None:
+                running.leading.refresh(partition)
+            self._moves.look_at(running, partition)
+        elif self._server_id not in partition.in_sync_replicas:
+            running.end_subscribers(Status.UNAVAILABLE, "this replica is not in sync any more")
 
     def _point_publishers(self, stream: Stream, partition: Partition) -> None:
         settings = settings_of(stream, self._cluster)
@@ -183,52 +254,155 @@ class Partitions:
             concurrency_control=settings.concurrency_control,
         )
 
-    def _start(self, stream: Stream, partition: Partition) -> None:
+    # ── starting ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, stream: Stream, partition: Partition) -> None:
         settings = settings_of(stream, self._cluster)
         self._data.claim(stream)
-        local = LocalPartition(
+        if len(partition.replicas) > 1:
+            # Whoever has others to talk to needs the log at once; a partition that is alone opens it when it is used.
+            await self._open(stream, partition, settings)
+        if partition.leader == self._server_id:
+            self._become_leader(stream, partition, settings)
+        else:
+            self._become_follower(stream, partition, settings)
+
+    async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        key = (stream.id, partition.id)
+        if self._repairs.needs_setting_aside(key, partition):
+            place = await asyncio.to_thread(self._data.set_aside, stream.name, partition.id)
+            self._repairs.was_set_aside(key)
+            _logger.error("%s/%d: the damaged log was moved to %s", stream.name, partition.id, place)
+        log = self._data.log(stream.name, partition.id, settings)
+        report = await asyncio.to_thread(log.open)
+        for line in report.lines():
+            _logger.warning("%s/%d: %s", stream.name, partition.id, line)
+
+    def _become_leader(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        local = LedPartition(
             stream,
             partition,
             settings,
             lambda: self._data.log(stream.name, partition.id, settings),
             self._new_sink(stream, partition.id, settings),
             self._acks,
-            self._loop.call_soon_threadsafe,
+            lambda log: self._leading(stream, partition, settings, log),
             self._send_acks,
         )
-        key = (stream.name, partition.id)
-        local.received_times = self._received.setdefault((key, stream.id), local.received_times)
+        self._begin(local, stream, partition)
         local.sink.dropping = partition.readonly
-        if settings.concurrency_control:
+        if settings.concurrency_control or len(partition.replicas) > 1:
             local.sink.next_offset = local.log.log_end_offset
-        self._running[key] = local
         self._ingest.attach(local)
         local.subscription_id = self._link.subscribe(
             local.nats_subject.encode(), local.sink, queue=stream.group.encode()
         )
         self._auto_pause.watch(local)
+        self._moves.look_at(local, partition)
+        self._look_for_damage(local, local.leading)
+
+    def _leading(self, stream: Stream, partition: Partition, settings: StreamSettings, log: PartitionLog) -> Leading:
+        leading = Leading(
+            (stream.id, partition.id),
+            stream.name,
+            partition,
+            log,
+            replica_options(settings, self._cluster),
+            self._replicator,
+            self._acks,
+            self._loop.call_soon_threadsafe,
+            self._send_acks,
+        )
+        self._replicator.attach(leading)
+        return leading
+
+    def _become_follower(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        assert self._metadata is not None
+        local = FollowedPartition(
+            stream, partition, settings, lambda: self._data.log(stream.name, partition.id, settings)
+        )
+        self._begin(local, stream, partition)
+        if not self._follows:
+            return
+        key = (stream.id, partition.id)
+        core = Follower(
+            partition.leader,
+            partition.leader_epoch,
+            local.log,
+            replica_options(settings, self._cluster),
+            replica_epoch=self._metadata().server_epochs.get(self._server_id, 0),
+            data_loss_epoch=partition.data_loss_epoch,
+            first_number=self._replicator.next_number(key),
+        )
+        local.following = Following(key, stream.name, core, local.log, self._replicator)
+        self._replicator.attach(local.following)
+        local.following.begin()
+        self._look_for_damage(local, local.following)
+
+    def _begin(self, local: LocalPartition, stream: Stream, partition: Partition) -> None:
+        key = (stream.name, partition.id)
+        local.received_times = self._received.setdefault((key, stream.id), local.received_times)
+        self._running[key] = local
+
+    def _look_for_damage(self, local: LocalPartition, role: Leading | Following | None) -> None:
+        """What recovery found in the log when it was opened."""
+        if role is None:
+            return
+        report = local.log.open()
+        if report.damage or report.missing:
+            self._repairs.on_broken(role, "; ".join(report.lines()), True)
 
     def _send_acks(self) -> None:
         # Most acks go to clients of this server and leave nothing for NATS.
         if len(self._link.output):
             self._link.schedule_flush()
 
-    async def _stop(self, local: LocalPartition, status: Status, text: str) -> None:
+    # ── stopping ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _stop(self, local: LocalPartition, status: Status, text: str, *, closes: bool) -> None:
+        """`closes`: nobody here uses the log any more. Otherwise the next role takes it over as it is."""
         self._running.pop((local.stream, local.number), None)
+        if isinstance(local, LedPartition):
+            await self._stop_leading(local, status, text, is_deposed=not closes)
+        else:
+            local.end_subscribers(status, text)
+            await self._stop_following(local)
+        if closes:
+            await asyncio.to_thread(self._data.close_log, local.stream, local.number)
+
+    async def _stop_leading(self, local: LedPartition, status: Status, text: str, *, is_deposed: bool) -> None:
         self._auto_pause.forget(local)
-        # What this server's own clients published before they could know is still received, and answered.
-        await self._round_trip()
+        if is_deposed:
+            if local.leading is not None:
+                local.leading.hold_acks(True)  # what only this server has is not worth an ack any more
+        else:
+            # What this server's own clients published before they could know is still received, and answered.
+            await self._round_trip()
         self._link.unsubscribe(local.subscription_id)
         local.end_subscribers(status, text)
-        await self._ingest.detach(local)
+        await self._ingest.detach(local, is_deposed=is_deposed)
         local.stop()
-        await asyncio.to_thread(self._data.close_log, local.stream, local.number)
+        if local.leading is not None:
+            self._replicator.detach(local.leading)
+
+    async def _stop_following(self, local: LocalPartition) -> None:
+        if isinstance(local, FollowedPartition) and local.following is not None:
+            self._replicator.detach(local.following)
+            await local.following.stop()
+
+    async def _start_again(self, name: str, number: int) -> None:
+        """The replica here has left the in-sync set and begins anew."""
+        running = self._running.get((name, number))
+        if running is not None and not running.is_leader:
+            await self._stop(running, Status.UNAVAILABLE, "the replica is rebuilt", closes=True)
+        await self._reconcile(name, number)
 
     async def _delete_stream(self, name: str, stream_id: int) -> None:
         for key, local in list(self._running.items()):
             if key[0] == name and local.stream_id <= stream_id:
                 self._received.pop((key, local.stream_id), None)
-                await self._stop(local, Status.NOT_FOUND, "stream deleted")
+                await self._stop(local, Status.NOT_FOUND, "stream deleted", closes=True)
+                self._replicator.forget((local.stream_id, local.number))
         assert self._metadata is not None
         if name not in self._metadata().streams:
             self._targets.remove(name)
@@ -243,8 +417,16 @@ class Partitions:
     # ── what runs ────────────────────────────────────────────────────────────────────────────────
 
     def get(self, stream: str, number: int) -> LocalPartition | None:
-        """The partition, if this server leads it and it is not paused."""
+        """The replica of the partition that runs here, whatever its part."""
         return self._running.get((stream, number))
+
+    def led(self, stream: str, number: int) -> LedPartition | None:
+        """The partition, if this server leads it and it is not paused."""
+        local = self._running.get((stream, number))
+        return local if isinstance(local, LedPartition) else None
+
+    def all_led(self) -> list[LedPartition]:
+        return [local for local in self._running.values() if isinstance(local, LedPartition)]
 
     def __iter__(self) -> Iterator[LocalPartition]:
         return iter(list(self._running.values()))
@@ -256,14 +438,43 @@ class Partitions:
         local = self.get(stream, number)
         return PartitionStatus(exists=local is not None, is_leader=local is not None and local.is_leader)
 
+    def replica_states(self) -> list[ReplicaState]:
+        """Of all partitions that are led here and in use."""
+        found = (replica_state(local) for local in self.all_led())
+        return [state for state in found if state is not None]
+
+    # ── handing over ─────────────────────────────────────────────────────────────────────────────
+
+    async def hand_over(self, stream: str, number: int, successor: str | None = None, *, timeout: float) -> str:
+        """Give the leadership to another in-sync replica, or to this one; who it is. Raises StateError and Unavailable."""
+        local = self.led(stream, number)
+        if local is None:
+            raise StateError(f"this server does not lead {stream}/{number}")
+        return await self._hand_overs.hand_over(local, successor, timeout=timeout)
+
+    async def hand_over_all(self, *, timeout: float) -> HandOverReport:
+        """Everything that this server leads and somebody else could."""
+        return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
+
+    async def stop_following(self) -> None:
+        """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""
+        self._follows = False
+        for local in list(self._running.values()):
+            await self._stop_following(local)
+
     async def stop(self) -> None:
         """The server stops: what has arrived is written, subscribers go to find another server, logs are closed by their store."""
+        self._repairs.close()
+        self._moves.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         for local in list(self._running.values()):
             self._running.pop((local.stream, local.number), None)
-            self._auto_pause.forget(local)
             local.end_subscribers(Status.UNAVAILABLE, "the server is stopping")
-            await self._ingest.detach(local)
-            local.stop()
+            if isinstance(local, LedPartition):
+                self._auto_pause.forget(local)
+                await self._ingest.detach(local)
+                local.stop()
+            else:
+                await self._stop_following(local)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from bascule.broker.stream_marker import read_marker, remove_marker, write_marker
@@ -47,6 +48,28 @@ class StreamData:
 
     def close_log(self, stream: str, partition: int) -> None:
         self._store.close_log(stream, partition)
+
+    def is_on_disk(self, stream: str, partition: int) -> bool:
+        return (self._directory(stream) / str(partition)).is_dir()
+
+    def delete_log(self, stream: str, partition: int) -> None:
+        """This server keeps no replica of the partition any more; the stream may have others here."""
+        if self.is_on_disk(stream, partition):
+            self._store.log(stream, partition).delete()
+            self._store.close_log(stream, partition)
+
+    def set_aside(self, stream: str, partition: int) -> Path:
+        """Move a damaged log out of the way, where somebody can look at it. Only the last one of a partition is kept."""
+        self._store.close_log(stream, partition)
+        place = self._store.directory / "quarantine" / stream / str(partition)
+        if place.exists():
+            shutil.rmtree(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (self._directory(stream) / str(partition)).rename(place)
+        disk = self._store.pool.disk
+        disk.sync_directory(str(place.parent))
+        disk.sync_directory(str(self._directory(stream)))
+        return place
 
     def delete_stream(self, stream: str, stream_id: int) -> None:
         """Delete the data of this stream, or of an earlier one; a later stream of the same name keeps its own."""

@@ -15,8 +15,9 @@ from bascule.config.stream import StreamConfig, resolve
 from bascule.core.metadata.activity import ACTIVITY_STREAM
 from bascule.core.metadata.ops import ConfigValue
 from bascule.core.metadata.streams import Stream
+from bascule.core.partition.options import ReplicaOptions
 from bascule.errors import InvalidConfig
-from bascule.log import LogOptions
+from bascule.log import LogOptions, SyncPolicy
 
 CURSORS_STREAM: Final = "__cursors"
 RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
@@ -103,3 +104,18 @@ def _fits(name: str, value: Any) -> bool:
     except InvalidConfig:
         return False
     return True
+
+
+def replica_options(settings: StreamSettings, cluster: ClusterConfig) -> ReplicaOptions:
+    """What the replicas of a stream's partitions go by."""
+    replication = cluster.replication
+    sync = settings.log_options.sync
+    return ReplicaOptions(
+        min_insync_replicas=settings.min_insync_replicas,
+        acks_wait_for_disk=sync is not SyncPolicy.INTERVAL,
+        commits_wait_for_disk=sync is SyncPolicy.ALWAYS,
+        max_lag_ns=replication.replica_max_lag_time_ns,
+        leader_timeout_ns=replication.replica_max_leader_timeout_ns,
+        idle_wait_ns=replication.replica_max_idle_wait_ns,
+        fetch_timeout_ns=replication.replica_fetch_timeout_ns,
+    )

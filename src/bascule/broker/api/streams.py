@@ -57,15 +57,17 @@ async def create_stream(services: Services, request: api.CreateStreamRequest, ca
     config = _resolved(services, request)
     if config.encryption:
         _check_master_key()
-    _check_replication_factor(request.replicationFactor or 1, len(services.controller.members))
+    factor = request.replicationFactor or 1
+    _check_replication_factor(factor, len(services.controller.members))
     await leader_known(services.controller, deadline)
     # On members that answer: one that does not would leave a partition without a leader.
     brokers = tuple(Broker(server.id, server.rack) for server in await reachable(services, deadline))
+    _must_fit(brokers, factor)
     op = CreateStream(
         name=request.name,
         subject=request.subject,
         partitions=partitions,
-        replication_factor=1,
+        replication_factor=factor,
         brokers=brokers,
         created_ns=time.time_ns(),
         group=request.group,
@@ -94,13 +96,16 @@ def _check_request(request: api.CreateStreamRequest, partitions: int) -> None:
 
 
 def _check_replication_factor(factor: int, members: int) -> None:
-    """Each partition has one replica: that is what a factor of 1 and "as many as there can be" come to."""
+    """Against the cluster as it is: servers that do not answer now count, they may be back in a moment."""
     if factor < -1 or factor > members:
-        text = f"Invalid replicationFactor {factor}, cluster size {members}: use 1, or -1"
+        text = f"Invalid replicationFactor {factor}, cluster size {members}: use 1 to {members}, or -1 for all"
         raise GrpcError(Status.INVALID_ARGUMENT, text)
-    if factor > 1:
-        text = f"replicationFactor is {factor}: this version keeps one replica of each partition; use 1, or -1"
-        raise GrpcError(Status.FAILED_PRECONDITION, text)
+
+
+def _must_fit(brokers: tuple[Broker, ...], factor: int) -> None:
+    if factor > len(brokers):
+        text = f"replicationFactor is {factor}, but only {len(brokers)} servers answer: start the others, or use less"
+        raise GrpcError(Status.UNAVAILABLE, text)
 
 
 def _resolved(services: Services, request: api.CreateStreamRequest) -> StreamConfig:

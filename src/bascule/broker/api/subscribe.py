@@ -12,6 +12,7 @@ from bascule.broker.partition import LocalPartition
 from bascule.broker.services import Services
 from bascule.broker.subscription import HeldSlices, ReverseSubscription, Subscription
 from bascule.config.kinds import INT64_MAX
+from bascule.core.metadata.streams import Partition
 from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
 from bascule.kernels.subscribe import SubscribeStream
 from bascule.log import PartitionLog
@@ -114,9 +115,7 @@ class _Handshake:
                 Status.NOT_FOUND, f"No such partition [stream={request.stream}, partition={request.partition}]"
             )
         if partition.leader != self._services.server_id:
-            if request.readISRReplica and request.consumer.groupId:
-                raise GrpcError(Status.INVALID_ARGUMENT, "a consumer group reads from the partition's leader")
-            raise GrpcError(Status.FAILED_PRECONDITION, "Server not partition leader")
+            self._must_be_in_sync(partition, request)
         local = self._services.partitions.get(request.stream, request.partition)
         if local is None and partition.paused:
             # Before the handshake this status would mean that another server leads the partition.
@@ -126,6 +125,15 @@ class _Handshake:
         if local is None:
             raise GrpcError(Status.UNAVAILABLE, "the partition is being started")
         return local
+
+    def _must_be_in_sync(self, partition: Partition, request: SubscribeRequest) -> None:
+        """Who asks for it may read from a follower, but only from one that has everything that is committed."""
+        if not request.readISRReplica:
+            raise GrpcError(Status.FAILED_PRECONDITION, "Server not partition leader")
+        if request.consumer.groupId:
+            raise GrpcError(Status.INVALID_ARGUMENT, "a consumer group reads from the partition's leader")
+        if self._services.server_id not in partition.in_sync_replicas:
+            raise GrpcError(Status.FAILED_PRECONDITION, "Server not an in-sync replica of the partition")
 
     def _must_not_be_older(self, local: LocalPartition, request: SubscribeRequest) -> None:
         present = local.group_subscribers.get(request.consumer.groupId)

@@ -114,7 +114,8 @@ def leave_isr(contents: Contents, index: int, op: ops.LeaveIsr) -> Outcome:
     if op.replica not in partition.replicas:
         return precondition(f"{op.replica} is not a replica")
     if op.replica not in partition.in_sync_replicas:
-        return ()
+        partition.epoch = index  # so that a proposal to let it in, which is on its way, comes too late
+        return (PartitionChanged(op.stream, op.partition),)
     if len(partition.in_sync_replicas) == 1:
         return precondition("the last in-sync replica cannot leave")
     withdraw(contents, index, partition, op.replica)

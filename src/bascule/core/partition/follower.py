@@ -25,6 +25,7 @@ from bascule.core.partition.follower_events import (
     FollowerTick,
     NoticeReceived,
     Rebuild,
+    Reconnected,
     ReportLeader,
     RequestSync,
     Reset,
@@ -128,6 +129,8 @@ class Follower:
                 return self._write_failed(event)
             case DiskSynced():
                 return self._synced()
+            case Reconnected(now_ns):
+                return self._reconnected(now_ns)
             case FollowerTick(now_ns):
                 return self._ticked(now_ns)
 
@@ -270,6 +273,11 @@ class Follower:
             return []
         self._number += 1
         return [Send(self._fetch(is_fetch=False))]
+
+    def _reconnected(self, now_ns: int) -> list[FollowerEffect]:
+        if self.state in (FollowerState.ASKING, FollowerState.FETCHING, FollowerState.WAITING):
+            return self._ask(now_ns, is_urgent=True)
+        return []
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────
 

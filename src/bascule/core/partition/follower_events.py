@@ -58,6 +58,13 @@ class DiskSynced:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The line to the other servers was cut and is there again: what was asked may never have arrived."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class FollowerTick:
     """Time has come to `deadline_ns`."""
 
@@ -65,7 +72,15 @@ class FollowerTick:
 
 
 FollowerEvent = (
-    Begin | AnswerReceived | EpochAnswerReceived | NoticeReceived | Written | WriteFailed | DiskSynced | FollowerTick
+    Begin
+    | AnswerReceived
+    | EpochAnswerReceived
+    | NoticeReceived
+    | Written
+    | WriteFailed
+    | DiskSynced
+    | Reconnected
+    | FollowerTick
 )
 
 # ── effects ──────────────────────────────────────────────────────────────────────────────────────

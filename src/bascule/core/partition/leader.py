@@ -292,8 +292,9 @@ class Leader:
 
     def epoch_answer(self, effect: AnswerEpoch, epoch: int, end_offset: int) -> EpochAnswer:
         """`epoch` is the largest one of the log that is not above the asked one, 0 for none, and `end_offset` where it ends."""
-        refusal = self._refusal(effect.replica, effect.query.leader_epoch)
-        return EpochAnswer(self.leader_epoch, effect.query.number, refusal or Verdict.OK, epoch, end_offset)
+        query = effect.query
+        refusal = self._refusal(effect.replica, query.leader_epoch)
+        return EpochAnswer(query.leader_epoch, query.number, refusal or Verdict.OK, epoch, end_offset)
 
     # ── who is in sync ───────────────────────────────────────────────────────────────────────────
 

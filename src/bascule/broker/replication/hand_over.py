@@ -1,0 +1,110 @@
+"""Giving the leadership of partitions to others in good health: before a stop, to the preferred leader, at the end of a move.
+
+From the moment it begins a LEADER ack waits like an ALL ack, and the successor has everything that was acked before: nothing that a
+publisher was told is lost. Messages that arrive in the last milliseconds and were not acked are refused; publishers send them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from bascule import limits
+from bascule.broker.controller import Controller
+from bascule.broker.partition import LedPartition
+from bascule.core.metadata.ops import ChangeLeader
+from bascule.core.metadata.streams import Partition
+from bascule.errors import BasculeError, StateError, Unavailable
+
+POLL_SECONDS: Final = 0.002
+
+
+@dataclass(slots=True)
+class HandOverReport:
+    moved: list[tuple[str, int, str]] = field(default_factory=list)
+    """Stream, partition and the new leader."""
+    kept: list[tuple[str, int, str]] = field(default_factory=list)
+    """Stream, partition and why."""
+
+
+class HandOvers:
+    def __init__(self, server_id: str, settled: Callable[[int], Awaitable[None]]) -> None:
+        self._server_id = server_id
+        self._settled = settled
+        self._controller: Controller | None = None
+
+    def connect(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def hand_over(self, local: LedPartition, successor: str | None, *, timeout: float) -> str:
+        """Returns the new leader. Raises StateError when there is nobody, Unavailable when it takes too long."""
+        assert self._controller is not None
+        partition = self._known(local)
+        chosen = self._choose(local, partition, successor)
+        _ = local.log  # there is a leader at work from here on
+        leading = local.leading
+        assert leading is not None
+        leading.hold_acks(True)
+        try:
+            await self._catch_up(local, chosen, timeout)
+            await self._change_leader(local, chosen, timeout)
+        except BaseException:
+            leading.hold_acks(False)
+            raise
+        await self._settled(self._controller.metadata.applied_index)
+        return chosen
+
+    async def _change_leader(self, local: LedPartition, successor: str, timeout: float) -> None:
+        assert self._controller is not None
+        fence = (local.stream, local.number, self._server_id, local.leader_epoch)
+        refusal = await self._controller.submit(ChangeLeader(*fence, (successor,), failed=False), timeout=timeout)
+        if refusal is not None:
+            raise StateError(refusal.text)
+
+    def _known(self, local: LedPartition) -> Partition:
+        assert self._controller is not None
+        stream = self._controller.metadata.streams.get(local.stream)
+        partition = None if stream is None else stream.partition(local.number)
+        if partition is None or partition.leader_epoch != local.leader_epoch:
+            raise StateError(f"{local.stream}/{local.number} has another leader by now")
+        return partition
+
+    def _choose(self, local: LedPartition, partition: Partition, successor: str | None) -> str:
+        assert self._controller is not None
+        others = [name for name in partition.in_sync_replicas if name != self._server_id]
+        if successor is not None and successor not in others:
+            raise StateError(f"{successor} is no in-sync follower of {local.stream}/{local.number}")
+        if not others:
+            raise StateError(f"no other replica of {local.stream}/{local.number} is in sync")
+        metadata = self._controller.metadata
+        staying = [name for name in others if name not in metadata.leaving] or others
+        return successor or metadata.load.least_led(staying)
+
+    async def _catch_up(self, local: LedPartition, successor: str, timeout: float) -> None:
+        assert local.leading is not None
+        deadline = time.monotonic() + timeout
+        end_offset = local.log.log_end_offset
+        while local.leading.log_end_offset_of(successor) < end_offset:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{successor} has not caught up with {local.stream}/{local.number} in time")
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def hand_over_all(self, led: Iterable[LedPartition], *, timeout: float) -> HandOverReport:
+        report = HandOverReport()
+        deadline = time.monotonic() + timeout
+        gate = asyncio.Semaphore(limits.HAND_OVERS_AT_ONCE_MAX)
+
+        async def move(local: LedPartition) -> None:
+            async with gate:
+                try:
+                    left = max(0.0, deadline - time.monotonic())
+                    successor = await self.hand_over(local, None, timeout=left)
+                    report.moved.append((local.stream, local.number, successor))
+                except BasculeError as error:
+                    report.kept.append((local.stream, local.number, error.message))
+
+        await asyncio.gather(*(move(local) for local in led))
+        return report

@@ -1,0 +1,238 @@
+"""What must hold in a simulated cluster, checked at every step that could break it.
+
+The checker knows, of every partition, what is committed: the first leader to commit an offset says what stands there, for ever. Only
+an op that declares a loss (an unclean election, or the power failure of the only in-sync replica) takes anything of it back: then the
+truth is what the leader of that epoch begins with, and whoever still lives in an earlier epoch is no longer believed.
+
+    durability     a leader begins with everything committed; declared loss takes no ALL ack under `sync: ack`, nothing under `always`
+    agreement      every replica has the committed record wherever its high watermark has been
+    readers        see what is committed, dense and unchanged
+    leadership     one server acts in a leader epoch, and not again after it was stopped uncleanly
+    watermarks     never go back in the life of a process
+    groups         one member has a partition in an epoch of its group
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bascule.core.metadata.ops import ElectUnclean, JoinConsumerGroup, LeaveConsumerGroup, Op
+from bascule.core.metadata.refusal import Refusal
+from bascule.core.metadata.state import Outcome, PartitionChanged
+from bascule.core.partition.leader import Leader
+from bascule.log.options import SyncPolicy
+from tests.simulation.cluster_log import Content
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster_replica import Key, Replica
+    from tests.simulation.cluster_simulator import ClusterSimulation
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Truth:
+    """What is known of one partition."""
+
+    committed: list[Content] = field(default_factory=list)
+    acked_end_offset: int = 0
+    """Behind the last offset that a publisher got an ALL ack for."""
+    believed_epoch: int = 0
+    """Leaders before it are not believed any more: a loss was declared."""
+    lossy_epoch: int = 0
+    """The latest epoch that may begin with less."""
+    is_unclean: bool = False
+    """That may be any less."""
+    latest_epoch: int = 0
+    """The latest leader epoch in which a leader has begun."""
+
+
+class Checker:
+    def __init__(self, world: ClusterSimulation) -> None:
+        self.world = world
+        self.truths: dict[Key, Truth] = {}
+        self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
+        self.counts: Counter[str] = Counter()
+        self._groups: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+
+    def truth(self, key: Key) -> Truth:
+        return self.truths.setdefault(key, Truth())
+
+    # ── ops ──────────────────────────────────────────────────────────────────────────────────────
+
+    def decided(self, op: Op, outcome: Outcome) -> None:
+        state = self.world.metadata_log.truth
+        if isinstance(outcome, Refusal):
+            return
+        for change in outcome:
+            if isinstance(change, PartitionChanged):
+                stream = state.streams[change.stream]
+                partition = stream.partitions[change.partition]
+                truth = self.truth((stream.id, partition.id))
+                if partition.data_loss_epoch > truth.lossy_epoch:
+                    truth.lossy_epoch = partition.data_loss_epoch
+                    truth.is_unclean |= isinstance(op, ElectUnclean)
+                    self.counts["losses declared"] += 1
+        if isinstance(op, JoinConsumerGroup | LeaveConsumerGroup):
+            self._check_group(op.group)
+
+    def _check_group(self, name: str) -> None:
+        group = self.world.metadata_log.truth.groups.get(name)
+        if group is None:
+            return
+        assigned: dict[tuple[str, int], str] = {}
+        for member in group.members.values():
+            for stream, numbers in member.assignments.items():
+                for number in numbers:
+                    if assigned.setdefault((stream, number), member.id) != member.id:
+                        raise Violation(f"group {name} assigns {stream}/{number} twice in epoch {group.epoch}")
+        if group.epoch:  # a new group begins with 0, each time anew
+            known = self._groups.setdefault((name, group.epoch), assigned)
+            if known != assigned:
+                raise Violation(f"group {name} has two assignments in epoch {group.epoch}: {known}, {assigned}")
+        self.counts["group changes"] += 1
+
+    # ── leaders ──────────────────────────────────────────────────────────────────────────────────
+
+    def leader_began(self, replica: Replica, epoch: int) -> None:
+        """The log has begun the epoch, nothing is written in it yet."""
+        server, key, truth = replica.server, replica.key, self.truth(replica.key)
+        before = self.leaders.setdefault((key, epoch), (server.id, server.unclean_stops))
+        if before != (server.id, server.unclean_stops):
+            raise Violation(f"{replica} leads in epoch {epoch} like {before}")
+        self.counts["leaders"] += 1
+        if epoch < max(truth.latest_epoch, truth.believed_epoch):
+            return  # it does not know that it has a successor: nothing it does counts
+        truth.latest_epoch = epoch
+        if truth.lossy_epoch > truth.believed_epoch and epoch >= truth.lossy_epoch:
+            self._accept_loss(replica, truth)
+        self._must_have(replica, truth, len(truth.committed), "what is committed")
+
+    def _accept_loss(self, replica: Replica, truth: Truth) -> None:
+        log = replica.log
+        kept = next(
+            (at for at, known in enumerate(truth.committed) if self._content(replica, at) not in (known, None)),
+            len(truth.committed),
+        )
+        kept = min(kept, max(log.log_end_offset, 0))
+        if not truth.is_unclean and replica.policy is not SyncPolicy.INTERVAL:
+            if kept < truth.acked_end_offset:
+                raise Violation(f"{replica} lost ALL-acked offsets from {kept} to {truth.acked_end_offset}")
+            if replica.policy is SyncPolicy.ALWAYS and kept < len(truth.committed):
+                raise Violation(f"{replica} lost committed offsets from {kept} to {len(truth.committed)}")
+        if kept < len(truth.committed):
+            self.counts["losses"] += 1
+        del truth.committed[kept:]
+        truth.acked_end_offset = min(truth.acked_end_offset, kept)
+        truth.believed_epoch = truth.lossy_epoch
+        truth.is_unclean = False
+
+    def _content(self, replica: Replica, offset: int) -> Content | None:
+        """None where the log begins later, or is damaged."""
+        return replica.log.content(offset)
+
+    def _must_have(self, replica: Replica, truth: Truth, end_offset: int, what: str) -> None:
+        log = replica.log
+        if log.log_end_offset < end_offset:
+            raise Violation(f"{replica} ends at {log.log_end_offset} and lacks {what}, up to {end_offset - 1}")
+        self._compare(replica, truth, range(log.log_start_offset, end_offset))
+
+    def _compare(self, replica: Replica, truth: Truth, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            found = self._content(replica, offset)
+            if found is not None and found != truth.committed[offset]:
+                raise Violation(f"{replica} has {found} at {offset}, committed is {truth.committed[offset]}")
+
+    def is_believed(self, replica: Replica) -> bool:
+        return replica.epoch >= self.truth(replica.key).believed_epoch
+
+    # ── records ──────────────────────────────────────────────────────────────────────────────────
+
+    def appended(self, replica: Replica, base_offset: int, count: int) -> None:
+        if replica.log.log_end_offset != base_offset + count:
+            raise Violation(f"{replica} appended {count} at {base_offset} and ends at {replica.log.log_end_offset}")
+        self.counts["appends"] += 1
+
+    def committed(self, replica: Replica, before: int) -> None:
+        """The replica's high watermark has moved on from `before`."""
+        log, truth = replica.log, self.truth(replica.key)
+        if log.high_watermark >= log.log_end_offset:
+            raise Violation(f"{replica} has its watermark at {log.high_watermark}, its end is {log.log_end_offset}")
+        self.watermark(replica)
+        if not self.is_believed(replica):
+            return
+        if not isinstance(replica.role, Leader):
+            if log.high_watermark >= len(truth.committed):
+                raise Violation(
+                    f"{replica} takes {log.high_watermark} for committed, the last is {len(truth.committed) - 1}"
+                )
+            # What stood below the watermark was checked then, but by another truth if there was a loss.
+            self._compare(replica, truth, range(max(log.log_start_offset, min(before, 0)), log.high_watermark + 1))
+            return
+        for offset in range(max(before + 1, log.log_start_offset), log.high_watermark + 1):
+            found = self._content(replica, offset)
+            if offset < len(truth.committed):
+                if found is not None and found != truth.committed[offset]:
+                    raise Violation(f"{replica} commits {found} at {offset}, it is {truth.committed[offset]}")
+            elif found is None:
+                raise Violation(f"{replica} commits {offset}, which it does not have")
+            else:
+                truth.committed.append(found)
+                self.counts["commits"] += 1
+
+    def watermark(self, replica: Replica) -> None:
+        high_watermark = replica.log.high_watermark
+        if high_watermark < replica.highest_watermark:
+            raise Violation(f"{replica}: the watermark went from {replica.highest_watermark} to {high_watermark}")
+        replica.highest_watermark = high_watermark
+
+    def acked_all(self, replica: Replica, offset: int, number: int) -> None:
+        truth = self.truth(replica.key)
+        self.counts["ALL acks"] += 1
+        if not self.is_believed(replica):
+            return
+        if offset >= len(truth.committed) or truth.committed[offset] != (replica.epoch, number):
+            raise Violation(f"{replica} acked {number} at {offset}, which is not committed")
+        truth.acked_end_offset = max(truth.acked_end_offset, offset + 1)
+
+    def read(self, replica: Replica, first: int, found: list[Content | None]) -> None:
+        """Somebody read the offsets from `first` on; None is damage, which is told as such."""
+        truth = self.truth(replica.key)
+        self.counts["reads"] += 1
+        if not self.is_believed(replica):
+            return
+        for offset, content in enumerate(found, first):
+            if offset >= len(truth.committed):
+                raise Violation(f"a reader of {replica} sees {offset}, which is not committed")
+            if content is not None and content != truth.committed[offset]:
+                raise Violation(f"a reader of {replica} sees {content} at {offset}, not {truth.committed[offset]}")
+
+    def cut(self, replica: Replica, offset: int, allow_committed: bool) -> None:
+        """The replica is about to cut its log there."""
+        log, truth = replica.log, self.truth(replica.key)
+        if offset > log.high_watermark:
+            return
+        if not allow_committed:
+            raise Violation(f"{replica} is to be cut at {offset}, {log.high_watermark} is committed")
+        if truth.lossy_epoch <= log.latest_epoch:
+            raise Violation(f"{replica} cuts what is committed at {offset}, no loss was declared")
+        replica.highest_watermark = -1
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def all_equal(self, replicas: list[Replica]) -> bool:
+        """Whether these replicas of a partition hold the same; those that hold something else than what is committed break the law."""
+        truth = self.truth(replicas[0].key)
+        end = replicas[0].log.log_end_offset
+        if any(replica.log.log_end_offset != end or replica.log.high_watermark != end - 1 for replica in replicas):
+            return False
+        if len(truth.committed) != end:
+            raise Violation(f"{replicas[0]} and the others end at {end}, {len(truth.committed)} are committed")
+        for replica in replicas:
+            self._must_have(replica, truth, end, "what is committed")
+        return True

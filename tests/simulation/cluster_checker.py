@@ -59,6 +59,7 @@ class Checker:
         self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
         self.counts: Counter[str] = Counter()
         self._groups: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+        self._written: dict[tuple[Key, int, int], int] = {}
 
     def truth(self, key: Key) -> Truth:
         return self.truths.setdefault(key, Truth())
@@ -133,8 +134,13 @@ class Checker:
         truth.is_unclean = False
 
     def _content(self, replica: Replica, offset: int) -> Content | None:
-        """None where the log begins later, or is damaged."""
-        return replica.log.content(offset)
+        """None where the log begins later. What is damaged is still what the leader of its epoch wrote."""
+        log = replica.log
+        found = log.content(offset)
+        if found is None and log.log_start_offset <= offset < log.log_end_offset:
+            epoch = log.epoch_of(offset)
+            return epoch, self._written[(replica.key, epoch, offset)]
+        return found
 
     def _must_have(self, replica: Replica, truth: Truth, end_offset: int, what: str) -> None:
         log = replica.log
@@ -153,9 +159,12 @@ class Checker:
 
     # ── records ──────────────────────────────────────────────────────────────────────────────────
 
-    def appended(self, replica: Replica, base_offset: int, count: int) -> None:
+    def appended(self, replica: Replica, base_offset: int, numbers: list[int]) -> None:
+        count = len(numbers)
         if replica.log.log_end_offset != base_offset + count:
             raise Violation(f"{replica} appended {count} at {base_offset} and ends at {replica.log.log_end_offset}")
+        for offset, number in enumerate(numbers, base_offset):
+            self._written[(replica.key, replica.epoch, offset)] = number
         self.counts["appends"] += 1
 
     def committed(self, replica: Replica, before: int) -> None:

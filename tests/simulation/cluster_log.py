@@ -39,6 +39,8 @@ class SimulatedLog(ReplicaLog, Protocol):
 
     def epoch_at_most(self, epoch: int) -> int: ...
 
+    def epoch_of(self, offset: int) -> int: ...
+
     def begin_epoch(self, epoch: int) -> None: ...
 
     def append(self, numbers: Sequence[int], epoch: int) -> int:
@@ -114,6 +116,9 @@ class ModelLog:
 
     def epoch_at_most(self, epoch: int) -> int:
         return self._epochs.at_most(epoch)
+
+    def epoch_of(self, offset: int) -> int:
+        return self._epochs.epoch_of(offset)
 
     def content(self, offset: int) -> Content | None:
         if not self.log_start_offset <= offset < self.log_end_offset or offset in self._damaged:
@@ -283,6 +288,9 @@ class DiskLog:
 
     def epoch_at_most(self, epoch: int) -> int:
         return EpochCache(self._log.epoch_entries).at_most(epoch)
+
+    def epoch_of(self, offset: int) -> int:
+        return EpochCache(self._log.epoch_entries).epoch_of(offset)
 
     def begin_epoch(self, epoch: int) -> None:
         self._log.begin_epoch(epoch)

@@ -300,7 +300,7 @@ class Replica:
             if not isinstance(error, DiskFull):
                 self.leave()
             return
-        self.world.checker.appended(self, base_offset, len(numbers))
+        self.world.checker.appended(self, base_offset, numbers)
         wants_all = wants_all or bool(self.hands_over_to)
         if wants_all:
             self.pending.extend(enumerate(numbers, base_offset))

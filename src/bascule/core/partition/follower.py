@@ -177,8 +177,8 @@ class Follower:
             return self._wait(now_ns)
         self._heard_ns = now_ns
         log = self._log
-        keep = min(answer.end_offset, log.end_offset_of_epoch(answer.epoch)) if answer.epoch else answer.end_offset
-        if answer.epoch == self._asked_epoch and keep >= log.log_end_offset:
+        keep = min(answer.end_offset, self._common_end_offset(answer.epoch))
+        if answer.epoch in (self._asked_epoch, 0) and keep >= log.log_end_offset:
             self._agrees = True
             return self._ask(now_ns)
         may_lose = self._data_loss_epoch > log.latest_epoch
@@ -188,10 +188,18 @@ class Follower:
                 f"{log.high_watermark} is committed here"
             )
             return [Diverged(reason), *self._wait(now_ns)]
-        # When both know the epoch, or the leader begins behind it, what is left after the cut is the leader's too.
+        # When both know the epoch, or only what is committed is kept, what is left after the cut is the leader's too.
         self._agrees = answer.epoch in (self._asked_epoch, 0)
         self.state = FollowerState.WRITING
         return [Truncate(keep, may_lose)]
+
+    def _common_end_offset(self, epoch: int) -> int:
+        """Up to where this log may be the leader's, whose largest epoch that is not above ours is this one."""
+        log = self._log
+        if epoch:
+            return log.end_offset_of_epoch(epoch)
+        # The leader's log begins behind all of our epochs. What it has deleted may have been of other leaders than what is here.
+        return max(log.high_watermark + 1, log.log_start_offset)
 
     def _is_answer(self, answer: EpochAnswer | FetchAnswer) -> bool:
         return answer.number == self._asked_number and answer.leader_epoch == self.leader_epoch

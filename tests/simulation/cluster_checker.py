@@ -129,6 +129,9 @@ class Checker:
         if kept < len(truth.committed):
             self.counts["losses"] += 1
         del truth.committed[kept:]
+        # What it had taken for committed itself is so again.
+        for offset in range(kept, log.high_watermark + 1):
+            truth.committed.append(self._content(replica, offset) or (0, 0))
         truth.acked_end_offset = min(truth.acked_end_offset, kept)
         truth.believed_epoch = truth.lossy_epoch
         truth.is_unclean = False

@@ -209,7 +209,7 @@ class OrderedLog:
         self.timeout_ns = 800 * MS
         for server in self.world.servers.values():
             if server.is_up:
-                self._catch_up(server, server.life)
+                server.call(1, self._catch_up, server, server.life)
         self._set_controller(self.controller or "a")
 
 

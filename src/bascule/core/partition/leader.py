@@ -102,7 +102,7 @@ class Leader:
         for name, progress in self._followers.items():
             if progress.parked is not None:
                 yield progress.parked_ns + options.hold_ns
-            if name in self._in_sync:
+            if name in self._in_sync and not progress.is_leaving:
                 yield max(self._lags_at(progress), progress.retry_ns)
             elif progress.admitted_ns:
                 yield progress.admitted_ns + ADMISSION_NS

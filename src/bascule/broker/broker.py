@@ -1,6 +1,7 @@
 """One broker: what it is made of, in which order that starts, and in which it stops.
 
 start   data directory · identity · nats-server, if it is ours · NATS · controller · partitions · API
+drain   what is led here goes to others, while clients are still served
 stop    API (subscribers go elsewhere) · partitions (what has arrived is written) · controller · NATS · logs (synced) · nats-server
 """
 
@@ -32,7 +33,10 @@ from bascule.broker.identity import server_id
 from bascule.broker.internal_streams import InternalStreams
 from bascule.broker.metadata_machine import MetadataMachine
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
+from bascule.broker.operations.administration import Administration
 from bascule.broker.operations.arrival import arrive
+from bascule.broker.operations.drain import leave
+from bascule.broker.operations.membership import MembershipWatch
 from bascule.broker.run_marker import RunMarker
 from bascule.broker.server_directory import ServerDirectory, ServerInfo
 from bascule.broker.services import Services
@@ -68,6 +72,9 @@ class Broker:
         self._parts: list[InternalStreams | ActivityPublisher] = []
         self.services: Services | None = None
         self._marker: RunMarker | None = None
+        self.stop_requested = asyncio.Event()
+        """Whoever runs the broker is to drain and stop it."""
+        self._was_removed = False
         self._tls: ssl.SSLContext | None = None
         self.address: Address | None = None
         self.nats_url = ""
@@ -219,14 +226,22 @@ class Broker:
             authorizer=self.authorizer,
             groups=GroupCoordinator(controller, self.config.cluster.groups.consumer_timeout_ns),
             cursors=CursorStore(bus, subjects, self.server_id),
+            administration=Administration(bus, subjects, self.server_id, self.stop_requested.set),
         )
         self.services = services
         self._followers = [services.groups]
         plane.connect(controller, lambda name, number: resume(services, name, number))
         await directory.start()
         await services.cursors.start(services)
+        await self._start_operations(services, MembershipWatch(bus, subjects, controller, self._on_removed))
         await self._follow_metadata(services)
         return services
+
+    async def _start_operations(self, services: Services, membership: MembershipWatch) -> None:
+        for part in (services.administration, membership):
+            self._on_stop(part.stop)
+        await services.administration.start(services)
+        await membership.start()
 
     async def _follow_metadata(self, services: Services) -> None:
         """Run partitions once the metadata is known to be the cluster's of now, not of some time ago."""
@@ -309,6 +324,17 @@ class Broker:
                 )
             )
 
+    def _on_removed(self) -> None:
+        assert self._failure is not None
+        message = f"server {self.server_id} was removed from the cluster"
+        if self._parts:
+            _logger.warning("%s while it was running: it stops", message)
+            self._was_removed = True
+            self.stop_requested.set()
+        elif not self._failure.done():
+            hint = f"to have it join anew, start it with another data directory than {self.config.data_dir}, or empty this one"
+            self._failure.set_exception(OperatorError(message, hint=hint))
+
     async def failed(self) -> None:
         """Raises when something went wrong that a broker cannot live without; waits until then."""
         assert self._failure is not None
@@ -329,6 +355,19 @@ class Broker:
             _logger.info("the certificate was read again: new connections see it")
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────
+
+    async def drain(self) -> None:
+        """Before `stop`, while clients are still served: what this server leads goes to others, as far as there is time for it."""
+        seconds = self.config.shutdown.drain_timeout_ns / 1e9
+        if self.services is None or self._was_removed or not seconds:
+            return
+        self.health.set(SERVICE, False)
+        self.services.administration.is_draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await leave(self.services, timeout=seconds)
+        except TimeoutError:
+            _logger.warning("not everything was handed over within %g s: the server stops anyway", seconds)
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -1,6 +1,7 @@
 """`bascule server` and `bascule-server`: one process, one broker, until a signal ends it.
 
-SIGTERM and SIGINT stop it gracefully, SIGHUP has it read its authorization policy again.
+SIGTERM and SIGINT stop it gracefully: what it leads is handed over first, unless a second signal says that there is no time for it.
+SIGHUP has it read its authorization policy again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from bascule import __version__
@@ -81,11 +82,15 @@ def loop_factory() -> Any:
 
 async def run(config: ServerConfig) -> None:
     """Serve until a signal comes, or something fails that a broker cannot do without."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
     broker = Broker(config)
+    ending, hurry = broker.stop_requested, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (hurry if ending.is_set() else ending).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
     loop.add_signal_handler(signal.SIGHUP, broker.reload)
     waiting = loop.create_task(ending.wait())
     try:
@@ -102,6 +107,18 @@ async def run(config: ServerConfig) -> None:
             failing.result()
         failing.cancel()
         _logger.info("stopping")
+        await _unless(hurry, broker.drain())
     finally:
         waiting.cancel()
         await broker.stop()
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or give it up when the event happens."""
+    tasks: set[asyncio.Task[Any]] = {asyncio.create_task(work), asyncio.create_task(event.wait())}
+    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for task in done:
+        task.result()

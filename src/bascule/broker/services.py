@@ -8,6 +8,7 @@ from bascule.broker.authorization import Authorizer
 from bascule.broker.controller import Controller
 from bascule.broker.cursors import CursorStore
 from bascule.broker.groups import GroupCoordinator
+from bascule.broker.operations.administration import Administration
 from bascule.broker.partitions import Partitions
 from bascule.broker.publisher import InFlight, Publisher
 from bascule.broker.raft_transport import Bus
@@ -28,3 +29,4 @@ class Services:
     authorizer: Authorizer
     groups: GroupCoordinator
     cursors: CursorStore
+    administration: Administration

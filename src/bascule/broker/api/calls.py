@@ -71,10 +71,12 @@ class Deadline:
         return default if self.at is None else max(0.0, self.at - time.monotonic())
 
 
-def routes_of(services: Services, handlers: Mapping[str, tuple[Decodes, Handler]]) -> dict[bytes, Route]:
+def routes_of(
+    services: Services, handlers: Mapping[str, tuple[Decodes, Handler]], service: str = "proto.API"
+) -> dict[bytes, Route]:
     """RPC name → request class and handler, as the gRPC server wants them."""
     return {
-        f"/proto.API/{name}".encode(): unary(_decoding(services, request, handler))
+        f"/{service}/{name}".encode(): unary(_decoding(services, request, handler))
         for name, (request, handler) in handlers.items()
     }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bascule.broker.api import cursors, groups, metadata, publish, streams, subscribe
+from bascule.broker.api import cluster, cursors, groups, metadata, publish, streams, subscribe
 from bascule.broker.services import Services
 from bascule.kernels.publish import PublishGate
 from bascule.net.grpc_server import Route
 from bascule.net.health import HealthState, health_routes
 from bascule.net.reflection import reflection_routes
-from bascule.proto import api_pb2
+from bascule.proto import api_pb2, extensions_pb2
 
 
 def all_routes(services: Services, gate: PublishGate, health: HealthState) -> dict[bytes, Route]:
@@ -19,6 +19,7 @@ def all_routes(services: Services, gate: PublishGate, health: HealthState) -> di
         **groups.routes(services),
         **publish.routes(gate),
         **subscribe.routes(services),
+        **cluster.routes(services),
         **health_routes(health),
-        **reflection_routes([api_pb2.DESCRIPTOR]),
+        **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

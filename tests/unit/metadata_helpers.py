@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.core.metadata.ops import Broker, CreateStream, Op
+from bascule.core.metadata.ops import Broker, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
 from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.state import Change, Metadata
 from bascule.core.metadata.streams import Partition
@@ -41,6 +41,23 @@ class Cluster:
 
     def create(self, name: str, partitions: int = 1, factor: int = 1, **more: Any) -> None:
         self.must(creation(name, partitions, factor, **more))
+
+    # The fenced ops, from whoever leads now.
+
+    def shrink(self, stream: str, replica: str, number: int = 0) -> None:
+        partition = self.partition(stream, number)
+        self.must(ShrinkIsr(stream, number, replica, partition.leader, partition.leader_epoch))
+
+    def expand(self, stream: str, replica: str, number: int = 0) -> None:
+        partition = self.partition(stream, number)
+        replica_epoch = self.state.server_epochs.get(replica, 0)
+        fences = (partition.leader, partition.leader_epoch, replica_epoch, partition.epoch)
+        self.must(ExpandIsr(stream, number, replica, *fences))
+
+    def hand_over(self, stream: str, successor: str, number: int = 0) -> None:
+        partition = self.partition(stream, number)
+        fences = (partition.leader, partition.leader_epoch)
+        self.must(ChangeLeader(stream, number, *fences, candidates=(successor,), failed=False))
 
 
 def creation(name: str, partitions: int = 1, factor: int = 1, **more: Any) -> CreateStream:

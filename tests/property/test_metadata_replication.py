@@ -124,6 +124,8 @@ def test_a_move_can_always_be_finished_and_ends_where_it_was_to(
     for server in partition.target_replicas:
         done(ops.ExpandIsr(stream, number, server, "", 0))
     if partition.target_replicas and partition.leader not in where:
+        early = aim(ops.CompleteReassignment(stream, number, "", 0), state)
+        assert isinstance(state.apply(state.applied_index + 1, early), Refusal)
         done(ops.ChangeLeader(stream, number, "", 0, where, False))
     done(ops.CompleteReassignment(stream, number, "", 0))
     assert partition.replicas == list(where)

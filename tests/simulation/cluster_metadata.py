@@ -124,7 +124,7 @@ class OrderedLog:
         if self._is_reachable(server) and fate >= self.loss:
             self._arrive_in(world.delay_ns(), proposal)
         elif fate < self.loss / 4:
-            world.at(world.delay_ns(), proposal.tell, Outcome.REFUSED)  # it was never sent on
+            world.at(world.delay_ns(), proposal.tell, Outcome.UNKNOWN)  # it was never sent on, but who knows of earlier ones
             return
         elif rng.random() < 0.5:
             self._arrive_in(rng.randint(100, 3000) * MS, proposal)
@@ -303,14 +303,14 @@ class RaftMember:
 
     def _persist(self, effects: Effects) -> None:
         self.hard_state = effects.hard_state or self.hard_state
-        for snapshot in (effects.snapshot_installed, effects.snapshot_taken):
-            if snapshot is not None:
-                self.snapshot = snapshot
-                keeps = snapshot is effects.snapshot_taken
-                self.entries = [entry for entry in self.entries if keeps and entry.index > self.node.log_offset]
+        if effects.snapshot_installed is not None:
+            self.snapshot, self.entries = effects.snapshot_installed, []
         if effects.entries:
             first = effects.entries[0].index
             self.entries = [entry for entry in self.entries if entry.index < first] + list(effects.entries)
+        if effects.snapshot_taken is not None:
+            self.snapshot = effects.snapshot_taken
+            self.entries = [entry for entry in self.entries if entry.index > self.snapshot.index]
 
     def _apply(self, effects: Effects) -> None:
         if effects.snapshot_installed is not None:

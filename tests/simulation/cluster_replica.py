@@ -138,6 +138,8 @@ class Replica:
         )
         self.world.trace("%r begins", self)
         self._lead(self.role.begin(), is_beginning=True)
+        self.is_moving = False
+        self._move_on(partition)
 
     def _begin_follower(self, partition: Partition) -> None:
         self.role = Follower(

@@ -141,7 +141,8 @@ class Follower:
         self._asked_ns = now_ns
         self._number += 1
         self._asked_number = self._number
-        if not self._agrees and self._log.log_end_offset > 0:
+        # An empty log, wherever it begins, has nothing that could differ: what was there before was committed, or never.
+        if not self._agrees and self._log.log_end_offset > self._log.log_start_offset:
             self.state = FollowerState.ASKING
             self._asked_epoch = self._log.latest_epoch
             return [Send(EpochQuery(self.leader_epoch, self._number, self._asked_epoch))]

@@ -199,9 +199,12 @@ class Leader:
         return effects
 
     def _overtaken(self, replica: str, fetch: Fetch, end_offset: int) -> list[LeaderEffect]:
-        """Its log was made to agree with ours when the epoch began, and has grown by what we sent since."""
-        reason = f"{replica} has offsets up to {fetch.log_end_offset - 1}, this log ends at {end_offset}"
-        effects: list[LeaderEffect] = [StepDown(reason)]
+        """Its log was made to agree with ours when the epoch began, and has grown by what we sent since; or it is empty and begins
+        behind our end, as after an unclean election."""
+        effects: list[LeaderEffect] = []
+        if replica in self._in_sync:
+            reason = f"{replica} has offsets up to {fetch.log_end_offset - 1}, this log ends at {end_offset}"
+            effects.append(StepDown(reason))
         if fetch.is_fetch:
             effects.append(SendAnswer(replica, self._empty(fetch.number, Verdict.BEYOND_END)))
         return effects
@@ -305,7 +308,7 @@ class Leader:
             progress.admitted_ns = now_ns
         if not progress.admitted_ns or not self._is_safe(progress):
             return []
-        progress.proposed_epoch = self._partition_epoch
+        progress.proposed_epoch, progress.proposed_replica_epoch = self._partition_epoch, progress.replica_epoch
         progress.admitted_ns = 0
         return [Expand(replica, progress.replica_epoch, self._partition_epoch)]
 
@@ -342,7 +345,7 @@ class Leader:
         if progress.proposed_epoch < 0:
             return []
         if event.outcome is Outcome.UNKNOWN:
-            return [Expand(event.replica, progress.replica_epoch, progress.proposed_epoch)]
+            return [Expand(event.replica, progress.proposed_replica_epoch, progress.proposed_epoch)]
         if event.outcome is Outcome.REFUSED:
             progress.proposed_epoch = -1
         return self._commit()

@@ -52,9 +52,10 @@ class SetChanged:
 class Outcome(Enum):
     DONE = "done"
     REFUSED = "refused"
-    """It was not done, and will not be."""
+    """The metadata itself refused it. Then it refuses every earlier attempt that is still under way too."""
     UNKNOWN = "unknown"
-    """It may have been done, or still be: it has to be asked again."""
+    """It may have been done, or still be: it has to be asked again. Also when this attempt was surely not sent: an earlier one may be
+    under way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class Progress:
     """Since when it is counted, though it is not in sync yet; 0 for not."""
     proposed_epoch: int = -1
     """The partition epoch at which its admission was proposed; −1 for not."""
+    proposed_replica_epoch: int = -1
+    """As what it was proposed: should its server be started anew meanwhile, it has to catch up anew before it may join."""
     is_leaving: bool = False
     """The controller has been asked to take it out."""
     retry_ns: int = 0

@@ -1,5 +1,8 @@
 """The streams that the cluster makes for itself: `__activity` and `__cursors`, created by the controller when they are enabled.
 
+A cluster often begins with one server: as others join, the streams get the replicas that they are to have. They never lose one here;
+who removes a server sees to that.
+
 Both keep every message that matters until it is replaced or read: neither is paused or emptied by what is configured for
 streams in general. Cursors are compacted, so that the last one of each key stays for ever.
 """
@@ -10,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from bascule.broker.controller import Controller
@@ -20,13 +24,28 @@ from bascule.config.cluster import ClusterConfig
 from bascule.config.duration import MILLISECOND_NS
 from bascule.config.stream import StreamOverrides, resolve
 from bascule.core.metadata.activity import ACTIVITY_STREAM
-from bascule.core.metadata.ops import Broker, CreateStream
+from bascule.core.metadata.ops import Broker, CreateStream, Reassign
+from bascule.core.metadata.rebalance import plan_replication_factor
+from bascule.core.metadata.refusal import Refusal
 from bascule.errors import BasculeError
 
 RETRY_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 1.0
+"""How often the controller looks whether servers have joined."""
+SURVEY_AGE_SECONDS_MAX: Final = 5.0
+EVERY_SERVER: Final = -1
 POLL_SECONDS: Final = 0.01
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    name: str
+    subject: str
+    partitions: int
+    replication_factor: int
+    overrides: StreamOverrides
 
 
 class InternalStreams:
@@ -41,7 +60,7 @@ class InternalStreams:
         self._directory = directory
         self._config = config
         self._sleep = sleep
-        self._task = LeaderTask(controller, self._ensure, "internal-streams", sleep)
+        self._task = LeaderTask(controller, self._work, "internal-streams", sleep)
 
     def start(self) -> None:
         self._task.start()
@@ -51,40 +70,87 @@ class InternalStreams:
 
     async def ready(self) -> None:
         """Until all that are enabled are there, whoever made them."""
-        while any(name not in self._controller.metadata.streams for name, *_ in self._wanted()):
+        while any(one.name not in self._controller.metadata.streams for one in self._wanted()):
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _ensure(self) -> None:
-        for name, subject, partitions, overrides in self._wanted():
-            while name not in self._controller.metadata.streams:
-                try:
-                    await self._create(name, subject, partitions, overrides)
-                except BasculeError as error:
-                    _logger.warning("the stream %s cannot be created yet: %s", name, error.message)
-                    await self._sleep(RETRY_SECONDS)
+    async def _work(self) -> None:
+        for wanted in self._wanted():
+            while wanted.name not in self._controller.metadata.streams:
+                await self._attempt(self._create(wanted), f"the stream {wanted.name} cannot be created yet")
+        while True:
+            await self._sleep(LOOK_SECONDS)
+            for wanted in self._wanted():
+                if self._lacks_replicas(wanted):
+                    await self._attempt(self._grow(wanted), f"the stream {wanted.name} gets no more replicas yet")
 
-    def _wanted(self) -> Iterator[tuple[str, str, int, StreamOverrides]]:
-        namespace = self._config.replication.namespace
+    async def _attempt(self, work: Awaitable[None], failure: str) -> None:
+        try:
+            await work
+        except BasculeError as error:
+            _logger.warning("%s: %s", failure, error.message)
+            await self._sleep(RETRY_SECONDS)
+
+    def _wanted(self) -> Iterator[_Wanted]:
+        namespace, cursors = self._config.replication.namespace, self._config.cursors
         if self._config.activity.stream_enabled:
-            yield ACTIVITY_STREAM, f"{namespace}.activity", 1, activity_overrides()
-        if self._config.cursors.stream_partitions > 0:
-            partitions = self._config.cursors.stream_partitions
-            yield CURSORS_STREAM, f"{namespace}.cursors", partitions, cursors_overrides(self._config)
+            yield _Wanted(ACTIVITY_STREAM, f"{namespace}.activity", 1, EVERY_SERVER, activity_overrides())
+        if cursors.stream_partitions > 0:
+            yield _Wanted(
+                CURSORS_STREAM,
+                f"{namespace}.cursors",
+                cursors.stream_partitions,
+                cursors.stream_replication_factor,
+                cursors_overrides(self._config),
+            )
 
-    async def _create(self, name: str, subject: str, partitions: int, overrides: StreamOverrides) -> None:
-        servers = await self._directory.servers(self._controller.members)
+    async def _create(self, wanted: _Wanted) -> None:
+        brokers = await self._brokers()
         op = CreateStream(
-            name=name,
-            subject=subject,
-            partitions=partitions,
-            replication_factor=1,
-            brokers=tuple(Broker(server.id, server.rack) for server in servers),
+            name=wanted.name,
+            subject=wanted.subject,
+            partitions=wanted.partitions,
+            replication_factor=_factor(wanted, len(brokers)),
+            brokers=brokers,
             created_ns=time.time_ns(),
-            config=stored_config(resolve(self._config, overrides)),
+            config=stored_config(resolve(self._config, wanted.overrides)),
         )
         refusal = await self._controller.submit(op)
         if refusal is not None and refusal.code != "ALREADY_EXISTS":
             raise BasculeError(refusal.text)
+
+    async def _brokers(self) -> tuple[Broker, ...]:
+        """Members that answer and stay; all that answer, if none of them does."""
+        servers = await self._directory.servers(self._controller.members, age_max_seconds=SURVEY_AGE_SECONDS_MAX)
+        staying = set(self._controller.metadata.staying([server.id for server in servers]))
+        return tuple(Broker(server.id, server.rack) for server in servers if server.id in staying)
+
+    # ── growing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _lacks_replicas(self, wanted: _Wanted) -> bool:
+        """As far as can be told without asking anybody."""
+        state = self._controller.metadata
+        stream = state.streams.get(wanted.name)
+        factor = _factor(wanted, sum(server not in state.leaving for server in self._controller.members))
+        return stream is not None and any(
+            len(one.target_replicas or one.replicas) < factor for one in stream.partitions if not one.paused
+        )
+
+    async def _grow(self, wanted: _Wanted) -> None:
+        brokers = await self._brokers()
+        state = self._controller.metadata
+        plan = plan_replication_factor(state, wanted.name, _factor(wanted, len(brokers)), brokers)
+        for move in () if isinstance(plan, Refusal) else plan.moves:
+            partition = state.find(move.stream, move.partition)
+            if partition is None or partition.paused:
+                continue  # nobody would fetch it; it grows when it is used again
+            if len(move.replicas) > len(partition.target_replicas or partition.replicas):
+                refusal = await self._controller.submit(Reassign(move.stream, move.partition, move.replicas))
+                if refusal is not None:
+                    raise BasculeError(refusal.text)
+
+
+def _factor(wanted: _Wanted, servers: int) -> int:
+    return servers if wanted.replication_factor == EVERY_SERVER else min(wanted.replication_factor, servers)
 
 
 def activity_overrides() -> StreamOverrides:

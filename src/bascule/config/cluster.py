@@ -129,7 +129,7 @@ class Cursors:
         Integer(minimum=-1, hole=0),
         -1,
         meaning="The replicas of the stream that keeps cursors. −1: every server.",
-        consequence="Fixed once the stream exists.",
+        consequence="While there are fewer servers it has fewer, and gets more as servers join. It never loses one by this key.",
     )
     stream_auto_pause_time_ns: int = setting(
         "cursors.stream.auto.pause.time",

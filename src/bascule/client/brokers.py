@@ -43,7 +43,8 @@ UNREACHABLE_SECONDS: Final = 1.0
 
 
 def path_of(method: str) -> bytes:
-    return f"/proto.API/{method}".encode()
+    """Of a method of the API, or of another service: `bascule.Cluster/Status`."""
+    return f"/{method}".encode() if "/" in method else f"/proto.API/{method}".encode()
 
 
 class Brokers:

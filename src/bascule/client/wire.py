@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from bascule.client.cluster_table import CLUSTER_TABLE
 from bascule.errors import OperatorError
 
 Fields = dict[str, Any]
@@ -122,15 +123,15 @@ _FROM_VARINT: Final[dict[str, Callable[[int], Any]]] = {
 _DEFAULTS: Final[dict[str, Any]] = {"int32": 0, "int64": 0, "uint64": 0, "bool": False, "string": "", "bytes": b""}
 
 
-def _parse(message: str) -> tuple[Field, ...]:
+def _parse(declared: str) -> tuple[Field, ...]:
     fields = []
-    for text in TABLE[message].split(", "):
+    for text in filter(None, declared.split(", ")):
         number, name, kind = text.split()
         fields.append(Field(int(number), name, kind.lstrip("*"), kind.startswith("*")))
     return tuple(fields)
 
 
-_FIELDS: Final = {message: _parse(message) for message in TABLE}
+_FIELDS: Final = {message: _parse(declared) for message, declared in {**TABLE, **CLUSTER_TABLE}.items()}
 _BY_NUMBER: Final = {message: {field.number: field for field in fields} for message, fields in _FIELDS.items()}
 
 
@@ -146,7 +147,7 @@ def encode(message: str, /, **values: Any) -> bytes:
         value = values.get(field.name)
         if field.repeated:
             _put_repeated(out, field, value or ())
-        elif value is not None and (field.kind in TABLE or value != _DEFAULTS[field.kind]):
+        elif value is not None and (field.kind in _FIELDS or value != _DEFAULTS[field.kind]):
             _put(out, field, value)
     return bytes(out)
 

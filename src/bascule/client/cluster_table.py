@@ -1,0 +1,61 @@
+"""The messages of `bascule.Cluster` (proto/extensions.proto), as `wire` wants them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLUSTER_TABLE: Final = {
+    "StatusRequest": "",
+    "StatusResponse": (
+        "1 controller string, 2 members *Member, 3 reassignments *Reassignment, 4 waiting *Move, "
+        "5 troubles *PartitionTrouble, 6 throttle_bytes_per_second int64, 7 leaders_waiting int32, "
+        "8 reassignments_left_out int32, 9 troubles_left_out int32"
+    ),
+    "Member": (
+        "1 id string, 2 host string, 3 port int32, 4 is_controller bool, 5 is_voter bool, 6 answers bool, 7 state int32, "
+        "8 version string, 9 uptime_ms int64, 10 replicas int32, 11 leaders int32, 12 groups int32"
+    ),
+    "Reassignment": (
+        "1 stream string, 2 partition int32, 3 leader string, 4 from *string, 5 to *string, 6 log_start_offset int64, "
+        "7 log_end_offset int64, 8 high_watermark int64, 9 replicas *ReplicaProgress, 10 stalled string"
+    ),
+    "ReplicaProgress": (
+        "1 server string, 2 log_end_offset int64, 3 lag_messages int64, 4 in_sync bool, 5 seen_ms_ago int64"
+    ),
+    "PartitionTrouble": (
+        "1 stream string, 2 partition int32, 3 leader string, 4 leader_answers bool, 5 replicas *string, "
+        "6 in_sync_replicas *string, 7 paused bool"
+    ),
+    "Move": "1 stream string, 2 partition int32, 3 from *string, 4 to *string",
+    "LeaderMove": "1 stream string, 2 partition int32, 3 from string, 4 to string",
+    "ServerLoad": (
+        "1 server string, 2 replicas_before int32, 3 replicas_after int32, 4 leaders_before int32, 5 leaders_after int32"
+    ),
+    "MovesResponse": "1 moves *Move, 2 leaders *LeaderMove, 3 load *ServerLoad",
+    "AddServersRequest": "1 servers *string, 2 dry_run bool",
+    "RebalanceRequest": "1 streams *string, 2 leaders_only bool, 3 dry_run bool",
+    "ReassignRequest": (
+        "1 stream string, 2 partitions *int32, 3 replicas *string, 4 replication_factor int32, 5 dry_run bool"
+    ),
+    "CancelReassignmentRequest": "1 stream string, 2 partitions *int32",
+    "SetThrottleRequest": "1 bytes_per_second int64",
+    "SetThrottleResponse": "",
+    "DrainRequest": "1 server string, 2 mode int32",
+    "DrainResponse": "1 kept *KeptLeadership",
+    "KeptLeadership": "1 stream string, 2 partition int32, 3 reason string",
+    "RemoveServerRequest": "1 server string, 2 dry_run bool, 3 force bool",
+    "RemoveServerResponse": (
+        "1 removed bool, 2 replicas_left int32, 3 moves *Move, 4 blocked *Blocked, 5 state string"
+    ),
+    "Blocked": "1 stream string, 2 partition int32, 3 reason string, 4 replicas *string",
+    "ElectUncleanRequest": "1 stream string, 2 partition int32, 3 replica string, 4 confirm bool",
+    "ElectUncleanResponse": (
+        "1 elected bool, 2 logs *ReplicaLog, 3 silent *string, 4 lost_from_offset int64, 5 lost_to_offset int64, "
+        "6 lost_messages int64, 7 lost_committed_messages int64"
+    ),
+    "ReplicaLog": (
+        "1 server string, 2 log_start_offset int64, 3 log_end_offset int64, 4 high_watermark int64, "
+        "5 epochs *LeaderEpoch, 6 in_sync bool"
+    ),
+    "LeaderEpoch": "1 epoch int64, 2 start_offset int64",
+}

@@ -281,21 +281,6 @@ def test_a_server_that_stalls_ends_the_room_and_gives_it_back_each_time(nats: Na
     run(loop, main())
 
 
-def test_room_that_one_turn_filled_is_given_back_even_if_nothing_had_to_wait(nats: NatsServer, loop: str) -> None:
-    async def main() -> None:
-        async with paired(nats.url) as pair:
-            rooms: list[bool] = []
-            pair.a.on_room = lambda: rooms.append(True)
-            data = bytes(limits.MIB)
-            while pair.a.has_room:
-                pair.a.send("b", KEY, FetchAnswer(3, 1, Verdict.OK, data=data))
-            assert pair.a._waiting_bytes >= limits.REPLICATION_OUTPUT_BYTES_MAX
-            await until(lambda: rooms)
-            assert rooms == [True]
-
-    run(loop, main())
-
-
 def test_a_connection_that_dies_full_gives_its_room_back(nats: NatsServer, loop: str) -> None:
     async def main() -> None:
         async with paired(nats.url) as pair:
@@ -310,6 +295,35 @@ def test_a_connection_that_dies_full_gives_its_room_back(nats: NatsServer, loop:
             await until(lambda: pair.heard and pair.heard[-1] == ("a", KEY, Notice(3, 4)))
 
     run(loop, main())
+
+
+def test_what_is_said_is_with_the_socket_a_turn_later_or_two_behind_other_output(nats: NatsServer, loop: str) -> None:
+    async def main() -> None:
+        async with paired(nats.url) as pair:
+            pair.a.send("b", KEY, Notice(3, 4))
+            await asyncio.sleep(0)
+            assert (pair.a.stats.messages_out, pair.a.link.unsent) == (1, 0)
+            pair.a.link.schedule_flush()
+            pair.a.send("b", KEY, Notice(3, 5))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert (pair.a.stats.messages_out, pair.a.link.unsent) == (2, 0)
+            await until(lambda: pair.heard == from_a((KEY, Notice(3, 4)), (KEY, Notice(3, 5))))
+
+    run(loop, main())
+
+
+def test_a_lost_connection_leaves_no_half_answer(nats: NatsServer) -> None:
+    async def main() -> None:
+        async with paired(nats.url) as pair:
+            [(subject, first), *_] = await ReplicationWire(max_payload=1_000).say((KEY, answer(1, 2_000)))
+            pair.a.link.publish(subject.encode(), first)
+            await pair.settle()
+            assert pair.b.half_answers.held_bytes > 900
+            pair.b.link._drop("test")
+            assert pair.b.half_answers.held_bytes == 0
+
+    run("asyncio", main())
 
 
 def test_foreign_bytes_are_counted_and_logged_once_a_second(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -380,7 +394,35 @@ def test_data_is_cut_only_when_no_message_could_hold_it() -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_says_nothing_to_itself_and_hears_nothing_of_itself() -> None:
+def test_messages_stay_small_whatever_the_server_would_take() -> None:
+    async def main() -> None:
+        wire = ReplicationWire(max_payload=64 * limits.MIB)
+        messages = await wire.carry((KEY, answer(1, 3 * limits.MIB)))
+        assert [len(payload) for _, payload in messages[:3]] == [limits.REPLICATION_MESSAGE_BYTES_MAX] * 3
+        assert len(messages) == 4
+        assert wire.heard == from_a((KEY, answer(1, 3 * limits.MIB)))
+
+    asyncio.run(main())
+
+
+def test_room_that_one_turn_filled_is_given_back_even_if_nothing_had_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        wire = ReplicationWire()
+        # A socket that takes everything at once: nobody is told that there is room, for there was no want of it.
+        take_all = asyncio.get_running_loop().call_soon
+        monkeypatch.setattr(wire.a.link, "schedule_flush", lambda: take_all(wire.a.link.output.clear))
+        rooms: list[bool] = []
+        wire.a.on_room = lambda: rooms.append(wire.a.has_room)
+        while wire.a.has_room:
+            wire.a.send("b", KEY, answer(1, limits.MIB))
+        await until(lambda: rooms)
+        await asyncio.sleep(0)
+        assert rooms == [True]
+
+    asyncio.run(main())
+
+
+def test_a_server_says_nothing_to_itself() -> None:
     async def main() -> None:
         wire = ReplicationWire()
         wire.a.send("a", KEY, Notice(3, 4))
@@ -432,6 +474,19 @@ def test_a_lost_piece_costs_its_answer_and_no_other() -> None:
             assert wire.heard == from_a((KEY, answer(2, 4_000)))
             assert wire.b.half_answers.broken > 0
             assert wire.b.half_answers.held_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_whole_answer_ends_a_half_one() -> None:
+    async def main() -> None:
+        wire = ReplicationWire(max_payload=1_000)
+        [(subject, first), *_] = await wire.say((KEY, answer(1, 2_000)))
+        wire.bring(subject, first)
+        assert wire.b.half_answers.held_bytes > 900
+        await wire.carry(((7, 2), answer(2, 10)))
+        assert wire.heard == from_a(((7, 2), answer(2, 10)))
+        assert (wire.b.half_answers.held_bytes, wire.b.half_answers.broken) == (0, 1)
 
     asyncio.run(main())
 

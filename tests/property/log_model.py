@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bascule.core.log.epochs import EpochEntry
 from bascule.log import LogOptions
 from tests.support.logs import Draft, Stored, placed
 
@@ -76,7 +77,7 @@ class Model:
 
     def truncate(self, offset: int, bases: list[int]) -> None:
         self.end_offset = offset = max(offset, self.start_offset)
-        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < offset]
+        self.forget_epochs_from(offset)
         self.high_watermark = min(self.high_watermark, offset - 1)
         self.replace([stored for stored in self.records if stored.offset < offset], bases)
 
@@ -86,7 +87,7 @@ class Model:
         self.end_offset = offset
         self.high_watermark = offset - 1
         self.last_timestamp = 0
-        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < offset]
+        self.forget_epochs_from(offset)
         self.forget_epochs_below(offset)
         assert self.latest_epoch <= latest
 
@@ -109,6 +110,16 @@ class Model:
         if gone:
             self.forget_epochs_below(self.start_offset)
         return [segment.base_offset for segment in gone]
+
+    def forget_epochs_from(self, offset: int) -> None:
+        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < offset]
+
+    def forget_begun(self, found: tuple[EpochEntry, ...]) -> None:
+        """After a crash an epoch that has no record may be another one than before, or none: nobody depended on it."""
+        written = [(epoch, start) for epoch, start in self.epochs if start < self.end_offset]
+        begun = [(entry.epoch, entry.start_offset) for entry in found if entry.start_offset >= self.end_offset]
+        assert all(epoch <= self.latest_epoch for epoch, _ in begun)
+        self.epochs = written + begun
 
     def forget_epochs_below(self, offset: int) -> None:
         below = [epoch for epoch, start in self.epochs if start <= offset]

@@ -269,6 +269,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         before = self.model.last_timestamp
         self.log.truncate(offset)
+        self.model.forget_epochs_from(offset)
         if offset < self.model.end_offset:
             self.model.truncate(offset, self.bases)
             latest = max((stored.timestamp for stored in self.model.records), default=0)
@@ -305,6 +306,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.high_watermark <= self.model.high_watermark
         assert not checkpoint or self.log.high_watermark == self.model.high_watermark
         self.model.high_watermark = self.log.high_watermark
+        self.model.forget_begun(self.log.epoch_entries)
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 

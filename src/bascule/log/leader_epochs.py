@@ -36,6 +36,10 @@ class LeaderEpochs:
     def end_offset(self, epoch: int, log_end_offset: int) -> int:
         return self._cache.end_offset(epoch, log_end_offset)
 
+    def begins_at(self, offset: int) -> bool:
+        """Whether the latest epoch begins there, or behind."""
+        return bool(self.entries) and self.entries[-1].start_offset >= offset
+
     def at_most(self, epoch: int) -> int:
         return self._cache.at_most(epoch)
 

@@ -368,9 +368,8 @@ class PartitionLog:
         self._use()
         with self.lock:
             self._must_take_appends()
-            if self.segments.active.is_empty:
-                return
-            self._roll(self._end_offset)
+            if not self.segments.active.is_empty:
+                self._roll(self._end_offset)
         self._waiters.end.wake_all()
 
     def _roll(self, base_offset: int) -> None:
@@ -593,15 +592,15 @@ class PartitionLog:
     # ── truncation ───────────────────────────────────────────────────────────────────────────────
 
     def truncate(self, offset: int, *, allow_committed: bool = False) -> None:
-        """Delete every record at or behind `offset`, and the epochs that begin there. Committed records only when asked to."""
+        """Delete all records at or behind `offset`, and the epochs that begin there. Committed records only when asked to."""
         self._use()
         self._check_range(offset)
         self.interrupt_cleaning.set()
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
-            if offset >= self._end_offset:
-                self.epochs.clear_latest(offset)  # one that has no records yet
+            if offset >= self._end_offset and not self.epochs.begins_at(self._end_offset):
                 return
+            offset = min(offset, self._end_offset)  # nothing to cut but an epoch that has no records
             if not allow_committed:
                 truncation.check_uncommitted(self.directory, offset, self._high_watermark)
             offset = max(offset, self.log_start_offset)

@@ -112,6 +112,7 @@ class Controller:
         self._leader_failures = LeaderFailures(options.leader_timeout_ns)
         self._coordinator_failures = CoordinatorFailures(options.coordinator_timeout_ns)
         self._tasks: list[asyncio.Task[None]] = []
+        self._answering: set[asyncio.Task[None]] = set()
         self._role_watchers: list[Callable[[bool], None]] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
@@ -126,9 +127,10 @@ class Controller:
             await self._seed_watch.start()
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._answering]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._seed_watch.stop()
         await self.driver.stop()
         await self._transport.stop()
@@ -310,6 +312,12 @@ class Controller:
             request = PropagatedRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
         except (RejectedEnvelope, DecodeError):
             return
+        # Side by side: when a server dies, hundreds of partitions want another leader at once, and one round of Raft serves many.
+        answering = asyncio.create_task(self._answer(request, reply), name="propagated")
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer(self, request: PropagatedRequest, reply: str) -> None:
         response = PropagatedResponse()
         refusal = await self._judge(request)
         if refusal is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable
 
@@ -64,6 +65,12 @@ def test_the_format_of_an_answer_and_of_its_pieces() -> None:
     sender, found = codec.decode_answers(message)
     end = FetchAnswer(5, 6, Verdict.OK, 7, 8, 9, wants_sync=True, data=b"de")
     assert (sender, found) == ("one", [(KEY, answer, 5, 0), (KEY, end, 5, 3)])
+
+
+def test_every_field_travels() -> None:
+    """Who gives a message another field learns here that it has no bytes yet."""
+    kinds: tuple[type[Message], ...] = (Fetch, EpochQuery, EpochAnswer, Notice, FetchAnswer)
+    assert [len(dataclasses.fields(kind)) for kind in kinds] == [7, 3, 5, 3, 8]
 
 
 def test_data_is_a_view_of_what_was_given() -> None:

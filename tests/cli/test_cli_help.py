@@ -22,7 +22,7 @@ publish
 subscribe
 cursor get|set
 group list|describe|consume
-cluster status
+cluster status|drain|add|remove|rebalance|reassign|cancel|elect|throttle
 top
 bench publish|subscribe|latency
 doctor

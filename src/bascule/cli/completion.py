@@ -17,15 +17,31 @@ def streams(context: typer.Context, incomplete: str) -> Iterator[str]:
 
 
 def _stream_names(given: dict[str, Any]) -> list[str]:
+    return _ask(given, _streams)
+
+
+async def _streams(client: Any) -> list[str]:
+    return sorted((await client.fetch_metadata()).streams)
+
+
+def _ask(given: dict[str, Any], question: Any) -> list[str]:
     from bascule.cli.target import choose
 
     chosen = {name: given.get(name) for name in ("server", "context", "tls", "tls_ca", "tls_cert", "tls_key")}
-    target = choose(**chosen, timeout="1s")
+    found: list[str] = choose(**chosen, timeout="1s").run(question)
+    return found
 
-    async def names(client: Any) -> list[str]:
-        return sorted((await client.fetch_metadata()).streams)
 
-    return target.run(names)
+def servers(context: typer.Context, incomplete: str) -> Iterator[str]:
+    """Ids of the cluster's servers."""
+    try:
+        yield from (name for name in _ask(context.params, _servers) if name.startswith(incomplete))
+    except Exception:
+        return
+
+
+async def _servers(client: Any) -> list[str]:
+    return sorted((await client.fetch_metadata([])).brokers)
 
 
 def contexts(incomplete: str) -> Iterator[str]:

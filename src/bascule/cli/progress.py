@@ -23,10 +23,11 @@ class ProgressBar:
         self._visible_from = monotonic() + QUIET_SECONDS if sys.stderr.isatty() else float("inf")
         self._bar: tuple[Progress, TaskID] | None = None
 
-    def update(self, done: int) -> None:
+    def update(self, done: int, what: str | None = None) -> None:
+        self._what = what or self._what
         if self._bar is not None:
             progress, task = self._bar
-            progress.update(task, completed=done)
+            progress.update(task, completed=done, description=self._what)
         elif monotonic() >= self._visible_from:
             self._bar = self._start(done)
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.api import streams
 from bench import load_replication
 from bench.replication_cluster import JetStreamCluster, replicated_cluster
 from bench.report import LoadRow
 
 MESSAGES = 2_000
-
-pytestmark = pytest.mark.skipif(hasattr(streams, "_check_replication_factor"), reason="one replica is all there is")
 
 
 @pytest.mark.parametrize("policy", load_replication.POLICIES)

@@ -28,7 +28,7 @@ def aim(op: Op, state: Metadata) -> Op:
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "partition_epoch": partition.epoch,
-        "replica_epoch": state.server_epochs.get(said.get("replica", ""), 0),
+        "replica_epoch": state.replica_epoch(partition, said.get("replica", "")),
     }
     return type(op)(**{name: present.get(name, value) for name, value in said.items()})
 
@@ -63,6 +63,8 @@ def check_partition(partition: Partition, applied_index: int) -> None:
     ):
         assert len(set(servers)) == len(servers)
         assert all(servers)
+    assert set(partition.replica_epochs) <= set(partition.replicas)
+    assert all(0 < epoch <= partition.epoch for epoch in partition.replica_epochs.values())
     assert partition.data_loss_epoch <= partition.leader_epoch <= partition.epoch <= applied_index
     if partition.target_replicas:
         # The leader may be left over from a move that was replaced.

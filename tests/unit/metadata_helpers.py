@@ -50,7 +50,7 @@ class Cluster:
 
     def expand(self, stream: str, replica: str, number: int = 0) -> None:
         partition = self.partition(stream, number)
-        replica_epoch = self.state.server_epochs.get(replica, 0)
+        replica_epoch = self.state.replica_epoch(partition, replica)
         fences = (partition.leader, partition.leader_epoch, replica_epoch, partition.epoch)
         self.must(ExpandIsr(stream, number, replica, *fences))
 

@@ -81,8 +81,19 @@ def test_a_damaged_replica_that_is_out_already_is_not_let_in_by_a_proposal_on_it
     cluster.shrink("orders", "b")
     on_its_way = ExpandIsr("orders", 0, "b", "a", 1, 0, cluster.partition("orders").epoch)
     assert cluster.must(LeaveIsr("orders", 0, "b", 1)) == CHANGED
-    assert "Partition epoch mismatch" in cluster.refusal(on_its_way).text
+    assert "Replica generation mismatch" in cluster.refusal(on_its_way).text
     assert cluster.partition("orders").in_sync_replicas == ["a", "c"]
+
+
+def test_a_replica_that_left_for_damage_is_not_let_in_for_what_it_said_before() -> None:
+    cluster = replicated()
+    cluster.must(LeaveIsr("orders", 0, "b", 1))
+    partition = cluster.partition("orders")
+    late = ExpandIsr("orders", 0, "b", "a", 1, 0, partition.epoch)  # the leader heard it after it had heard that it left
+    assert "Replica generation mismatch, current epoch of b: 2, got epoch: 0" in cluster.refusal(late).text
+    assert cluster.state.replica_epoch(partition, "b") == 2
+    cluster.must(ExpandIsr("orders", 0, "b", "a", 1, 2, partition.epoch))
+    assert partition.in_sync_replicas == ["a", "c", "b"]
 
 
 def test_a_damaged_leader_leaves_and_another_in_sync_replica_leads() -> None:

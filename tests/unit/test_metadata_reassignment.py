@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.metadata.ops import Broker, CancelReassignment, CompleteReassignment, Op, PauseStream, Reassign
+from bascule.core.metadata.ops import (
+    Broker,
+    CancelReassignment,
+    CompleteReassignment,
+    ExpandIsr,
+    Op,
+    PauseStream,
+    Reassign,
+)
 from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.snapshot import encode_snapshot
 from bascule.core.metadata.state import PartitionChanged
@@ -57,6 +65,18 @@ def test_a_partition_moves_away_altogether_and_its_preferred_leader_changes_at_t
     cluster.must(completion(cluster))
     assert servers(cluster.partition("orders")) == (["d", "c"], ["c", "d"], [])
     assert +cluster.state.load.led == {"d": 1}
+
+
+def test_a_replica_that_comes_back_is_not_let_in_for_what_it_said_when_it_was_one_before() -> None:
+    cluster = replicated()
+    cluster.must(Reassign("orders", 0, ("a",)))
+    cluster.must(completion(cluster))
+    cluster.must(Reassign("orders", 0, ("a", "b")))
+    partition = cluster.partition("orders")
+    late = ExpandIsr("orders", 0, "b", "a", 1, 0, partition.epoch)
+    assert "Replica generation mismatch" in cluster.refusal(late).text
+    cluster.expand("orders", "b")
+    assert partition.in_sync_replicas == ["a", "b"]
 
 
 def test_a_deposed_leader_does_not_complete_a_move() -> None:

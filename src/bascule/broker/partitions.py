@@ -29,7 +29,15 @@ from bascule.broker.server_directory import PartitionStatus
 from bascule.broker.stream_data import StreamData
 from bascule.broker.stream_options import StreamSettings, replica_options, settings_of
 from bascule.config.cluster import ClusterConfig
-from bascule.core.metadata.state import Change, GroupChanged, Metadata, PartitionChanged, StreamCreated, StreamDeleted
+from bascule.core.metadata.state import (
+    Change,
+    GroupChanged,
+    Metadata,
+    PartitionChanged,
+    ServerChanged,
+    StreamCreated,
+    StreamDeleted,
+)
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.core.partition.follower import Follower
 from bascule.errors import BasculeError, StateError
@@ -171,7 +179,10 @@ class Partitions:
                         await self._delete_stream(stream, stream_id)
                     case _Restart(stream, number):
                         await self._start_again(stream, number)
-                    case GroupChanged():
+                    case ServerChanged(server) if server == self._server_id:
+                        for name, number in list(self._running):
+                            await self._reconcile(name, number)
+                    case GroupChanged() | ServerChanged():
                         pass
             except BasculeError as error:
                 # A disk that is full or away may be back in a moment.
@@ -222,7 +233,15 @@ class Partitions:
             and running.is_leader == (partition.leader == self._server_id)
             and self._server_id in partition.replicas
             and not partition.paused
+            and not self._begins_anew(running, partition)
         )
+
+    def _begins_anew(self, running: LocalPartition, partition: Partition) -> bool:
+        """Whether the replica that follows is another one for the metadata: it has left, or its server was started anew."""
+        assert self._metadata is not None
+        following = running.following if isinstance(running, FollowedPartition) else None
+        replica_epoch = self._metadata().replica_epoch(partition, self._server_id)
+        return following is not None and following.core.replica_epoch != replica_epoch
 
     def _is_unwanted(self, stream: Stream, partition: Partition, running: LocalPartition) -> bool:
         """Whether nobody here uses the log any more."""
@@ -330,7 +349,7 @@ class Partitions:
             partition.leader_epoch,
             local.log,
             replica_options(settings, self._cluster),
-            replica_epoch=self._metadata().server_epochs.get(self._server_id, 0),
+            replica_epoch=self._metadata().replica_epoch(partition, self._server_id),
             data_loss_epoch=partition.data_loss_epoch,
             first_number=self._replicator.next_number(key),
         )

@@ -37,6 +37,10 @@ class Contents:
         found = self.streams.get(stream)
         return None if found is None else found.partition(partition)
 
+    def replica_epoch(self, partition: Partition, server: str) -> int:
+        """What a replica said before this index does not count: its log, or the end of it, may have been lost since."""
+        return max(self.server_epochs.get(server, 0), partition.replica_epochs.get(server, 0))
+
     def each_partition(self) -> Iterator[tuple[str, Partition]]:
         """All partitions with their stream, by name: the order in which streams were created is lost in a snapshot."""
         for name in sorted(self.streams):

@@ -71,7 +71,7 @@ def expand_isr(contents: Contents, index: int, op: ops.ExpandIsr) -> Outcome:
     if op.replica in partition.in_sync_replicas:
         # Before the epochs are compared: a leader that is refused stops counting the replica, which must not happen to one that is in.
         return ()
-    replica_epoch = contents.server_epochs.get(op.replica, 0)
+    replica_epoch = contents.replica_epoch(partition, op.replica)
     if op.replica_epoch != replica_epoch:
         return precondition(
             f"Replica generation mismatch, current epoch of {op.replica}: {replica_epoch}, got epoch: {op.replica_epoch}"
@@ -113,12 +113,12 @@ def leave_isr(contents: Contents, index: int, op: ops.LeaveIsr) -> Outcome:
         )
     if op.replica not in partition.replicas:
         return precondition(f"{op.replica} is not a replica")
-    if op.replica not in partition.in_sync_replicas:
-        partition.epoch = index  # so that a proposal to let it in, which is on its way, comes too late
-        return (PartitionChanged(op.stream, op.partition),)
-    if len(partition.in_sync_replicas) == 1:
+    if partition.in_sync_replicas == [op.replica]:
         return precondition("the last in-sync replica cannot leave")
-    withdraw(contents, index, partition, op.replica)
+    if op.replica in partition.in_sync_replicas:
+        withdraw(contents, index, partition, op.replica)
+    # Also when it is not in sync: its leader may just now be proposing it for what its log held, or be about to.
+    partition.replica_epochs[op.replica] = partition.epoch = index
     return (PartitionChanged(op.stream, op.partition),)
 
 

@@ -34,6 +34,9 @@ def reassign(contents: Contents, index: int, op: ops.Reassign) -> Outcome:
         _aim(partition, list(op.replicas))
     if before == (partition.replicas, partition.target_replicas):
         return ()
+    for replica in set(partition.replicas) - set(before[0]):
+        partition.replica_epochs[replica] = index  # it may have been one before, with a log that it has deleted since
+    _forget_epochs(partition)
     partition.epoch = index
     return (PartitionChanged(op.stream, op.partition),)
 
@@ -54,6 +57,13 @@ def _aim(partition: Partition, target: list[str]) -> None:
     partition.in_sync_replicas = [replica for replica in partition.in_sync_replicas if replica in replicas]
 
 
+def _forget_epochs(partition: Partition) -> None:
+    """Of those that are no replicas any more."""
+    partition.replica_epochs = {
+        replica: epoch for replica, epoch in partition.replica_epochs.items() if replica in partition.replicas
+    }
+
+
 def _settle(partition: Partition, replicas: list[str]) -> None:
     """The move is over: these replicas and no others. The leader is one of them."""
     assert partition.leader in replicas
@@ -61,6 +71,7 @@ def _settle(partition: Partition, replicas: list[str]) -> None:
     partition.in_sync_replicas = [replica for replica in partition.in_sync_replicas if replica in replicas]
     partition.target_replicas = []
     partition.original_replicas = []
+    _forget_epochs(partition)
 
 
 def cancel_reassignment(contents: Contents, index: int, op: ops.CancelReassignment) -> Outcome:

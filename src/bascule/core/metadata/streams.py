@@ -45,6 +45,10 @@ class Partition:
     target_replicas: list[str] = field(default_factory=list)
     """Where the partition is moving to, the preferred leader first; empty when it is not moving. All of them are among `replicas`."""
 
+    replica_epochs: dict[str, int] = field(default_factory=dict)
+    """Of replicas that began anew, the index of the op by which they did: they were added, or left to be rebuilt. What such a replica
+    said before is of a log that it no longer has. The others began with the partition."""
+
     original_replicas: list[str] = field(default_factory=list)
     """Where it came from, and goes back to when the move is cancelled; empty when it is not moving."""
 

@@ -61,7 +61,8 @@ class Follower:
         data_loss_epoch: int = 0,
         first_number: int = 1,
     ) -> None:
-        """`first_number` is above every number that this server has used for the partition since its replica epoch began."""
+        """`replica_epoch` is Metadata.replica_epoch of this replica: when that changes, another follower has to begin. `first_number` is
+        above every number that this server has used for the partition in this replica epoch, by earlier processes too."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.options = options
@@ -86,6 +87,10 @@ class Follower:
     @property
     def next_number(self) -> int:
         return self._number + 1
+
+    @property
+    def replica_epoch(self) -> int:
+        return self._replica_epoch
 
     @property
     def agrees(self) -> bool:
@@ -178,11 +183,11 @@ class Follower:
             return self._wait(now_ns)
         self._heard_ns = now_ns
         log = self._log
-        keep = min(answer.end_offset, self._common_end_offset(answer.epoch))
+        may_lose = self._data_loss_epoch > log.latest_epoch
+        keep = min(answer.end_offset, self._common_end_offset(answer.epoch, may_lose))
         if answer.epoch in (self._asked_epoch, 0) and keep >= log.log_end_offset:
             self._agrees = True
             return self._ask(now_ns)
-        may_lose = self._data_loss_epoch > log.latest_epoch
         if keep <= log.high_watermark and not may_lose:
             reason = (
                 f"{self.leader} keeps epoch {answer.epoch} below offset {keep} only, but everything up to "
@@ -194,13 +199,14 @@ class Follower:
         self.state = FollowerState.WRITING
         return [Truncate(keep, may_lose)]
 
-    def _common_end_offset(self, epoch: int) -> int:
+    def _common_end_offset(self, epoch: int, may_lose: bool) -> int:
         """Up to where this log may be the leader's, whose largest epoch that is not above ours is this one."""
         log = self._log
         if epoch:
             return log.end_offset_of_epoch(epoch)
-        # The leader's log begins behind all of our epochs. What it has deleted may have been of other leaders than what is here.
-        return max(log.high_watermark + 1, log.log_start_offset)
+        # The leader's log begins behind all of our epochs. What it has deleted may have been of other leaders than what is here: only what
+        # is committed is the same, and after a loss not even that.
+        return log.log_start_offset if may_lose else max(log.high_watermark + 1, log.log_start_offset)
 
     def _is_answer(self, answer: EpochAnswer | FetchAnswer) -> bool:
         return answer.number == self._asked_number and answer.leader_epoch == self.leader_epoch

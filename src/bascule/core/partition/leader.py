@@ -106,6 +106,8 @@ class Leader:
                 yield max(self._lags_at(progress), progress.retry_ns)
             elif progress.admitted_ns:
                 yield progress.admitted_ns + ADMISSION_NS
+            if progress.is_in_doubt:
+                yield progress.retry_ns
 
     def _lags_at(self, progress: Progress) -> int:
         """When it will have been silent, or behind, for too long."""
@@ -329,6 +331,7 @@ class Leader:
                 # A proposal for an older state of the partition was done, and shows, or never will be.
                 if progress.proposed_epoch < event.partition_epoch:
                     progress.proposed_epoch = -1
+                    progress.is_in_doubt = False
                 progress.is_leaving = False
         followers = [name for name in event.replicas if name != self.server_id]
         self._followers = {
@@ -345,7 +348,8 @@ class Leader:
         if progress.proposed_epoch < 0:
             return []
         if event.outcome is Outcome.UNKNOWN:
-            return [Expand(event.replica, progress.proposed_replica_epoch, progress.proposed_epoch)]
+            progress.is_in_doubt = True  # it counts as if it had been done, until it is known
+            return []
         if event.outcome is Outcome.REFUSED:
             progress.proposed_epoch = -1
         return self._commit()
@@ -360,6 +364,9 @@ class Leader:
             if progress.admitted_ns and now_ns >= progress.admitted_ns + ADMISSION_NS:
                 progress.admitted_ns = 0
                 effects += self._commit()
+            if progress.is_in_doubt and now_ns >= progress.retry_ns:
+                progress.is_in_doubt = False
+                effects.append(Expand(name, progress.proposed_replica_epoch, progress.proposed_epoch))
             effects += self._drop_if_lagging(name, progress, now_ns)
         return effects
 

@@ -40,7 +40,7 @@ class Fetch:
     synced_end_offset: int
     """Everything below survives a power failure."""
     replica_epoch: int
-    """Of the follower's server: rises when it had to be started anew after a crash."""
+    """Rises when the follower may have lost something: started anew after a crash, rebuilt, moved away and back."""
     is_fetch: bool = True
     """False: a word on progress that wants no answer and leaves an outstanding fetch alone."""
     is_urgent: bool = False

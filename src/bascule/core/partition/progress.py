@@ -32,6 +32,8 @@ class Progress:
     """The partition epoch at which its admission was proposed; −1 for not."""
     proposed_replica_epoch: int = -1
     """As what it was proposed: should its server be started anew meanwhile, it has to catch up anew before it may join."""
+    is_in_doubt: bool = False
+    """Nobody knows what became of the proposal: it has to be made again."""
     is_leaving: bool = False
     """The controller has been asked to take it out."""
     retry_ns: int = 0

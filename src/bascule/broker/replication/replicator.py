@@ -27,7 +27,7 @@ from bascule.core.metadata.streams import Partition
 from bascule.core.partition.codec import Answer, PartitionKey, Request
 from bascule.core.partition.leader_events import Expand, Outcome, SendBatches, Shrink
 from bascule.core.partition.messages import EpochAnswer, Fetch, FetchAnswer, Verdict
-from bascule.errors import BasculeError, OutcomeUnknown
+from bascule.errors import BasculeError
 
 _logger = logging.getLogger(__name__)
 
@@ -73,8 +73,9 @@ class Replicator:
             self._numbers[role.key] = role.core.next_number
 
     def next_number(self, key: PartitionKey) -> int:
-        """Above every number that this process has used for the partition."""
-        return self._numbers.get(key, 1)
+        """Above every number that this process, or one that was stopped cleanly before it, has used for the partition: its leader may be
+        the same, and takes lower ones for old."""
+        return self._numbers.get(key) or time.time_ns()
 
     def forget(self, key: PartitionKey) -> None:
         """The partition is gone for good."""
@@ -184,10 +185,9 @@ class Replicator:
                 _logger.info("%s: %s", leading.name, refusal.text)
             elif isinstance(effect, Expand):
                 _logger.info("%s: %s is in sync", leading.name, effect.replica)
-        except OutcomeUnknown:
-            outcome = Outcome.UNKNOWN
         except BasculeError as error:
-            outcome = Outcome.REFUSED
+            # Also when this attempt was surely not made: an earlier one may still be under way.
+            outcome = Outcome.UNKNOWN
             _logger.warning("%s: the in-sync replicas cannot be changed now: %s", leading.name, error.message)
         # First what the metadata says: it may have been done, and the leader must not believe the contrary for a moment.
         partition = self._known(leading)

@@ -121,7 +121,8 @@ class Checker:
             len(truth.committed),
         )
         kept = min(kept, max(log.log_end_offset, 0))
-        if not truth.is_unclean and replica.policy is not SyncPolicy.INTERVAL:
+        is_excused = truth.is_unclean or replica.server.has_damage(replica.key)
+        if not is_excused and replica.policy is not SyncPolicy.INTERVAL:
             if kept < truth.acked_end_offset:
                 raise Violation(f"{replica} lost ALL-acked offsets from {kept} to {truth.acked_end_offset}")
             if replica.policy is SyncPolicy.ALWAYS and kept < len(truth.committed):

@@ -237,7 +237,9 @@ class ModelLog:
         self._reopen(self._checkpoints[-1])
 
     def lose_power(self, rng: random.Random) -> None:
-        end = rng.choice((self.synced_end_offset, self.log_end_offset, rng.randint(self._least_end, self.log_end_offset)))
+        end = rng.choice(
+            (self.synced_end_offset, self.log_end_offset, rng.randint(self._least_end, self.log_end_offset))
+        )
         del self._records[max(end, self.log_start_offset) - self.log_start_offset :]
         self._reopen(rng.choice(self._checkpoints))
 

@@ -24,8 +24,8 @@ from bascule.core.raft.membership import Membership
 from bascule.core.raft.messages import Message
 from bascule.core.raft.node import Node
 from bascule.core.raft.options import RaftOptions
-from bascule.core.raft.sessions import Sessions
 from bascule.core.raft.sessions import Outcome as SessionOutcome
+from bascule.core.raft.sessions import Sessions
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_server import Server
@@ -124,7 +124,9 @@ class OrderedLog:
         if self._is_reachable(server) and fate >= self.loss:
             self._arrive_in(world.delay_ns(), proposal)
         elif fate < self.loss / 4:
-            world.at(world.delay_ns(), proposal.tell, Outcome.UNKNOWN)  # it was never sent on, but who knows of earlier ones
+            world.at(
+                world.delay_ns(), proposal.tell, Outcome.UNKNOWN
+            )  # it was never sent on, but who knows of earlier ones
             return
         elif rng.random() < 0.5:
             self._arrive_in(rng.randint(100, 3000) * MS, proposal)
@@ -164,9 +166,7 @@ class OrderedLog:
     def _catch_up(self, server: Server, life: int) -> None:
         if server.life != life or server.metadata.applied_index >= self.truth.applied_index:
             return
-        if self.controller is None or (
-            server.id != self.controller and self.world.is_cut(self.controller, server.id)
-        ):
+        if self.controller is None or (server.id != self.controller and self.world.is_cut(self.controller, server.id)):
             server.call(100 * MS, self._catch_up, server, life)
             return
         known = server.metadata.applied_index
@@ -254,7 +254,7 @@ class RaftMember:
         )
         self.session = 0
         self.sequence = 0
-        self.nonce = b""
+        self.nonces: set[bytes] = set()
         self.waiting: list[_Proposal] = []
         self.attempts: dict[tuple[int, int], _Attempt] = {}
         self.barriers: list[tuple[int, Callable[[], None]]] = []
@@ -269,8 +269,9 @@ class RaftMember:
         self.server.call(self.log.tick_ns, self._tick)
         self.step(Tick())
         if self.session == 0 and self.waiting:
-            self.nonce = b"%d" % self.log.number()
-            self.step(Propose(self.log.number(), self.nonce, kind=EntryKind.OPEN_SESSION))
+            nonce = b"%d" % self.log.number()
+            self.nonces.add(nonce)
+            self.step(Propose(self.log.number(), nonce, kind=EntryKind.OPEN_SESSION))
         for key, attempt in list(self.attempts.items()):
             if self.log.world.now_ns > attempt.until_ns:
                 del self.attempts[key]
@@ -335,7 +336,7 @@ class RaftMember:
             self.server.applied(decode_op(entry.data), self.changes)
         if not self.server.is_up:
             return
-        if applied.outcome is SessionOutcome.SESSION_OPENED and entry.data == self.nonce and self.session == 0:
+        if applied.outcome is SessionOutcome.SESSION_OPENED and entry.data in self.nonces and self.session == 0:
             self.session = entry.index
             waiting, self.waiting = self.waiting, []
             for proposal in waiting:
@@ -344,9 +345,7 @@ class RaftMember:
         if attempt is not None and entry.kind is EntryKind.COMMAND:
             is_known = applied.outcome in (SessionOutcome.APPLIED, SessionOutcome.DUPLICATE)
             refused = is_known and decode_verdict(applied.result) is not None
-            attempt.proposal.tell(
-                Outcome.UNKNOWN if not is_known else Outcome.REFUSED if refused else Outcome.DONE
-            )
+            attempt.proposal.tell(Outcome.UNKNOWN if not is_known else Outcome.REFUSED if refused else Outcome.DONE)
 
 
 class RaftLog:

@@ -40,6 +40,7 @@ class Server:
         self.disk_state = DiskState()
         self.directories: dict[Key, int] = {}
         """How often the log was made anew."""
+        self._damaged: set[tuple[Key, int]] = set()
         self.life = 0
         self.unclean_stops = 0
         self.is_up = False
@@ -192,6 +193,13 @@ class Server:
         self.directories[key] = self.directories.get(key, 0) + 1
         return self.open_log(key)
 
+    def note_damage(self, key: Key) -> None:
+        self._damaged.add((key, self.directories.get(key, 0)))
+
+    def has_damage(self, key: Key) -> bool:
+        """Whether anything of the log was ever destroyed by the disk."""
+        return (key, self.directories.get(key, 0)) in self._damaged
+
     def _sync_all(self) -> None:
         """What nobody waits for is synced now and then."""
         self.call(self.world.sync_interval_ns, self._sync_all)
@@ -206,7 +214,7 @@ class Server:
         self.world.metadata_log.propose(self, op, settle)
 
     def replica_epoch(self, partition: Partition) -> int:
-        return self.metadata.server_epochs.get(self.id, 0)
+        return self.metadata.replica_epoch(partition, self.id)
 
     def applied(self, _op: Op, changes: tuple[Change, ...]) -> None:
         """The own copy of the metadata has changed."""
@@ -290,7 +298,14 @@ class Server:
         if controller is not None:
             to = self.world.servers[controller]
             self.world.transmit(
-                self.id, controller, to.leader_reported, replica.stream, replica.key[1], self.id, role.leader, replica.epoch
+                self.id,
+                controller,
+                to.leader_reported,
+                replica.stream,
+                replica.key[1],
+                self.id,
+                role.leader,
+                replica.epoch,
             )
 
     def leader_reported(self, stream: str, number: int, reporter: str, leader: str, leader_epoch: int) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.chaos.cluster_verdict import unequal_batches
-from tests.support.api_client import Api, Status, grpc, pb, refused
+from tests.support.api_client import Status, grpc, pb, refused
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import Cluster
 from tests.support.nats_server import NatsServer
+from tests.support.replicas import assert_well, directories, publish_all, values
 from tests.support.waiting import eventually
 
 FRESH_SECONDS = 0.25
@@ -27,9 +27,7 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsSer
 
 @pytest.fixture
 def cluster(whole_cluster: Cluster) -> Cluster:
-    for name, broker in whole_cluster.brokers.items():
-        assert broker.is_running, f"{name} did not survive the last test:\n{broker.tail()}"
-        assert "Traceback" not in broker.said(), broker.tail()
+    assert_well(whole_cluster)
     return whole_cluster
 
 
@@ -39,24 +37,6 @@ def stream(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     name = unique_name(request.node.name)
     cluster.create_stream(name)
     return name
-
-
-def publish_all(api: Api, stream: str, count: int, partition: int = 0, **fields: object) -> None:
-    """So many messages, each acked by all replicas."""
-    session = api.publish_async()
-    for number in range(count):
-        session.send(stream, b"%d" % number, partition=partition, ackPolicy=pb.ALL, correlationId=str(number), **fields)
-    answers = session.take(count)
-    assert [answer.ack.offset for answer in answers] == list(range(count)), answers
-    assert session.finish() == []
-
-
-def values(messages: list[object]) -> list[bytes]:
-    return [message.value for message in messages]  # type: ignore[attr-defined]
-
-
-def directories(cluster: Cluster, stream: str, partition: int = 0) -> dict[str, Path]:
-    return {name: cluster.partition_directory(name, stream, partition) for name in cluster.servers}
 
 
 # ── committing ───────────────────────────────────────────────────────────────────────────────────

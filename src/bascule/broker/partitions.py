@@ -224,6 +224,10 @@ class Partitions:
         elif running is None and not partition.paused:
             await self._start(stream, partition)
         elif running is not None:
+            if isinstance(running, LedPartition) and running.leading is None and len(partition.replicas) > 1:
+                # Nobody has used it since it was started, but it has followers now, and they ask it.
+                await self._open(stream, partition, settings_of(stream, self._cluster))
+                _ = running.log
             self._refresh(running, partition)
 
     def _is_as_wanted(self, running: LocalPartition, stream: Stream, partition: Partition) -> bool:

@@ -184,9 +184,16 @@ class PartitionHistory:
         found += _out_of_order(self._with_all)
         return [f"{self.name}: {fault}" for fault in dict.fromkeys(found)]
 
-    def lost_leader_acks(self, log: FinalLog) -> int:
-        """A LEADER ack promises less: these may be lost, and are counted."""
-        return sum(len(list(_missing(writer, log))) for writer in self.writers if writer.policy == LEADER)
+    def lost_leader_acks(self, log: FinalLog) -> tuple[int, int]:
+        """A LEADER ack promises less: how many messages are not there, and how many have another offset than was said."""
+        stored = set(zip(log.writers, log.numbers, strict=True))
+        missing = [
+            (writer.identity, number) in stored
+            for writer in self.writers
+            if writer.policy == LEADER
+            for number, _ in _missing(writer, log)
+        ]
+        return missing.count(False), missing.count(True)
 
 
 def _missing(writer: Writer, log: FinalLog) -> Iterable[tuple[int, int]]:

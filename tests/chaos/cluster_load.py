@@ -25,8 +25,7 @@ from tests.support.cluster import Cluster
 from tests.support.nats_client import NatsClient
 from tests.support.waiting import eventually
 
-CALL_SECONDS: Final = 3.0
-DRAIN_SECONDS: Final = 1.5
+DRAIN_SECONDS: Final = 1.0
 """After so long without an ack, no more is expected when the run is over."""
 STAY_SECONDS: Final = 4.0
 """How long the reader of replicas stays with one of them."""
@@ -47,6 +46,8 @@ class Pace:
     unary: float = 50.0
     ack_seconds: float = 4.0
     """After so long without an ack, a writer goes on without it."""
+    call_seconds: float = 3.0
+    """The same for unary calls."""
 
 
 class ClusterLoad:
@@ -228,7 +229,7 @@ class ClusterLoad:
                     partition=history.partition,
                     value=value,
                     ackPolicy=pb.ALL,
-                    timeout=CALL_SECONDS,
+                    timeout=self._pace.call_seconds,
                 )
             except grpc.RpcError:
                 api = next(turns)

@@ -38,6 +38,8 @@ class Verdict:
     stored: int = 0
     shown: int = 0
     leader_acks_lost: int = 0
+    leader_acks_moved: int = 0
+    """Of messages that are stored, but by another leader than the one that said so, and so at another offset."""
     silence_seconds_max: float = 0.0
     violations: list[str] = field(default_factory=list)
 
@@ -45,7 +47,8 @@ class Verdict:
         return [
             f"published                   {self.published:>12,}",
             f"acked by all                {self.acked[ALL]:>12,}",
-            f"acked by the leader         {self.acked[LEADER]:>12,}   of which lost {self.leader_acks_lost:,}",
+            f"acked by the leader         {self.acked[LEADER]:>12,}"
+            f"   of which lost {self.leader_acks_lost:,}, at another offset {self.leader_acks_moved:,}",
             f"stored                      {self.stored:>12,}",
             f"shown to readers            {self.shown:>12,}",
             f"longest time without an ack {self.silence_seconds_max:>12.2f} s",
@@ -81,7 +84,9 @@ def _count(verdict: Verdict, history: PartitionHistory, log: FinalLog) -> None:
         verdict.acked[policy] += history.acked(policy)
     verdict.stored += len(log)
     verdict.shown += sum(reader.next_offset for reader in history.readers)
-    verdict.leader_acks_lost += history.lost_leader_acks(log)
+    lost, moved = history.lost_leader_acks(log)
+    verdict.leader_acks_lost += lost
+    verdict.leader_acks_moved += moved
     verdict.silence_seconds_max = max(verdict.silence_seconds_max, history.clock.longest_seconds)
 
 

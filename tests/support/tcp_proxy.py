@@ -56,14 +56,22 @@ class _Side(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.other is None or self.other.transport is None or self.line.mode not in (PASS, SLOW):
             return
-        if self.line.mode == SLOW or self.other._late:
+        if self.line.mode == SLOW:
             self.other._late.append(data)
             asyncio.get_running_loop().call_later(DELAY_SECONDS, self.other._arrive)
         else:
             self.other.transport.write(data)
 
     def _arrive(self) -> None:
-        data = self._late.popleft()
+        if self._late and self.line.mode == SLOW:
+            self._write(self._late.popleft())
+
+    def catch_up(self) -> None:
+        """What is late arrives before anything that comes from now on."""
+        while self._late:
+            self._write(self._late.popleft())
+
+    def _write(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
 
@@ -157,6 +165,7 @@ class _Line:
         else:
             self._healed.clear()
         for side in list(self.sides):
+            side.catch_up()
             side.look()
 
 

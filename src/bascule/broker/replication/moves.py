@@ -56,11 +56,12 @@ class Moves:
         if self._server_id not in partition.target_replicas:
             await self._hand_over(local, partition.target_replicas[0])
             return
+        moved_to = ", ".join(partition.target_replicas)
         op = CompleteReassignment(local.stream, local.number, self._server_id, local.leader_epoch)
         refusal = await self._controller.submit(op)
         if refusal is not None:
             raise BasculeError(refusal.text)
-        _logger.info("%s/%d: moved to %s", local.stream, local.number, ", ".join(partition.target_replicas))
+        _logger.info("%s/%d: moved to %s", local.stream, local.number, moved_to)
 
     def _known(self, local: LedPartition) -> Partition | None:
         assert self._controller is not None

@@ -354,6 +354,8 @@ class Replica:
     def _write(self, role: Follower, effect: follow.Append | follow.Truncate | follow.Reset) -> None:
         """Also when the role has ended meanwhile: the disk was asked before."""
         log = self.log
+        if self.key not in self.server.replicas:
+            return  # the whole partition is gone from here
         done: follow.Written | follow.WriteFailed
         try:
             match effect:

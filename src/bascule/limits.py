@@ -379,8 +379,8 @@ CHANNEL_TCP_KEEPALIVE_SECONDS: Final = 20
 
 # ── replication ──────────────────────────────────────────────────────────────────────────────────
 
-REPLICATION_READ_BYTES: Final = 1 * MIB
-"""What a follower gets in one answer, one batch at least. More would hold up the others on the line."""
+REPLICATION_READ_BYTES: Final = 1 * MIB - 1 * KIB
+"""What a follower gets in one answer, one batch at least. With its head it just fits one message of 1 MiB, and need not be cut."""
 
 REPLICATION_INLINE_BYTES: Final = 256 * KIB
 """So much a follower writes on the event loop: a thread costs more than a write of this size to the page cache."""

@@ -47,6 +47,8 @@ SUBMIT_SECONDS: Final = 5.0
 ATTEMPT_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.05
 PROMOTE_SECONDS: Final = 0.2
+IDLE_SECONDS: Final = 1.0
+"""How often a server looks whether there is a learner to promote, while there was none."""
 OPS_OUTSTANDING_MAX: Final = 64
 """Half of the window that a session remembers."""
 
@@ -256,10 +258,14 @@ class Controller:
             answer = encode_join_response(self._cluster_id, error.message)
         await publish_quietly(self._bus, reply, answer)
 
+    @property
+    def _has_learners(self) -> bool:
+        return bool(self.driver.node.membership.learners)
+
     async def _promote_learners(self) -> None:
         """A learner that has caught up gets its vote, as long as there are votes to give."""
         while True:
-            await asyncio.sleep(PROMOTE_SECONDS)
+            await asyncio.sleep(PROMOTE_SECONDS if self.is_leader and self._has_learners else IDLE_SECONDS)
             for learner in self.driver.node.promotable[:1]:
                 try:
                     await self.driver.change_membership(PromoteLearner(learner), timeout=ATTEMPT_SECONDS)

@@ -17,10 +17,11 @@ from bascule.log.disk import Disk
 from bascule.raft import create_wal, open_wal, wal_exists
 from bascule.raft.superblock import read_superblock
 
-TICK_SECONDS = 0.05
-ELECTION_TICKS = 16
-HEARTBEAT_TICKS = 3
-"""A follower misses its leader after 0.8 to 1.6 s: five heartbeats may be lost before anybody campaigns."""
+TICK_SECONDS = 0.1
+ELECTION_TICKS = 8
+HEARTBEAT_TICKS = 2
+"""A follower misses its leader after 0.8 to 1.6 s: three heartbeats may be lost before anybody campaigns. A tick is a wake-up of
+every server, also of one that has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)

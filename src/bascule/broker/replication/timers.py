@@ -12,6 +12,9 @@ import time
 from typing import Final, Protocol
 
 STEP_NS: Final = 25_000_000
+FAR_NS: Final = 1_000_000_000
+FAR_STEPS: Final = 20
+"""What is more than a second away is called up to half a second late, together with much else."""
 
 
 class Timed(Protocol):
@@ -35,6 +38,8 @@ class CoarseTimers:
         if deadline_ns is None or self._is_closed:
             return
         step = max(deadline_ns, 0) // STEP_NS + 1
+        if deadline_ns - time.monotonic_ns() > FAR_NS:
+            step = -(-step // FAR_STEPS) * FAR_STEPS
         if owner.armed_step and owner.armed_step <= step:
             return
         owner.armed_step = step

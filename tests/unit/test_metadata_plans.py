@@ -87,6 +87,26 @@ def test_racks_are_left_as_they_are_spread_and_spread_where_they_are_not() -> No
         assert {replica in "ab" for replica in move.replicas} == {True, False}
 
 
+def test_a_partition_goes_into_another_rack_also_where_counts_gain_nothing_but_not_where_they_lose() -> None:
+    brokers = (Broker("a", "1"), Broker("b", "1"), Broker("c", "2"))
+    cluster = Cluster()
+    cluster.create("orders", 1, 2, brokers=brokers[:2])
+    cluster.create("other", 1, 1, brokers=brokers[2:])
+    assert plan_rebalance(cluster.state, brokers).moves == ()
+    cluster.create("more", 1, 1, brokers=brokers[:1])
+    plan = plan_rebalance(cluster.state, brokers)
+    assert plan.moves == (ReplicaMove("orders", 0, ("c", "b")),)
+    assert (plan.before, plan.after) == ({"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 2})
+
+
+def test_paused_partitions_count_and_stay() -> None:
+    cluster = Cluster()
+    cluster.create("resting", 4, 1, brokers=BROKERS[:1])
+    cluster.must(PauseStream("resting", 1))
+    plan = plan_rebalance(cluster.state, BROKERS)
+    assert (plan.moves, plan.before) == ((), {"a": 4, "b": 0, "c": 0})
+
+
 def test_counts_stay_uneven_rather_than_two_replicas_share_a_rack() -> None:
     brokers = (Broker("a", "1"), Broker("b", "2"), Broker("c", "2"))
     cluster = Cluster()
@@ -196,6 +216,15 @@ def test_leaders_spread_through_others_where_there_is_no_direct_way() -> None:
     for move in plan_leaders(cluster.state):
         cluster.hand_over(move.stream, move.successor, move.partition)
     assert sorted(cluster.state.load.led[broker.id] for broker in BROKERS) == [1, 1, 2]
+
+
+def test_a_partition_that_moves_is_left_to_its_leader() -> None:
+    cluster = Cluster()
+    cluster.create("orders", 1, 2)
+    cluster.hand_over("orders", "b")
+    assert [move.successor for move in plan_leaders(cluster.state)] == ["a"]
+    cluster.must(Reassign("orders", 0, ("a", "c")))
+    assert plan_leaders(cluster.state) == []
 
 
 def test_a_server_that_leaves_hands_over_all_that_others_can_lead() -> None:

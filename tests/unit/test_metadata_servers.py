@@ -75,6 +75,13 @@ def test_a_server_that_has_no_replica_restarts_too() -> None:
     assert cluster.state.server_epochs == {"new": cluster.index}
 
 
+def test_the_epoch_of_a_server_is_its_last_restart() -> None:
+    cluster = replicated()
+    cluster.must(RestartServer("a", intact=True))
+    cluster.must(RestartServer("a", intact=True))
+    assert cluster.state.server_epochs == {"a": cluster.index}
+
+
 @pytest.mark.parametrize("intact", [True, False])
 def test_paused_partitions_are_treated_alike(intact: bool) -> None:
     cluster = replicated()

@@ -268,9 +268,9 @@ class LogMachine(RuleBasedStateMachine):
                 self.log.truncate(offset)
             return
         before = self.model.last_timestamp
+        has_begun = self.model.epochs and self.model.epochs[-1][1] >= self.model.end_offset
         self.log.truncate(offset)
-        self.model.forget_epochs_from(offset)
-        if offset < self.model.end_offset:
+        if offset < self.model.end_offset or has_begun:  # an epoch without records goes too
             self.model.truncate(offset, self.bases)
             latest = max((stored.timestamp for stored in self.model.records), default=0)
             assert latest <= self.log.last_timestamp <= before

@@ -385,7 +385,7 @@ class Broker:
                 failures += 1
                 _logger.error("while stopping: %s", error.message)
         if self._marker is not None and not failures:
-            self._marker.remove()
+            self._marker.write_stopped()
 
 
 def _master_keys() -> MasterKeys | None:

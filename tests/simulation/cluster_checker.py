@@ -184,8 +184,10 @@ class Checker:
                 raise Violation(
                     f"{replica} takes {log.high_watermark} for committed, the last is {len(truth.committed) - 1}"
                 )
-            # What stood below the watermark was checked then, but by another truth if there was a loss.
-            self._compare(replica, truth, range(max(log.log_start_offset, min(before, 0)), log.high_watermark + 1))
+            # All of it once in every role: by another truth, if there was a loss meanwhile.
+            first = max(log.log_start_offset, before + 1 if replica.is_checked else 0)
+            self._compare(replica, truth, range(first, log.high_watermark + 1))
+            replica.is_checked = True
             return
         for offset in range(max(before + 1, log.log_start_offset), log.high_watermark + 1):
             found = self._content(replica, offset)

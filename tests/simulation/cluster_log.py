@@ -335,8 +335,8 @@ class DiskLog:
         self._log.close()
 
     def damage(self, offset: int) -> None:
-        """Flip a bit of the batch, on the platter and in memory. Of old data: what a checkpoint does not cover yet would pass for a torn
-        tail after a crash."""
+        """Flip a bit of the batch, on the platter and in memory. Only of old data: what a checkpoint does not cover yet would pass for
+        a torn tail after a crash."""
         with contextlib.suppress(StorageError):
             self._log.settle()
         if offset >= self._log.synced_end_offset:

@@ -59,6 +59,8 @@ class Replica:
         self.is_leaving = False
         """It is leaving the in-sync set, to be rebuilt."""
         self.must_rebuild = False
+        self.is_checked = False
+        """Whether what it takes for committed was compared since the role began."""
         self.is_moving = False
         self.hands_over_to = ""
         self.pending: deque[tuple[int, int]] = deque()
@@ -142,6 +144,7 @@ class Replica:
         self._move_on(partition)
 
     def _begin_follower(self, partition: Partition) -> None:
+        self.is_checked = False
         self.role = Follower(
             partition.leader,
             self.epoch,

@@ -213,17 +213,21 @@ class ClusterSimulation:
             self._run_until(self.now_ns + SECOND // 4)
             problem = self._problem(wanted)
             if problem is None:
+                self._check_states()
                 return
         raise Violation(f"liveness: after {RECOVERY_SECONDS} s without faults {problem}")
+
+    def _check_states(self) -> None:
+        for server in self.servers.values():
+            if states_differ(server.metadata, self.metadata_log.truth):
+                raise Violation(f"{server.id} has another state after {server.metadata.applied_index}")
 
     def _problem(self, wanted: dict[Key, int]) -> str | None:
         """What is not as it should be yet."""
         for server in self.servers.values():
             if not server.is_ready:
                 return f"{server.id} is not ready"
-            if states_differ(server.metadata, self.metadata_log.truth):
-                if server.metadata.applied_index == self.metadata_log.truth.applied_index:
-                    raise Violation(f"{server.id} has another state after {server.metadata.applied_index}")
+            if server.metadata.applied_index != self.metadata_log.truth.applied_index:
                 return f"{server.id} has not applied everything"
         for stream in self.metadata_log.truth.streams.values():
             for partition in stream.partitions:

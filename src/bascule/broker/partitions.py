@@ -213,7 +213,6 @@ class Partitions:
         partition = None if stream is None else stream.partition(number)
         if stream is None or partition is None:
             return
-        self._replicator.throttle.set_rate(metadata.replication_throttle)
         self._point_publishers(stream, partition)
         running = self._running.get((name, number))
         if running is not None and not self._is_as_wanted(running, stream, partition):

@@ -39,7 +39,7 @@ class Replicator:
     def __init__(self, link: ReplicationLink, server_id: str) -> None:
         self.link = link
         self.server_id = server_id
-        self.throttle = Throttle()
+        self._throttle = Throttle(self._throttle_rate)
         self.on_broken: Callable[[_Role, str, bool], None] = _ignore
         """A replica here cannot be relied on: the role, why, and whether its log is damaged."""
         self._loop = asyncio.get_running_loop()
@@ -59,6 +59,9 @@ class Replicator:
 
     def connect(self, controller: Controller) -> None:
         self._controller = controller
+
+    def _throttle_rate(self) -> int:
+        return 0 if self._controller is None else self._controller.metadata.replication_throttle
 
     # ── roles ────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +112,7 @@ class Replicator:
         if self._deferred or not self.link.has_room:
             self._deferred.append((leading, effect))
             return
-        delay = 0.0 if leading.core.is_in_sync(effect.replica) else self.throttle.delay_seconds()
+        delay = 0.0 if leading.core.is_in_sync(effect.replica) else self._throttle.delay_seconds()
         if delay > 0:
             self._loop.call_later(delay, self._send_later, leading, effect)
         else:
@@ -146,7 +149,7 @@ class Replicator:
 
     def _send_answer(self, leading: Leading, effect: SendBatches, data: bytes | memoryview | None) -> None:
         if data and not leading.core.is_in_sync(effect.replica):
-            self.throttle.spend(len(data))
+            self._throttle.spend(len(data))
         self.link.send(effect.replica, leading.key, leading.core.answer(effect, data))
 
     # ── notices ──────────────────────────────────────────────────────────────────────────────────

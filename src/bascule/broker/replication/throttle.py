@@ -7,36 +7,23 @@ from collections.abc import Callable
 
 
 class Throttle:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, bytes_per_second: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        """`bytes_per_second` is asked each time: the cluster may agree on another one at any moment. 0: no bound."""
+        self._rate = bytes_per_second
         self._clock = clock
-        self._rate = 0
         self._debt = 0.0
         self._at = clock()
 
-    @property
-    def bytes_per_second(self) -> int:
-        return self._rate
-
-    def set_rate(self, bytes_per_second: int) -> None:
-        """0: no bound."""
-        self._settle()
-        self._rate = bytes_per_second
-        if not bytes_per_second:
-            self._debt = 0.0
-
     def spend(self, size: int) -> None:
-        if self._rate:
-            self._settle()
-            self._debt += size
+        self._settle()
+        self._debt += size
 
     def delay_seconds(self) -> float:
         """Until something may be sent again. An answer is never cut for it: what was sent too much is waited for afterwards."""
-        if not self._rate:
-            return 0.0
         self._settle()
-        return self._debt / self._rate
+        return self._debt / self._rate() if self._debt else 0.0
 
     def _settle(self) -> None:
-        now = self._clock()
-        self._debt = max(0.0, self._debt - (now - self._at) * self._rate)
+        now, rate = self._clock(), self._rate()
+        self._debt = max(0.0, self._debt - (now - self._at) * rate) if rate else 0.0
         self._at = now

@@ -89,7 +89,8 @@ def test_a_replica_that_left_for_damage_is_not_let_in_for_what_it_said_before() 
     cluster = replicated()
     cluster.must(LeaveIsr("orders", 0, "b", 1))
     partition = cluster.partition("orders")
-    late = ExpandIsr("orders", 0, "b", "a", 1, 0, partition.epoch)  # the leader heard it after it had heard that it left
+    # The leader heard it after it had heard that it left.
+    late = ExpandIsr("orders", 0, "b", "a", 1, 0, partition.epoch)
     assert "Replica generation mismatch, current epoch of b: 2, got epoch: 0" in cluster.refusal(late).text
     assert cluster.state.replica_epoch(partition, "b") == 2
     cluster.must(ExpandIsr("orders", 0, "b", "a", 1, 2, partition.epoch))

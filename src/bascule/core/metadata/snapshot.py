@@ -1,8 +1,7 @@
 """The whole state as canonical JSON and back: equal states are equal bytes.
 
-Version 2 added restarts, servers that leave, the throttle, and partitions that move, lost records or have replicas that began
-anew. Version 1 is read: it had none of
-these.
+Version 2 added restarts, servers that leave, the throttle, and partitions that move, lost records or have replicas that began anew.
+Version 1 is read: it had none of these.
 """
 
 from __future__ import annotations

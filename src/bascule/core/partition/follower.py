@@ -80,6 +80,8 @@ class Follower:
         self._heard_ns = 0
         self._report_ns = 0
         self._agrees = False
+        self._will_agree = False
+        """Once what is being written is written."""
         self._high_watermark = -1
         self._wants_sync = False
         self._synced_told = -1
@@ -194,8 +196,8 @@ class Follower:
                 f"{log.high_watermark} is committed here"
             )
             return [Diverged(reason), *self._wait(now_ns)]
-        # When both know the epoch, or only what is committed is kept, what is left after the cut is the leader's too.
-        self._agrees = answer.epoch in (self._asked_epoch, 0)
+        # When both know the epoch, or only what is committed is kept, what is left after the cut is the leader's too. Not before it.
+        self._will_agree = answer.epoch in (self._asked_epoch, 0)
         self.state = FollowerState.WRITING
         return [Truncate(keep, may_lose)]
 
@@ -269,6 +271,7 @@ class Follower:
 
     def _written(self, now_ns: int) -> list[FollowerEffect]:
         assert self.state is FollowerState.WRITING
+        self._agrees, self._will_agree = self._agrees or self._will_agree, False
         return [*self._follow_watermark(), *self._sync_if_wanted(), *self._ask(now_ns)]
 
     def _sync_if_wanted(self) -> list[FollowerEffect]:
@@ -279,7 +282,7 @@ class Follower:
         if event.is_damaged:
             self.state = FollowerState.STUCK
             return [Rebuild(event.reason)]
-        self._agrees = False  # some of it may have been done: look again where the logs part
+        self._agrees = self._will_agree = False  # some of it may have been done: look again where the logs part
         return self._wait(event.now_ns)
 
     def _synced(self) -> list[FollowerEffect]:

@@ -68,6 +68,9 @@ class Leader:
         self._high_watermark = log.high_watermark
         self._acked_end_offset = 0
         self._all_wanted_to = 0
+        self._outstanding: set[str] = set()
+        """Replicas that the controller was asked to take out or let in and has not answered for. One question at a time: an answer does
+        not say to which."""
 
     # ── what it knows ────────────────────────────────────────────────────────────────────────────
 
@@ -102,7 +105,7 @@ class Leader:
         for name, progress in self._followers.items():
             if progress.parked is not None:
                 yield progress.parked_ns + options.hold_ns
-            if name in self._in_sync and not progress.is_leaving:
+            if name in self._in_sync and name not in self._outstanding:
                 yield max(self._lags_at(progress), progress.retry_ns)
             elif progress.admitted_ns:
                 yield progress.admitted_ns + ADMISSION_NS
@@ -308,8 +311,9 @@ class Leader:
             return []
         if keeps_up and not progress.admitted_ns:
             progress.admitted_ns = now_ns
-        if not progress.admitted_ns or not self._is_safe(progress):
+        if not progress.admitted_ns or replica in self._outstanding or not self._is_safe(progress):
             return []
+        self._outstanding.add(replica)
         progress.proposed_epoch, progress.proposed_replica_epoch = self._partition_epoch, progress.replica_epoch
         progress.admitted_ns = 0
         return [Expand(replica, progress.replica_epoch, self._partition_epoch)]
@@ -332,7 +336,6 @@ class Leader:
                 if progress.proposed_epoch < event.partition_epoch:
                     progress.proposed_epoch = -1
                     progress.is_in_doubt = False
-                progress.is_leaving = False
         followers = [name for name in event.replicas if name != self.server_id]
         self._followers = {
             name: self._followers.get(name) or Progress(event.now_ns, event.now_ns) for name in followers
@@ -340,10 +343,10 @@ class Leader:
         return self._commit()
 
     def _settled(self, event: ProposalSettled) -> list[LeaderEffect]:
+        self._outstanding.discard(event.replica)
         progress = self._followers.get(event.replica)
         if progress is None:
             return []
-        progress.is_leaving = False
         progress.retry_ns = event.now_ns + self.options.back_off_ns
         if progress.proposed_epoch < 0:
             return []
@@ -366,17 +369,17 @@ class Leader:
                 effects += self._commit()
             if progress.is_in_doubt and now_ns >= progress.retry_ns:
                 progress.is_in_doubt = False
+                self._outstanding.add(name)
                 effects.append(Expand(name, progress.proposed_replica_epoch, progress.proposed_epoch))
             effects += self._drop_if_lagging(name, progress, now_ns)
         return effects
 
     def _drop_if_lagging(self, name: str, progress: Progress, now_ns: int) -> list[LeaderEffect]:
-        if name not in self._in_sync or progress.is_leaving or now_ns < progress.retry_ns:
+        if name not in self._in_sync or name in self._outstanding or now_ns < progress.retry_ns:
             return []
         if now_ns < self._lags_at(progress):
             return []
-        progress.is_leaving = True
-        progress.retry_ns = now_ns + self.options.max_lag_ns
+        self._outstanding.add(name)
         silent = now_ns - progress.last_seen_ns >= self.options.max_lag_ns
         behind = self._log.log_end_offset - progress.log_end_offset
         return [Shrink(name, "it is silent" if silent else f"it is {behind} messages behind and does not catch up")]

@@ -34,8 +34,6 @@ class Progress:
     """As what it was proposed: should its server be started anew meanwhile, it has to catch up anew before it may join."""
     is_in_doubt: bool = False
     """Nobody knows what became of the proposal: it has to be made again."""
-    is_leaving: bool = False
-    """The controller has been asked to take it out."""
     retry_ns: int = 0
     """Not before this the controller is asked again."""
 

@@ -37,6 +37,7 @@ from bascule.broker.operations.administration import Administration
 from bascule.broker.operations.arrival import arrive
 from bascule.broker.operations.drain import leave
 from bascule.broker.operations.membership import MembershipWatch
+from bascule.broker.operations.quiet import PublishersAtWork
 from bascule.broker.run_marker import RunMarker
 from bascule.broker.server_directory import ServerDirectory, ServerInfo
 from bascule.broker.services import Services
@@ -287,7 +288,7 @@ class Broker:
 
     async def _stop_serving(self, server: GrpcServer) -> None:
         self.health.set(SERVICE, False)
-        await server.stop(limits.STOP_GRACE_SECONDS)
+        await server.stop(limits.STOP_GRACE_SECONDS, PublishersAtWork(self.data_plane.gate))
 
     def _write_addresses(self, directory: Path) -> None:
         """For scripts and tests that let the system choose ports."""

@@ -146,7 +146,7 @@ def _conclude(found: Moves, *, dry_run: bool, wait: bool, as_json: bool) -> None
     elif dry_run:
         say(f"{moved} and {led} would move. Nothing was done.")
     elif wait:
-        say(f"Moved {moved}.")
+        say(f"Moved {moved} and {led}." if found.leaders else f"Moved {moved}.")
     else:
         say(f"{moved} move; `bascule cluster status --moves` shows how far they are.")
 

@@ -41,8 +41,13 @@ class PublishGate:
 
     checks_authorization: bool
     @property
+    def receivers(self) -> dict[int, AckReceiver]: ...
+    @property
     def published(self) -> int:
         """Messages handed to NATS so far."""
+    @property
+    def unanswered(self) -> int:
+        """Messages whose acks are still to come."""
     def __init__(
         self,
         *,

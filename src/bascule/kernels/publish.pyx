@@ -27,6 +27,7 @@ cdef enum:
     STATUS_PERMISSION_DENIED = 7
     STATUS_FAILED_PRECONDITION = 9
     STATUS_INTERNAL = 13
+    STATUS_UNAVAILABLE = 14
 
 cdef enum:
     ASYNC_UNKNOWN = 0
@@ -62,10 +63,18 @@ cdef tuple ACK_ANSWERS = (
     (STATUS_INTERNAL, ASYNC_ENCRYPTION_FAILED, b"encryption failed"),
 )
 
+# The leader has handed over and stored nothing of it: who publishes it again publishes it once.
+cdef int32_t ACK_NOT_STORED = 1000
+cdef tuple NOT_STORED_ANSWER = (
+    STATUS_UNAVAILABLE, ASYNC_INTERNAL, b"the partition's leader changes just now: the message was not stored, publish it again"
+)
+
 cdef bytes NOTHING = b""
 
 
 cdef tuple answer_to_ack(int32_t error):
+    if error == ACK_NOT_STORED:
+        return NOT_STORED_ANSWER
     return ACK_ANSWERS[error if 0 <= error <= ACK_ENCRYPTION else 1]
 
 
@@ -231,6 +240,22 @@ cdef class PublishGate:
             elif isinstance(receiver, InternalReceiver):
                 (<InternalReceiver> receiver).lost()
         self.drained()
+
+    @property
+    def unanswered(self):
+        # Messages of this server's clients, and calls of the server itself, that wait for their acks. Not a count that is kept: for a
+        # server that stops.
+        cdef Receiver receiver
+        cdef PublishAsyncStream stream
+        cdef uint64_t found = 0
+        for receiver in self.receivers.values():
+            if not isinstance(receiver, SessionReceiver):
+                found += 1
+                continue
+            stream = (<SessionReceiver> receiver).stream
+            if stream is not None:
+                found += stream.outstanding + (0 if stream.held is None else <uint64_t> len(stream.held))
+        return found
 
     def drained(self):
         # NATS has taken what was published: who was held back may send on.

@@ -138,8 +138,9 @@ class GrpcServer:
         self._server = await loop.create_server(lambda: _Protocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where)
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def stop(self, grace_seconds: float = 0.0) -> None:
-        """No more calls. Those in progress may end within the time given; the others end as UNAVAILABLE, which clients retry."""
+    async def stop(self, grace_seconds: float = 0.0, is_busy: Callable[[], bool] = lambda: False) -> None:
+        """No more calls. Those in progress may end within the time given, which is used up only while something is in progress or
+        `is_busy`; the others end as UNAVAILABLE, which clients retry."""
         server = self._server
         if server is None:
             return
@@ -147,7 +148,9 @@ class GrpcServer:
         server.close()
         for protocol in list(self.connections):
             protocol.connection.go_away()
-        await self._wait(grace_seconds, lambda: any(one.connection.waiting_calls for one in self.connections))
+        await self._wait(
+            grace_seconds, lambda: is_busy() or any(one.connection.waiting_calls for one in self.connections)
+        )
         for protocol in list(self.connections):
             protocol.connection.end_calls(Status.UNAVAILABLE, "the server is shutting down")
         await self._wait(CLOSE_SECONDS, lambda: any(one.connection.open_streams for one in self.connections))

@@ -239,11 +239,13 @@ class Ack(_message.Message):
         INCORRECT_OFFSET: _ClassVar[Ack.Error]
         TOO_LARGE: _ClassVar[Ack.Error]
         ENCRYPTION: _ClassVar[Ack.Error]
+        NOT_STORED: _ClassVar[Ack.Error]
     OK: Ack.Error
     UNKNOWN: Ack.Error
     INCORRECT_OFFSET: Ack.Error
     TOO_LARGE: Ack.Error
     ENCRYPTION: Ack.Error
+    NOT_STORED: Ack.Error
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONSUBJECT_FIELD_NUMBER: _ClassVar[int]
     MSGSUBJECT_FIELD_NUMBER: _ClassVar[int]

@@ -103,7 +103,7 @@ class CursorStore:
         try:
             async with asyncio.timeout(timeout):
                 local = await self._led(number)
-                return await self._view(local).offset(key, local.log)
+                return await self._read(local, key)
         except TimeoutError:
             raise GrpcError(Status.INTERNAL, "the cursor could not be read in time") from None
         except BasculeError as error:
@@ -121,6 +121,16 @@ class CursorStore:
         if not local.is_open:
             await asyncio.to_thread(lambda: local.log)
         return local
+
+    async def _read(self, local: LocalPartition, key: bytes) -> int:
+        try:
+            return await self._view(local).offset(key, local.log)
+        except CorruptBatch as error:
+            if local.found_damage(error.message):
+                raise  # whoever leads next has them all
+            _logger.error("cursors were lost: %s", error.message)
+        # Older cursors are better than none.
+        return await self._view(local).offset(key, local.log, passes_damage=True)
 
     def _view(self, local: LocalPartition) -> CursorView:
         """What is remembered of a partition; nothing, when this server has come to lead it since."""
@@ -200,27 +210,28 @@ class CursorView:
         """Some did not fit: a key that is not here may be in the log."""
         self._reading = asyncio.Lock()
 
-    async def offset(self, key: bytes, log: PartitionLog) -> int:
+    async def offset(self, key: bytes, log: PartitionLog, *, passes_damage: bool = False) -> int:
+        """Raises CorruptBatch, unless what cannot be read is to be passed over."""
         async with self._reading:
-            await self._read_on(log)
+            await self._read_on(log, passes_damage)
             found = self._cursors.get(key)
             if found is None and self._forgotten:
-                found = await asyncio.to_thread(self._search, key, log)
+                found = await asyncio.to_thread(self._search, key, log, passes_damage)
             if found is None or found[0] < log.log_start_offset:
                 return NONE  # never set, or retention took it
             self._remember(key, *found)
             return found[1]
 
-    async def _read_on(self, log: PartitionLog) -> None:
+    async def _read_on(self, log: PartitionLog, passes_damage: bool) -> None:
         """Up to what is committed now."""
         missing = log.readable_end_offset(committed=True) - self._next_offset
         if missing > INLINE_RECORDS_MAX:
-            await asyncio.to_thread(self._read, log)
+            await asyncio.to_thread(self._read, log, passes_damage)
         elif missing > 0:
-            self._read(log)
+            self._read(log, passes_damage)
 
-    def _read(self, log: PartitionLog) -> None:
-        while (found := _read_some(log, self._next_offset)) is not None:
+    def _read(self, log: PartitionLog, passes_damage: bool) -> None:
+        while (found := _read_some(log, self._next_offset, passes_damage)) is not None:
             records, self._next_offset = found
             for record in records:
                 if record.key is not None and (offset := _cursor_in(record)) is not None:
@@ -233,10 +244,10 @@ class CursorView:
             self._cursors.popitem(last=False)
             self._forgotten = True
 
-    def _search(self, key: bytes, log: PartitionLog) -> tuple[int, int] | None:
+    def _search(self, key: bytes, log: PartitionLog, passes_damage: bool) -> tuple[int, int] | None:
         latest = None
         offset = 0
-        while offset < self._next_offset and (found := _read_some(log, offset)) is not None:
+        while offset < self._next_offset and (found := _read_some(log, offset, passes_damage)) is not None:
             records, offset = found
             for record in records:
                 if record.key == key and (cursor := _cursor_in(record)) is not None:
@@ -244,14 +255,15 @@ class CursorView:
         return latest
 
 
-def _read_some(log: PartitionLog, offset: int) -> tuple[list[Record], int] | None:
-    """Some committed records, and where to read on; None at the end. Damage is passed over: older cursors are better than none."""
+def _read_some(log: PartitionLog, offset: int, passes_damage: bool) -> tuple[list[Record], int] | None:
+    """Some committed records, and where to read on; None at the end."""
     while True:
         try:
             found = log.read(offset)
             return None if found is None else (found.records(), found.next_offset)
         except CorruptBatch as error:
-            _logger.error("cursors were lost: %s", error.message)
+            if not passes_damage:
+                raise
             if error.next_offset is None:
                 return None
             offset = error.next_offset

@@ -87,6 +87,10 @@ class LocalPartition:
         if self._log is not None:
             self._log.set_readonly(readonly)
 
+    def found_damage(self, reason: str) -> bool:
+        """A reader came upon bytes that are not what was written. Whether another replica has what they were."""
+        raise NotImplementedError
+
     def end_subscribers(self, status: Status, text: str) -> None:
         for subscriber in list(self.subscribers):
             subscriber.end(status, text)
@@ -96,6 +100,11 @@ class FollowedPartition(LocalPartition):
     """A copy of what another server leads. In-sync copies may be read."""
 
     following: Following | None = None
+
+    def found_damage(self, reason: str) -> bool:
+        if self.following is not None:
+            self.following.found_damage(reason)
+        return True
 
 
 class LedPartition(LocalPartition):
@@ -134,6 +143,9 @@ class LedPartition(LocalPartition):
     @property
     def expected_end_offset(self) -> int:
         return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
+
+    def found_damage(self, reason: str) -> bool:
+        return self.leading is not None and self.leading.found_damage(reason)
 
     def set_readonly(self, readonly: bool) -> None:
         self.sink.dropping = readonly

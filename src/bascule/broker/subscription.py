@@ -170,7 +170,8 @@ class Subscription:
             return False
         self._release()
         if result == outcome.DAMAGED:
-            self.end(Status.DATA_LOSS, f"a batch behind offset {self._stream.next_offset - 1} cannot be read")
+            reason = f"a batch behind offset {self._stream.next_offset - 1} cannot be read"
+            self.end(*_end_of_damage(self._partition, reason))
             return False
         if result == outcome.END and self._stop_offset is not None and self._stream.next_offset > self._stop_offset:
             self._reader.skip_to(self._stop_offset + 1)
@@ -222,9 +223,16 @@ def status_of(error: BasculeError, partition: LocalPartition) -> tuple[Status, s
             return Status.UNKNOWN, error.message
         case CorruptBatch():
             _logger.error("%s/%d: %s", partition.stream, partition.number, error.message)
-            return Status.DATA_LOSS, error.message
+            return _end_of_damage(partition, error.message)
     _logger.error("%s/%d: %s", partition.stream, partition.number, error.message)
     return Status[grpc_status(error)], error.message
+
+
+def _end_of_damage(partition: LocalPartition, reason: str) -> tuple[Status, str]:
+    """Where another replica has what is damaged here, readers go on in a moment: with the next leader, or with this log made anew."""
+    if partition.found_damage(reason):
+        return Status.UNAVAILABLE, f"this replica is damaged: {reason}"
+    return Status.DATA_LOSS, reason
 
 
 class ReverseSubscription:

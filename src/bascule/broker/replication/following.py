@@ -86,6 +86,10 @@ class Following:
             case Notice():
                 self._step(NoticeReceived(answer, now_ns))
 
+    def found_damage(self, reason: str) -> None:
+        if not self.is_over:
+            self._replicator.rebuild(self, reason)
+
     def reconnected(self) -> None:
         self._step(Reconnected(time.monotonic_ns()))
 

@@ -190,11 +190,14 @@ class Leading:
             found = self.log.read(effect.offset, bytes_max=bytes_max, committed=False)
             return b"" if found is None else found.data
         except CorruptBatch as error:
-            self._replicator.call_in_loop(self._found_damage, error)
+            self._replicator.call_in_loop(self.found_damage, error.message)
         except BasculeError as error:
             _logger.error("%s: cannot be read for %s: %s", self.name, effect.replica, error.message)
         return None
 
-    def _found_damage(self, error: BasculeError) -> None:
-        if not self.is_over:
-            self._replicator.step_down(self, error.message, is_damaged=True)
+    def found_damage(self, reason: str) -> bool:
+        """Somebody who has what these bytes were has to lead. Whether there is such a one."""
+        if self.is_over or not self.core.followers:
+            return self.is_over
+        self._replicator.step_down(self, reason, is_damaged=True)
+        return len(self.core.in_sync_replicas) > 1

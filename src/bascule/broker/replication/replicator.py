@@ -244,7 +244,7 @@ class Replicator:
     def run(self, action: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._threads, action)
 
-    def call_in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+    def call_in_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback, *arguments)
 

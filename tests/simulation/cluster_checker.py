@@ -44,10 +44,8 @@ class Truth:
     """Behind the last offset that a publisher got an ALL ack for."""
     believed_epoch: int = 0
     """Leaders before it are not believed any more: a loss was declared."""
-    lossy_epoch: int = 0
-    """The latest epoch that may begin with less."""
-    is_unclean: bool = False
-    """That may be any less."""
+    lossy_epochs: dict[int, bool] = field(default_factory=dict)
+    """The epochs that may begin with less, and whether that may be any less: the election was unclean."""
     latest_epoch: int = 0
     """The latest leader epoch in which a leader has begun."""
 
@@ -75,9 +73,8 @@ class Checker:
                 stream = state.streams[change.stream]
                 partition = stream.partitions[change.partition]
                 truth = self.truth((stream.id, partition.id))
-                if partition.data_loss_epoch > truth.lossy_epoch:
-                    truth.lossy_epoch = partition.data_loss_epoch
-                    truth.is_unclean |= isinstance(op, ElectUnclean)
+                if partition.data_loss_epoch > max(truth.lossy_epochs, default=0):
+                    truth.lossy_epochs[partition.data_loss_epoch] = isinstance(op, ElectUnclean)
                     self.counts["losses declared"] += 1
         if isinstance(op, JoinConsumerGroup | LeaveConsumerGroup):
             self._check_group(op.group)
@@ -110,18 +107,20 @@ class Checker:
         if epoch < max(truth.latest_epoch, truth.believed_epoch):
             return  # it does not know that it has a successor: nothing it does counts
         truth.latest_epoch = epoch
-        if truth.lossy_epoch > truth.believed_epoch and epoch >= truth.lossy_epoch:
-            self._accept_loss(replica, truth)
+        lossy = [lossy for lossy in truth.lossy_epochs if truth.believed_epoch < lossy <= epoch]
+        if lossy:
+            self._accept_loss(replica, truth, any(truth.lossy_epochs[one] for one in lossy))
+            truth.believed_epoch = max(lossy)
         self._must_have(replica, truth, len(truth.committed), "what is committed")
 
-    def _accept_loss(self, replica: Replica, truth: Truth) -> None:
+    def _accept_loss(self, replica: Replica, truth: Truth, is_unclean: bool) -> None:
         log = replica.log
         kept = next(
             (at for at, known in enumerate(truth.committed) if self._content(replica, at) not in (known, None)),
             len(truth.committed),
         )
         kept = min(kept, max(log.log_end_offset, 0))
-        is_excused = truth.is_unclean or replica.server.has_damage(replica.key)
+        is_excused = is_unclean or replica.server.has_damage(replica.key)
         if not is_excused and replica.policy is not SyncPolicy.INTERVAL:
             if kept < truth.acked_end_offset:
                 raise Violation(f"{replica} lost ALL-acked offsets from {kept} to {truth.acked_end_offset}")
@@ -134,8 +133,6 @@ class Checker:
         for offset in range(kept, log.high_watermark + 1):
             truth.committed.append(self._content(replica, offset) or (0, 0))
         truth.acked_end_offset = min(truth.acked_end_offset, kept)
-        truth.believed_epoch = truth.lossy_epoch
-        truth.is_unclean = False
 
     def _content(self, replica: Replica, offset: int) -> Content | None:
         """None where the log begins later. What is damaged is still what the leader of its epoch wrote."""
@@ -234,7 +231,7 @@ class Checker:
             return
         if not allow_committed:
             raise Violation(f"{replica} is to be cut at {offset}, {log.high_watermark} is committed")
-        if truth.lossy_epoch <= log.latest_epoch:
+        if max(truth.lossy_epochs, default=0) <= log.latest_epoch:
             raise Violation(f"{replica} cuts what is committed at {offset}, no loss was declared")
         replica.highest_watermark = -1
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from bascule.core.log.epochs import EpochCache, EpochEntry
 from bascule.core.partition.options import ReplicaLog
-from bascule.errors import BasculeError, CallerError, CorruptBatch, DiskFull, EpochFenced, StorageError
+from bascule.errors import BasculeError, CallerError, CorruptBatch, DiskFull, EpochFenced, RejectedBatch, StorageError
 from bascule.kernels import records
 from bascule.log import LogOptions, PartitionLog, new_batch
 from tests.simulation.simulated_disk import Operation, SimulatedDisk
@@ -127,10 +127,11 @@ class ModelLog:
         return self._records[offset - self.log_start_offset]
 
     def read(self, offset: int) -> Sequence[object]:
-        found = self._records[offset - self.log_start_offset :][:READ_RECORDS_MAX]
-        if self._damaged and any(at in self._damaged for at in range(offset, offset + len(found))):
-            raise _corrupt(offset)
-        return found
+        first = max(offset, self.log_start_offset)  # retention may just have been here
+        found = self._records[first - self.log_start_offset :][:READ_RECORDS_MAX]
+        if self._damaged and any(at in self._damaged for at in range(first, first + len(found))):
+            raise _corrupt(first)
+        return [(at, record) for at, record in enumerate(found, first)]
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -154,13 +155,21 @@ class ModelLog:
     def append_replicated(self, data: Sequence[object] | bytes | memoryview) -> None:
         self._must_take_appends()
         self._must_have_room()
-        for record in data:
-            assert isinstance(record, tuple)
+        for offset, record in data:  # type: ignore[misc]
+            if offset != self.log_end_offset:
+                self._begin_at(offset)
             if record[0] < self._epochs.latest_epoch:
-                raise CallerError(f"a record of epoch {record[0]} behind epoch {self._epochs.latest_epoch}")
+                raise RejectedBatch(f"a record of epoch {record[0]} behind epoch {self._epochs.latest_epoch}")
             self._epochs.assign(record[0], self.log_end_offset)
             self._records.append(record)
         self._saved_epochs = self._epochs.entries
+
+    def _begin_at(self, offset: int) -> None:
+        """An empty log may begin in the middle."""
+        if self._records or offset < self.log_end_offset:
+            raise RejectedBatch(f"a record at {offset}, the log goes on at {self.log_end_offset}")
+        self.log_start_offset = offset
+        self._epochs.clear_earliest(offset)
 
     def _must_take_appends(self) -> None:
         if self._failure:
@@ -174,6 +183,7 @@ class ModelLog:
         self._must_take_appends()
         if offset >= self.log_end_offset:
             self._epochs.clear_latest(offset)
+            self._saved_epochs = self._epochs.entries
             return
         if offset <= self.high_watermark and not allow_committed:
             raise CallerError(f"truncating at {offset} would delete committed records up to {self.high_watermark}")

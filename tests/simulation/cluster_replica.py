@@ -20,7 +20,7 @@ from bascule.core.partition.leader import Leader
 from bascule.core.partition.leader_events import Outcome
 from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 from bascule.core.partition.options import ReplicaOptions
-from bascule.errors import BasculeError, CallerError, DiskFull, EpochFenced, StorageError
+from bascule.errors import BasculeError, CallerError, DiskFull, EpochFenced, RejectedBatch, StorageError
 from bascule.log.options import SyncPolicy
 from tests.simulation.cluster_checker import Violation
 from tests.simulation.cluster_log import Content, SimulatedLog
@@ -373,6 +373,9 @@ class Replica:
                     self._check_reset(offset)
                     log.reset_to(offset)
             done = follow.Written(self.server.local_ns())
+        except RejectedBatch as error:
+            self.world.checker.counts["rejected"] += 1
+            done = follow.WriteFailed(str(error), False, self.server.local_ns())
         except CallerError as error:
             raise Violation(f"{self} was asked for something wrong: {error}") from error
         except StorageError as error:

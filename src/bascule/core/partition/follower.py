@@ -145,15 +145,21 @@ class Follower:
 
     def _ask(self, now_ns: int, *, is_urgent: bool = False) -> list[FollowerEffect]:
         """The next thing there is to ask for."""
+        log = self._log
+        if not self._agrees and log.log_end_offset == log.log_start_offset:
+            # An empty log, wherever it begins, has nothing that could differ; but it may know of epochs in which nothing was written.
+            self._agrees = log.latest_epoch == 0
+            if not self._agrees:
+                self._will_agree = True
+                self.state = FollowerState.WRITING
+                return [Truncate(log.log_end_offset, False)]
         self._asked_ns = now_ns
         self._number += 1
         self._asked_number = self._number
-        # An empty log, wherever it begins, has nothing that could differ: what was there before was committed, or never.
-        if not self._agrees and self._log.log_end_offset > self._log.log_start_offset:
+        if not self._agrees:
             self.state = FollowerState.ASKING
-            self._asked_epoch = self._log.latest_epoch
+            self._asked_epoch = log.latest_epoch
             return [Send(EpochQuery(self.leader_epoch, self._number, self._asked_epoch))]
-        self._agrees = True
         self.state = FollowerState.FETCHING
         return [Send(self._fetch(is_urgent=is_urgent))]
 

@@ -14,7 +14,7 @@ from tests.chaos.cluster_faults import cut_off, full_disk, killed, nats_away, pa
 from tests.chaos.cluster_history import PartitionHistory
 from tests.chaos.cluster_load import OUR_CLIENT, ClusterLoad, Pace
 from tests.chaos.cluster_verdict import judge
-from tests.support.api_client import grpc
+from tests.support.api_client import grpc, pb
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import ASK_SECONDS, Cluster
 from tests.support.small_disk import is_permitted
@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 DISK_BYTES: Final = 64 << 20
 PACE: Final = Pace(windowed=150, unary=30, ack_seconds=2.0, call_seconds=1.0)
 MESSAGES: Final = 8
+METADATA_OPS_MAX: Final = 300
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,30 @@ def test_a_disk_that_is_full_costs_nothing_that_was_acked(cluster: Cluster, whos
             else:
                 eventually(lambda: is_felt(cluster, history, leader), "the leader has no room")
         cluster.wait_until_in_sync(history.stream)
+
+
+def test_a_broker_that_cannot_write_its_metadata_leaves_and_comes_back(cluster: Cluster) -> None:
+    """It would hear nothing of the cluster any more, and not know it."""
+    if not cluster.disks:
+        pytest.skip("mounting a file system is not permitted here")
+    victim = next(name for name in cluster.servers if name != cluster.controller())
+    broker, witness = cluster.brokers[victim], cluster.api(cluster.controller())
+    made = []
+    with full_disk(cluster, victim):
+        while broker.is_running:
+            made.append(unique_name("metadata"))
+            witness.CreateStream(name=made[-1], subject=made[-1])
+            assert len(made) < METADATA_OPS_MAX, "the disk is full, and the broker does not mind"
+        assert broker.wait() == 4, broker.tail()
+        assert "the metadata log of this server has failed" in broker.said()
+
+    def knows() -> bool:
+        known = cluster.api(victim).FetchMetadata(streams=made).streamMetadata
+        return all(one.error == pb.StreamMetadata.OK for one in known)
+
+    eventually(knows, "the broker is back and has heard of everything")
+    for name in made:
+        witness.DeleteStream(name=name)
 
 
 def test_one_of_three_nats_servers_may_be_killed(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -45,7 +45,7 @@ from bascule.broker.subjects import ControlSubjects
 from bascule.config.address import Address
 from bascule.config.server import ServerConfig
 from bascule.core.metadata.state import Change
-from bascule.errors import BasculeError, EncryptionKeyError, OperatorError, Unavailable
+from bascule.errors import BasculeError, EncryptionKeyError, OperatorError, StorageError, Unavailable
 from bascule.log import LogStore
 from bascule.log.disk import PosixDisk
 from bascule.log.encryption import MasterKeys, master_keys_from_environment
@@ -199,6 +199,7 @@ class Broker:
             machine=machine,
             on_rival_seed=self._on_rival_seed,
         )
+        controller.driver.on_failure = self._on_metadata_failure
         self._on_stop(controller.stop)
         return controller
 
@@ -322,6 +323,17 @@ class Broker:
             self._failure.set_exception(
                 OperatorError(
                     message, hint="start all but one server without --raft-bootstrap-seed, and with an empty directory"
+                )
+            )
+
+    def _on_metadata_failure(self, error: BaseException) -> None:
+        """It hears nothing of the cluster any more, and would do harm with what it knows; from what is on the disk it can go on."""
+        assert self._failure is not None
+        if not self._failure.done():
+            self._failure.set_exception(
+                StorageError(
+                    f"the metadata log of this server has failed: {error}",
+                    hint="make room on the disk if it is full, then start the server again",
                 )
             )
 

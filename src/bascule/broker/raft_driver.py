@@ -96,6 +96,8 @@ class RaftDriver:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="bascule-raft")
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None
+        self.on_failure: Callable[[BaseException], None] = lambda _error: None
+        """Told once, when this server cannot go on: what it decided could not be written."""
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -139,6 +141,7 @@ class RaftDriver:
             # A server that could not persist what it decided must not go on: it would speak from a state that a restart forgets.
             self.failure = error
             self._fail_everybody(error)
+            self.on_failure(error)
             raise
 
     def _drain(self) -> list[Event]:

@@ -61,8 +61,8 @@ class Follower:
         data_loss_epoch: int = 0,
         first_number: int = 1,
     ) -> None:
-        """`replica_epoch` is Metadata.replica_epoch of this replica: when that changes, another follower has to begin. `first_number` is
-        above every number that this server has used for the partition in this replica epoch, by earlier processes too."""
+        """`replica_epoch` is Metadata.replica_epoch of this replica: when that changes, another follower has to begin. `first_number`
+        is above every number that this server has used for the partition in this replica epoch, by earlier processes too."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.options = options
@@ -212,8 +212,8 @@ class Follower:
         log = self._log
         if epoch:
             return log.end_offset_of_epoch(epoch)
-        # The leader's log begins behind all of our epochs. What it has deleted may have been of other leaders than what is here: only what
-        # is committed is the same, and after a loss not even that.
+        # The leader's log begins behind all of our epochs. What it has deleted may have been of other leaders than what is here: only
+        # what is committed is the same, and after a loss not even that.
         return log.log_start_offset if may_lose else max(log.high_watermark + 1, log.log_start_offset)
 
     def _is_answer(self, answer: EpochAnswer | FetchAnswer) -> bool:

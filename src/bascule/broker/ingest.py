@@ -69,6 +69,10 @@ class Ingest:
         self._partitions: dict[PartitionSink, LedPartition] = {}
         self._waiting: dict[PartitionSink, None] = {}
         """Sinks that have collected something, in the order in which they did."""
+        self._frozen: set[PartitionSink] = set()
+        """Those whose partition is about to get another leader: what they collect waits."""
+        self._refusing: dict[PartitionSink, int] = {}
+        """Those whose partition has got one, and what publishers are told until it listens."""
         self._in_flight_bytes = 0
         self._window_bytes = 0
         self._window_began = 0.0
@@ -84,6 +88,7 @@ class Ingest:
 
     async def detach(self, partition: LedPartition, *, is_deposed: bool = False) -> None:
         """What has arrived is still written, or refused if another server leads by now; then the partition is forgotten."""
+        self._frozen.discard(partition.sink)
         if is_deposed:
             partition.refuse_collected()
         self._flush([partition.sink])
@@ -95,6 +100,29 @@ class Ingest:
 
     def close(self) -> None:
         self._writer.close()
+
+    # ── another leader ───────────────────────────────────────────────────────────────────────────
+
+    def freeze(self, partition: LedPartition) -> None:
+        """What arrives from here on is kept, and not written."""
+        self._frozen.add(partition.sink)
+
+    def thaw(self, partition: LedPartition) -> None:
+        """It goes on after all."""
+        self._frozen.discard(partition.sink)
+        if partition.sink in self._waiting:
+            self._flush([partition.sink])
+
+    def refuse(self, partition: LedPartition, error: int) -> None:
+        """The partition, which is frozen, has another leader: what has arrived and still does is refused, until `forget`."""
+        sink = partition.sink
+        self._frozen.discard(sink)
+        self._partitions.pop(sink, None)
+        self._refusing[sink] = error
+        self._flush([sink])
+
+    def forget(self, partition: LedPartition) -> None:
+        self._refusing.pop(partition.sink, None)
 
     # ── what was read ────────────────────────────────────────────────────────────────────────────
 
@@ -157,9 +185,10 @@ class Ingest:
             if partition is None:
                 self._waiting.pop(sink, None)
                 for batch in sink.take():
-                    self._acks.reject(batch, Ack.Error.UNKNOWN)
+                    self._acks.reject(batch, self._refusing.get(sink, Ack.Error.UNKNOWN))
                     batch.release()
-            elif not partition.appending:
+                self._source.schedule_flush()
+            elif not partition.appending and sink not in self._frozen:
                 self._waiting.pop(sink, None)
                 self._write(partition, sink.take())
 

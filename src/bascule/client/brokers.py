@@ -59,6 +59,8 @@ class Brokers:
         self._channels: dict[Address, Channel] = {}
         self._connecting: dict[Address, asyncio.Task[Channel]] = {}
         self._failed_at: dict[Address, float] = {}
+        self._leaving: list[Channel] = []
+        """Connections to servers that go away: they take no new calls, and end when those they have are answered."""
         self._current: Address | None = None
         self._closed = False
 
@@ -90,8 +92,9 @@ class Brokers:
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
-        channels = list(self._channels.values())
+        channels = [*self._channels.values(), *self._leaving]
         self._channels.clear()
+        self._leaving.clear()
         await asyncio.gather(*(channel.close() for channel in channels), return_exceptions=True)
 
     def check_open(self) -> None:
@@ -125,7 +128,7 @@ class Brokers:
     async def _connect(self, address: Address) -> Channel:
         previous = self._channels.pop(address, None)
         if previous is not None:
-            await previous.close()
+            self._leaving = [one for one in (*self._leaving, previous) if one.is_open]
         channel = Channel(show(address), tls=self._tls, connect_timeout=CONNECT_SECONDS_MAX, metadata=self._metadata)
         try:
             await channel.connect()

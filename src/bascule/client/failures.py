@@ -119,6 +119,8 @@ def ack_failure(code: int) -> BasculeError | None:
             return RecordTooLarge("the message is larger than `clustering.replication.max.bytes` of the brokers")
         case 4:
             return OperatorError("the broker could not encrypt the message")
+        case 1000:
+            return Unavailable("the partition's leader changes just now: the message was not stored, publish it again")
         case _:
             return OutcomeUnknown(
                 "the broker could not store the message, or does not know whether it did", hint=LOOK_FIRST

@@ -117,6 +117,11 @@ class Channel:
         return self._current is not None
 
     @property
+    def is_open(self) -> bool:
+        """There is a connection, perhaps one that only ends the calls it has."""
+        return bool(self._protocols)
+
+    @property
     def uses_tls(self) -> bool:
         return self._tls is not None
 

@@ -22,7 +22,7 @@ from bascule.broker.replication.following import Following
 from bascule.broker.replication.hand_over import HandOverReport, HandOvers
 from bascule.broker.replication.leading import Leading
 from bascule.broker.replication.moves import HAND_OVER_SECONDS, Moves
-from bascule.broker.replication.repairs import Repairs
+from bascule.broker.replication.repairs import Opened, Repairs
 from bascule.broker.replication.replicator import Replicator
 from bascule.broker.replication.states import ReplicaState, replica_state
 from bascule.broker.server_directory import PartitionStatus
@@ -39,12 +39,13 @@ from bascule.core.metadata.state import (
     StreamDeleted,
 )
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
-from bascule.core.partition.follower import Follower, FollowerState
+from bascule.core.partition.follower import Follower
 from bascule.errors import BasculeError, StateError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink
 from bascule.kernels.publish import Targets
 from bascule.log import PartitionLog
+from bascule.log.recovery import RecoveryReport
 from bascule.net.nats_link import NatsLink
 from bascule.net.status import Status
 
@@ -84,13 +85,7 @@ class Partitions:
         self._cluster = cluster
         self._replicator = replicator
         self._repairs = Repairs(server_id, self._restart)
-        self._hand_overs = HandOvers(
-            server_id,
-            ingest,
-            self.settled,
-            self._has_new_leader,
-            lambda local: self._link.unsubscribe(local.subscription_id),
-        )
+        self._hand_overs = HandOvers(server_id, self.settled)
         self._moves = Moves(
             server_id, lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS)
         )
@@ -107,6 +102,8 @@ class Partitions:
         self._running: dict[_Key, LocalPartition] = {}
         self._received: dict[tuple[_Key, int], EventTimes] = {}
         """When messages came to a partition, by partition and stream id: outlives a pause."""
+        self._found: dict[_Key, Opened] = {}
+        """Logs that were opened for replicas which have not begun."""
         self._metadata: Callable[[], Metadata] | None = None
         self._queue: deque[tuple[int, tuple[Change | _Restart, ...]]] = deque()
         self._news = asyncio.Event()
@@ -289,22 +286,43 @@ class Partitions:
         self._data.claim(stream)
         if len(partition.replicas) > 1:
             # Whoever has others to talk to needs the log at once; a partition that is alone opens it when it is used.
-            await self._open(stream, partition, settings)
+            found = await self._open(stream, partition, settings)
+            if self._repairs.leaves_first(stream.name, (stream.id, partition.id), partition, found):
+                return
+        self._found.pop((stream.name, partition.id), None)
         if partition.leader == self._server_id:
             self._become_leader(stream, partition, settings)
         else:
             self._become_follower(stream, partition, settings)
 
-    async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+    async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> Opened:
         key = (stream.id, partition.id)
         if self._repairs.needs_setting_aside(key, partition):
             place = await asyncio.to_thread(self._data.set_aside, stream.name, partition.id)
             self._repairs.was_set_aside(key)
+            self._found.pop((stream.name, partition.id), None)
             _logger.error("%s/%d: the damaged log was moved to %s", stream.name, partition.id, place)
+        had_files = self._data.is_on_disk(stream.name, partition.id)
         log = self._data.log(stream.name, partition.id, settings)
+        if log.is_loaded:
+            return self._found.get((stream.name, partition.id), Opened())
         report = await asyncio.to_thread(log.open)
         for line in report.lines():
             _logger.warning("%s/%d: %s", stream.name, partition.id, line)
+        found = self._examine(stream, report, had_files)
+        self._found[stream.name, partition.id] = found
+        return found
+
+    def _examine(self, stream: Stream, report: RecoveryReport, had_files: bool) -> Opened:
+        """What a log that was opened just now has lost since this server last ran."""
+        assert self._metadata is not None
+        if report.damage or report.missing:
+            return Opened("; ".join(report.lines()), is_damaged=True)
+        if report.cut_reason is not None:
+            return Opened(f"its log was cut at offset {report.cut_from_offset}: {report.cut_reason}")
+        if not had_files and stream.id < self._metadata().server_epochs.get(self._server_id, 0):
+            return Opened("its files are gone, or never were")
+        return Opened()
 
     def _become_leader(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
         local = LedPartition(
@@ -400,16 +418,6 @@ class Partitions:
 
     async def _stop_leading(self, local: LedPartition, status: Status, text: str, *, is_deposed: bool) -> None:
         self._auto_pause.forget(local)
-        local.end_subscribers(status, text)
-        if self._hand_overs.is_given_away(local):
-            self._hand_overs.refuse_publishers(local)
-        else:
-            await self._stop_receiving(local, is_deposed=is_deposed)
-        local.stop()
-        if local.leading is not None:
-            self._replicator.detach(local.leading)
-
-    async def _stop_receiving(self, local: LedPartition, *, is_deposed: bool) -> None:
         if is_deposed:
             if local.leading is not None:
                 local.leading.hold_acks(True)  # what only this server has is not worth an ack any more
@@ -417,7 +425,11 @@ class Partitions:
             # What this server's own clients published before they could know is still received, and answered.
             await self._round_trip()
         self._link.unsubscribe(local.subscription_id)
+        local.end_subscribers(status, text)
         await self._ingest.detach(local, is_deposed=is_deposed)
+        local.stop()
+        if local.leading is not None:
+            self._replicator.detach(local.leading)
 
     async def _stop_following(self, local: LocalPartition) -> None:
         if isinstance(local, FollowedPartition) and local.following is not None:
@@ -489,13 +501,6 @@ class Partitions:
     async def hand_over_all(self, *, timeout: float) -> HandOverReport:
         """Everything that this server leads and somebody else could."""
         return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
-
-    def _has_new_leader(self, local: LedPartition) -> bool:
-        """Whether the one that leads now has answered this replica."""
-        running = self._running.get((local.stream, local.number))
-        if isinstance(running, FollowedPartition) and running.following is not None:
-            return running.following.core.state in (FollowerState.FETCHING, FollowerState.WRITING)
-        return False
 
     async def stop_following(self) -> None:
         """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from bascule.broker.controller import Controller
@@ -25,6 +26,16 @@ _logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
 """The last in-sync replica cannot leave; another one may have joined by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log as it was found."""
+
+    flaw: str = ""
+    """What this server had and has no longer; empty for nothing."""
+    is_damaged: bool = False
+    """There are bytes in it that cannot be read."""
 
 
 class Repairs:
@@ -47,15 +58,37 @@ class Repairs:
             self._damaged[role.key] = reason
         self._tasks[role.key] = asyncio.create_task(self._leave(role.stream, role.key), name="repair")
 
+    def leaves_first(self, stream: str, key: PartitionKey, partition: Partition, log: Opened) -> bool:
+        """Whether this replica, as it was found when its log was opened, has to leave the in-sync set before it may do anything.
+
+        Nobody may elect it meanwhile, nor may a follower follow what it has left. Where it is the last one it goes on with that.
+        """
+        reason = log.flaw
+        if not reason or self._controller is None or not self._can_leave(partition):
+            return False
+        if key not in self._tasks:
+            _logger.error("%s/%d: this replica cannot be relied on: %s", stream, key[1], reason)
+            if log.is_damaged:
+                self._damaged[key] = reason
+            self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")
+        return True
+
+    def _can_leave(self, partition: Partition) -> bool:
+        return self._server_id in partition.in_sync_replicas and len(partition.in_sync_replicas) > 1
+
     def needs_setting_aside(self, key: PartitionKey, partition: Partition) -> bool:
         return key in self._damaged and self._server_id not in partition.in_sync_replicas
 
     def was_set_aside(self, key: PartitionKey) -> None:
         self._damaged.pop(key, None)
 
-    async def _leave(self, stream: str, key: PartitionKey) -> None:
+    async def _leave(self, stream: str, key: PartitionKey, *, is_idle: bool = False) -> None:
+        """`is_idle`: the replica was not started, and waits for this."""
         try:
             while (partition := self._known(stream, key)) is not None:
+                if is_idle and not self._can_leave(partition):
+                    self._restart(stream, key[1])
+                    return
                 if partition.in_sync_replicas == [self._server_id]:
                     _logger.error(
                         "%s/%d: no other replica is in sync: it goes on with what can be read", stream, key[1]

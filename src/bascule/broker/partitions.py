@@ -39,7 +39,7 @@ from bascule.core.metadata.state import (
     StreamDeleted,
 )
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
-from bascule.core.partition.follower import Follower
+from bascule.core.partition.follower import Follower, FollowerState
 from bascule.errors import BasculeError, StateError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink
@@ -85,7 +85,13 @@ class Partitions:
         self._cluster = cluster
         self._replicator = replicator
         self._repairs = Repairs(server_id, self._restart)
-        self._hand_overs = HandOvers(server_id, self.settled)
+        self._hand_overs = HandOvers(
+            server_id,
+            ingest,
+            self.settled,
+            self._has_new_leader,
+            lambda local: self._link.unsubscribe(local.subscription_id),
+        )
         self._moves = Moves(
             server_id, lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS)
         )
@@ -418,6 +424,16 @@ class Partitions:
 
     async def _stop_leading(self, local: LedPartition, status: Status, text: str, *, is_deposed: bool) -> None:
         self._auto_pause.forget(local)
+        local.end_subscribers(status, text)
+        if self._hand_overs.is_given_away(local):
+            self._hand_overs.refuse_publishers(local)
+        else:
+            await self._stop_receiving(local, is_deposed=is_deposed)
+        local.stop()
+        if local.leading is not None:
+            self._replicator.detach(local.leading)
+
+    async def _stop_receiving(self, local: LedPartition, *, is_deposed: bool) -> None:
         if is_deposed:
             if local.leading is not None:
                 local.leading.hold_acks(True)  # what only this server has is not worth an ack any more
@@ -425,11 +441,7 @@ class Partitions:
             # What this server's own clients published before they could know is still received, and answered.
             await self._round_trip()
         self._link.unsubscribe(local.subscription_id)
-        local.end_subscribers(status, text)
         await self._ingest.detach(local, is_deposed=is_deposed)
-        local.stop()
-        if local.leading is not None:
-            self._replicator.detach(local.leading)
 
     async def _stop_following(self, local: LocalPartition) -> None:
         if isinstance(local, FollowedPartition) and local.following is not None:
@@ -501,6 +513,13 @@ class Partitions:
     async def hand_over_all(self, *, timeout: float) -> HandOverReport:
         """Everything that this server leads and somebody else could."""
         return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
+
+    def _has_new_leader(self, local: LedPartition) -> bool:
+        """Whether the one that leads now has answered this replica."""
+        running = self._running.get((local.stream, local.number))
+        if isinstance(running, FollowedPartition) and running.following is not None:
+            return running.following.core.state in (FollowerState.FETCHING, FollowerState.WRITING)
+        return False
 
     async def stop_following(self) -> None:
         """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.cluster_faults import DISK_FAULTS, FAULTS, Fault, Scene, revive
+from tests.chaos.cluster_faults import DISK_FAULTS, FAULTS, Fault, Scene
 from tests.chaos.cluster_groups import GROUP_CONFIG, GroupLoad
 from tests.chaos.cluster_history import PartitionHistory
 from tests.chaos.cluster_load import ClusterLoad, Pace
@@ -76,8 +76,7 @@ class Chaos:
             self._say("everybody writes and reads")
             while time.monotonic() - self._started < self._seconds:
                 self._strike(load)
-            revive(cluster)
-            load.wait_for_progress()
+            self._recover(load)
             self._say("everything is put right; looking at every message")
             return judge(cluster, load, self.groups, through_api=False)
 
@@ -89,10 +88,14 @@ class Chaos:
         self.strikes[name] += 1
         lasted = time.monotonic() - began
         if self._rng.random() >= IMPATIENT:
-            load.wait_for_progress()
-            for one in self.histories:
-                self.cluster.wait_until_in_sync(one.stream, one.partition)
+            self._recover(load)
         self._say(f"{history.name}: {name} for {lasted:.1f} s, {time.monotonic() - began - lasted:.1f} s to recover")
+
+    def _recover(self, load: ClusterLoad) -> None:
+        """A broker whose disk was full may leave a moment after it has room again."""
+        for one in self.histories:
+            self.cluster.wait_until_in_sync(one.stream, one.partition, revive=True)
+        load.wait_for_progress()
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._started:8.1f} s  {what}", flush=True)

@@ -44,21 +44,13 @@ class Scene:
 Fault = Callable[[Scene], None]
 
 
-def revive(cluster: Cluster) -> None:
-    """Start every broker that left or was killed."""
-    away = [name for name in cluster.servers if not cluster.brokers[name].is_running]
-    for name in away:
-        cluster.brokers[name].kill()  # one that left by itself still has to be buried
-    cluster.restart(*away)
-
-
 @contextmanager
 def killed(cluster: Cluster, *names: str) -> Iterator[None]:
     cluster.kill(*names)
     try:
         yield
     finally:
-        revive(cluster)
+        cluster.revive()
 
 
 @contextmanager
@@ -77,7 +69,7 @@ def cut_off(cluster: Cluster, name: str, how: str) -> Iterator[None]:
         yield
     finally:
         cluster.heal(name)
-        revive(cluster)
+        cluster.revive()
 
 
 @contextmanager
@@ -87,7 +79,7 @@ def full_disk(cluster: Cluster, name: str) -> Iterator[None]:
         yield
     finally:
         cluster.relieve_disk(name)
-        revive(cluster)
+        cluster.revive()
 
 
 @contextmanager
@@ -97,7 +89,7 @@ def nats_away(cluster: Cluster, number: int = 0) -> Iterator[None]:
         yield
     finally:
         cluster.nats[number].start()
-        revive(cluster)
+        cluster.revive()
 
 
 def kill_leader(scene: Scene) -> None:

@@ -132,7 +132,7 @@ def test_a_disk_that_is_full_costs_nothing_that_was_acked(cluster: Cluster, whos
                 load.wait_for_progress(MESSAGES)  # as soon as it has left the in-sync replicas
             else:
                 eventually(lambda: is_felt(cluster, history, leader), "the leader has no room")
-        cluster.wait_until_in_sync(history.stream)
+        cluster.wait_until_in_sync(history.stream, revive=True)
 
 
 def test_a_broker_that_cannot_write_its_metadata_leaves_and_comes_back(cluster: Cluster) -> None:

@@ -183,6 +183,13 @@ class Cluster:
         for name in names:
             self.brokers[name].wait_ready(RECOVERY_SECONDS)
 
+    def revive(self) -> None:
+        """Start every broker that was killed or has left by itself, as whoever supervises services does."""
+        away = [name for name in self.servers if not self.brokers[name].is_running]
+        for name in away:
+            self.brokers[name].kill()  # one that left by itself still has to be buried
+        self.restart(*away)
+
     def stop(self, name: str) -> int:
         """SIGTERM; its exit code."""
         return self.brokers[name].stop()
@@ -307,10 +314,14 @@ class Cluster:
         assert seen is not None
         return sorted(seen.replicas - {leader})
 
-    def wait_until_in_sync(self, stream: str, partition: int = 0, timeout: float = RECOVERY_SECONDS) -> None:
-        """Every replica is, and every broker that is well knows it."""
+    def wait_until_in_sync(
+        self, stream: str, partition: int = 0, timeout: float = RECOVERY_SECONDS, *, revive: bool = False
+    ) -> None:
+        """Every replica is, and every broker that is well knows it. `revive`: brokers that leave meanwhile are started again."""
 
         def all_in_sync() -> bool:
+            if revive:
+                self.revive()
             views = [self.view(stream, partition, of=name) for name in self.well]
             return bool(views) and all(one is not None and one.replicas == one.in_sync for one in views)
 

@@ -57,8 +57,9 @@ class Replica:
         self.is_writing = False
         self.is_syncing = False
         self.is_leaving = False
-        """It is leaving the in-sync set, to be rebuilt."""
-        self.must_rebuild = False
+        """The controller was asked to take it out of the in-sync set."""
+        self.is_damaged = False
+        """As soon as it is out, which makes it another replica for the metadata, it has to be rebuilt."""
         self.is_checked = False
         """Whether what it takes for committed was compared since the role began."""
         self.is_moving = False
@@ -88,10 +89,15 @@ class Replica:
     def reconcile(self) -> None:
         """The metadata may say something else than before."""
         partition = self.partition
-        if partition is None or partition.paused or self.must_rebuild:
+        if partition is None or partition.paused:
             self.drop_role()
             return
         epoch = self.server.replica_epoch(partition)
+        if self.is_damaged and epoch != self.replica_epoch and self.server.id not in partition.in_sync_replicas:
+            self.drop_role()
+            if not self.is_writing:
+                self._rebuild()
+            return
         is_leader = partition.leader == self.server.id
         same = self.role is not None and self.epoch == partition.leader_epoch
         if same and isinstance(self.role, Leader) == is_leader and (is_leader or self.replica_epoch == epoch):
@@ -392,9 +398,7 @@ class Replica:
     def _wrote(self, role: Follower, done: follow.Written | follow.WriteFailed) -> None:
         self.is_writing = False
         self.world.checker.watermark(self)
-        if self.must_rebuild:
-            self._rebuild()
-        elif self.role is role:
+        if self.role is role:
             self._step_follower(done)
         else:
             self.reconcile()
@@ -436,7 +440,7 @@ class Replica:
         partition = self.partition
         if self.is_leaving or partition is None:
             return
-        self.is_leaving = True
+        self.is_leaving = self.is_damaged = True
         op = ops.LeaveIsr(self.stream, self.key[1], self.server.id, partition.leader_epoch)
         self.server.propose(op, self._left)
 
@@ -445,19 +449,14 @@ class Replica:
         partition = self.partition
         if partition is None:
             return
-        if outcome is Outcome.DONE and self.server.id != partition.leader:
-            self.must_rebuild = True
-            self.drop_role()
-            if not self.is_writing:
-                self._rebuild()
-        elif outcome is Outcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
+        if outcome is Outcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
             self.world.last_is_damaged(self)
-        else:
+        elif outcome is not Outcome.DONE and self.is_damaged:
             self.server.call(100 * MS, self.leave)
 
     def _rebuild(self) -> None:
         self.world.checker.counts["rebuilds"] += 1
-        self.must_rebuild = False
+        self.is_damaged = False
         self.log = self.server.new_log(self.key)
         self.highest_watermark = -1
         self.reconcile()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bascule.core.partition import follower_events as follow
 from bascule.core.partition.follower import FollowerState
 from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, Verdict
@@ -229,7 +231,7 @@ def test_a_damaged_log_is_rebuilt_and_nothing_more_is_asked_for() -> None:
 
 # ── a leader that is not there ───────────────────────────────────────────────────────────────────
 
-TIMEOUT = {
+TIMEOUT: dict[str, Any] = {
     "leader_timeout_ns": 1000 * MS,
     "max_lag_ns": 1000 * MS,
     "idle_wait_ns": 400 * MS,

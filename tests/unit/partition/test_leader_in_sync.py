@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bascule.core.partition.leader import ADMISSION_NS
 from bascule.core.partition.leader_events import Expand, Outcome, Shrink
 from tests.unit.partition.replica_helpers import ACK, EPOCH, INTERVAL, MS, SECOND, LeaderAtWork, of_kind, one
 
-LAG: dict[str, int] = {"max_lag_ns": 1000 * MS, "leader_timeout_ns": 1000 * MS}
+LAG: dict[str, Any] = {"max_lag_ns": 1000 * MS, "leader_timeout_ns": 1000 * MS}
 
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────
 

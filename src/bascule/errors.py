@@ -117,6 +117,12 @@ class InvalidOption(CallerError):
     code = "INVALID_OPTION"
 
 
+class InvalidSchema(CallerError):
+    """A table was asked for with columns, or types of columns, that a stream does not have."""
+
+    code = "INVALID_SCHEMA"
+
+
 # ── the state does not fit ───────────────────────────────────────────────────────────────────────
 
 
@@ -216,6 +222,24 @@ class NotGroupMember(StateError):
     code = "NOT_GROUP_MEMBER"
 
 
+class DataLost(StateError):
+    """Records that a reader had still to read are gone. Names the stream, the partition, the offsets and what removed them."""
+
+    code = "DATA_LOST"
+
+
+class StreamRecreated(StateError):
+    """The stream was deleted and created again: offsets of the former one mean nothing in it."""
+
+    code = "STREAM_RECREATED"
+
+
+class CheckpointMismatch(StateError):
+    """Offsets that a reader kept do not fit the stream, or are no offsets: going on would skip or repeat records."""
+
+    code = "CHECKPOINT_MISMATCH"
+
+
 class ClientClosed(StateError):
     """The client, or the part of it that was used, has been closed."""
 
@@ -305,6 +329,7 @@ GRPC_STATUS: dict[str, str] = {
     "REJECTED_ENVELOPE": "INVALID_ARGUMENT",
     "PERMISSION_DENIED": "PERMISSION_DENIED",
     "INVALID_OPTION": "INVALID_ARGUMENT",
+    "INVALID_SCHEMA": "INVALID_ARGUMENT",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",
@@ -322,6 +347,9 @@ GRPC_STATUS: dict[str, str] = {
     "END_OF_PARTITION": "RESOURCE_EXHAUSTED",
     "INCORRECT_OFFSET": "UNKNOWN",
     "NOT_GROUP_MEMBER": "FAILED_PRECONDITION",
+    "DATA_LOST": "DATA_LOSS",
+    "STREAM_RECREATED": "FAILED_PRECONDITION",
+    "CHECKPOINT_MISMATCH": "FAILED_PRECONDITION",
     "CLIENT_CLOSED": "CANCELLED",
     "OPERATOR": "INTERNAL",
     "STORAGE": "INTERNAL",

@@ -1,0 +1,1 @@
+"""Streams as Arrow tables: what both ends of Arrow Flight agree on, and the end that reads. Needs pyarrow (`bascule[spark]`)."""

@@ -176,6 +176,36 @@ def test_reports_reach_the_controller_and_its_verdict_comes_back(tmp_path: Path)
     run(scenario())
 
 
+class DeafBus(MemoryBus):
+    """Nobody leads for a while: what is asked of the controller meanwhile is not answered."""
+
+    unheard = 2
+
+    async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        if subject.endswith(".propagate") and self.unheard:
+            self.unheard -= 1
+            return
+        await super().publish(subject, data, reply)
+
+
+def test_a_report_that_nobody_heard_is_made_again_soon(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bus = DeafBus()
+        controller = await alone(bus, tmp_path)
+        await controller.submit(creation("orders"), timeout=30)
+        partition = controller.metadata.streams["orders"].partitions[0]
+        refusal = await controller.report_leader("orders", 0, "stranger", partition.leader, partition.leader_epoch)
+        assert refusal is not None and refusal.code == "FAILED_PRECONDITION"
+        assert bus.unheard == 0
+        bus.unheard = 1000
+        with pytest.raises(Unavailable):
+            await controller.report_leader("orders", 0, "b", partition.leader, partition.leader_epoch, timeout=0.7)
+        assert bus.unheard == 998
+        await controller.stop()
+
+    run(scenario())
+
+
 def test_coordinator_reports_reach_the_controller_too(tmp_path: Path) -> None:
     async def scenario() -> None:
         controller = await alone(MemoryBus(), tmp_path)

@@ -46,6 +46,8 @@ from bascule.proto.internal_pb2 import (
 SUBMIT_SECONDS: Final = 5.0
 ATTEMPT_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.05
+REPORT_SECONDS: Final = 0.5
+"""After so long without an answer a report is made again."""
 PROMOTE_SECONDS: Final = 0.2
 IDLE_SECONDS: Final = 1.0
 """How often a server looks whether there is a learner to promote, while there was none."""
@@ -292,7 +294,7 @@ class Controller:
         report = ReportLeaderOp(
             stream=stream, partition=partition, replica=reporter, leader=leader, leader_epoch=leader_epoch
         )
-        return await self._propagate(PropagatedRequest(report_leader_op=report), timeout)
+        return await self._report(PropagatedRequest(report_leader_op=report), timeout)
 
     async def report_coordinator(
         self, group: str, consumer: str, coordinator: str, epoch: int, *, timeout: float = SUBMIT_SECONDS
@@ -301,7 +303,20 @@ class Controller:
         report = ReportConsumerGroupCoordinatorOp(
             group_id=group, consumer_id=consumer, coordinator=coordinator, epoch=epoch
         )
-        return await self._propagate(PropagatedRequest(report_consumer_group_coordinator_op=report), timeout)
+        return await self._report(PropagatedRequest(report_consumer_group_coordinator_op=report), timeout)
+
+    async def _report(self, report: PropagatedRequest, timeout: float) -> Refusal | None:
+        """Said again until a controller answers: the silent server may have been the controller, and then there is none for a while. A
+        report that is heard twice counts once."""
+        deadline = time.monotonic() + timeout
+        while True:
+            attempt = time.monotonic() + REPORT_SECONDS
+            try:
+                return await self._propagate(report, min(attempt, deadline) - time.monotonic())
+            except Unavailable:
+                if attempt >= deadline:
+                    raise
+            await asyncio.sleep(attempt - time.monotonic())
 
     async def _propagate(self, request: PropagatedRequest, timeout: float) -> Refusal | None:
         data = encode(MessageType.PROPAGATED_REQUEST, request.SerializeToString())

@@ -315,6 +315,18 @@ class EncryptionKeyError(OperatorError):
     code = "ENCRYPTION_KEY"
 
 
+class MissingExtra(OperatorError):
+    """Something was used that an optional package brings, and it is not installed. Names the extra."""
+
+    code = "MISSING_EXTRA"
+
+
+class JavaNotFound(OperatorError):
+    """Spark needs a Java, and there is none that fits."""
+
+    code = "JAVA_NOT_FOUND"
+
+
 # ── codes and gRPC statuses ──────────────────────────────────────────────────────────────────────
 
 GRPC_STATUS: dict[str, str] = {
@@ -358,6 +370,8 @@ GRPC_STATUS: dict[str, str] = {
     "NOT_A_LOG": "INTERNAL",
     "FORMAT_TOO_NEW": "FAILED_PRECONDITION",
     "ENCRYPTION_KEY": "FAILED_PRECONDITION",
+    "MISSING_EXTRA": "FAILED_PRECONDITION",
+    "JAVA_NOT_FOUND": "FAILED_PRECONDITION",
     "UNAVAILABLE": "UNAVAILABLE",
     "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
     "OUTCOME_UNKNOWN": "UNKNOWN",

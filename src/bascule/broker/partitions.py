@@ -515,11 +515,11 @@ class Partitions:
         return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
 
     def _has_new_leader(self, local: LedPartition) -> bool:
-        """Whether the one that leads now has answered this replica."""
+        """Whether the one that leads now has answered the replica here; where there is none any more, it has let it go."""
         running = self._running.get((local.stream, local.number))
         if isinstance(running, FollowedPartition) and running.following is not None:
             return running.following.core.state in (FollowerState.FETCHING, FollowerState.WRITING)
-        return False
+        return running is not local
 
     async def stop_following(self) -> None:
         """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""

@@ -1,0 +1,544 @@
+"""Three brokers and somebody who runs them: restarts that nobody notices, servers that come and go, partitions that move."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import bascule
+from bascule.client.cluster import ClusterAdmin, ClusterStatus
+from bascule.errors import BasculeError, CallerError, StateError
+from tests.support.api_client import Api, Status, grpc
+from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import RECOVERY_SECONDS, Cluster
+from tests.support.nats_server import NatsServer
+from tests.support.waiting import eventually
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[Cluster]:
+    with Cluster(tmp_path, nats=nats_server, config={"cursors.stream.partitions": 1}) as found:
+        yield found
+
+
+def run(addresses: list[str], work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
+    async def connected() -> T:
+        async with bascule.connect(addresses, timeout=20) as client:
+            return await work(ClusterAdmin(client))
+
+    return asyncio.run(connected())
+
+
+def status(cluster: Cluster) -> ClusterStatus:
+    return run([cluster.brokers[name].address for name in cluster.well], lambda admin: admin.status())
+
+
+def until_still(cluster: Cluster) -> ClusterStatus:
+    """Until nothing moves."""
+
+    def look() -> ClusterStatus | None:
+        found = status(cluster)
+        return None if found.is_moving else found
+
+    return eventually(look, "everything that moved has arrived", RECOVERY_SECONDS)
+
+
+def join(cluster: Cluster, name: str) -> BrokerProcess:
+    """A server that asks the others to be taken in."""
+    config = {
+        "clustering.namespace": cluster.namespace,
+        "clustering.server.id": name,
+        "cursors.stream.partitions": 1,
+        **cluster._config,
+    }
+    broker = BrokerProcess(cluster.directory / name, nats_url=cluster.nats[0].url, config=config, seed=False)
+    broker.start()
+    cluster.brokers[name] = broker
+    cluster._apis[name] = broker.api()
+    cluster._stack.callback(broker.kill)
+    return broker
+
+
+def replicas(cluster: Cluster, stream: str) -> dict[int, list[str]]:
+    found = cluster.ask(lambda api: api.stream(stream))
+    return {number: list(one.replicas) for number, one in sorted(found.partitions.items())}
+
+
+def values(cluster: Cluster, stream: str, partition: int = 0) -> list[bytes]:
+    """Everything there is, in its order."""
+
+    async def read() -> list[bytes]:
+        addresses = [cluster.brokers[name].address for name in cluster.well]
+        async with bascule.connect(addresses, timeout=20) as client:
+            found = client.subscribe(stream, partition=partition, start="earliest", stop="latest")
+            return [bytes(message.value) async for message in found]
+
+    return asyncio.run(read())
+
+
+def publish(cluster: Cluster, stream: str, count: int, partition: int = 0, *, ack: str = "all", size: int = 0) -> None:
+    async def send() -> None:
+        addresses = [cluster.brokers[name].address for name in cluster.well]
+        async with bascule.connect(addresses, timeout=20) as client:
+            bodies = [b"%d" % number + b"." * size for number in range(count)]
+            await client.publish_many(stream, bodies, partition=partition, ack=ack)  # type: ignore[arg-type]
+
+    asyncio.run(send())
+
+
+class Load:
+    """Publishers that never stop. Each waits for its ack before it sends the next message; a failure is kept."""
+
+    def __init__(self, addresses: list[str], stream: str, partitions: int, publishers: int = 3) -> None:
+        self._addresses = addresses
+        self._stream = stream
+        self._partitions = partitions
+        self._publishers = publishers
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self.acked: list[tuple[int, int, bytes]] = []
+        self.failures: list[BasculeError] = []
+
+    async def _run(self) -> None:
+        async with bascule.connect(self._addresses, timeout=20) as client:
+            places = [
+                (partition, number) for partition in range(self._partitions) for number in range(self._publishers)
+            ]
+            await asyncio.gather(*(self._publish(client, *place) for place in places))
+
+    async def _publish(self, client: Any, partition: int, publisher: int) -> None:
+        number = 0
+        while not self._ending.is_set():
+            value = b"%d-%d-%d" % (partition, publisher, number)
+            number += 1
+            try:
+                ack = await client.publish(self._stream, value, partition=partition, ack="all")
+                self.acked.append((partition, ack.offset, value))
+            except BasculeError as error:
+                self.failures.append(error)
+
+    def wait_for_more(self, count: int = 50) -> None:
+        """Until so many more messages were acked."""
+        wanted = len(self.acked) + count
+        eventually(lambda: len(self.acked) >= wanted, "publishers go on", RECOVERY_SECONDS)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+
+def check_kept(cluster: Cluster, stream: str, load: Load, partitions: int) -> None:
+    """Every acked message lies where its ack said."""
+    for partition in range(partitions):
+        found = values(cluster, stream, partition)
+        for number, offset, value in load.acked:
+            if number == partition:
+                assert found[offset] == value
+
+
+# ── restarts ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_rolling_restart_under_load_fails_no_publish(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=4)
+    with Load(cluster.addresses, "orders", 4) as load:
+        load.wait_for_more()
+        for name in cluster.servers:
+            assert cluster.stop(name) == 0
+            load.wait_for_more()
+            cluster.restart(name)
+            for partition in range(4):
+                cluster.wait_until_in_sync("orders", partition)
+            load.wait_for_more()
+    assert load.failures == []
+    check_kept(cluster, "orders", load, 4)
+
+
+def test_a_server_that_stops_is_missed_by_nobody(cluster: Cluster) -> None:
+    """Leaders, in-sync sets, groups and the controller's role are elsewhere before it is gone: no time-out has to pass."""
+    cluster.create_stream("orders", partitions=3)
+    name = cluster.controller()
+    others = [one for one in cluster.servers if one != name]
+    joined = cluster.api(name).JoinConsumerGroup(groupId="g", consumerId="c", streams=["orders"])
+    if joined.coordinator != name:
+        cluster.api(name).ReportConsumerGroupCoordinator(
+            groupId="g", consumerId="c", coordinator=joined.coordinator, epoch=joined.epoch
+        )
+    assert cluster.stop(name) == 0
+    for partition in range(3):
+        view = cluster.view("orders", partition, of=others[0])
+        assert view is not None
+        assert view.leader in others
+        assert name not in view.in_sync
+    (group,) = cluster.api(others[0]).FetchMetadata(groups=["g"]).groupMetadata
+    assert group.coordinator in others
+    assert status(cluster).controller in others
+
+
+def test_a_second_signal_skips_the_drain(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=2)
+    leader = cluster.leader_of("orders")
+    (follower,) = cluster.followers_of("orders")
+    publish(cluster, "orders", 5)
+    # A follower that stands still cannot take over before the leader's patience ends.
+    cluster.pause(follower)
+    cluster.api(leader).publish("orders", b"x")
+    process = cluster.brokers[leader].process
+    assert process is not None
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: "stopping" in cluster.brokers[leader].said(), "it has begun to stop")
+    process.send_signal(signal.SIGTERM)
+    assert cluster.brokers[leader].wait() == 0
+    assert time.monotonic() - began < 10
+    cluster.resume(follower)
+
+
+def test_a_server_that_is_alone_stops_at_once(start_broker: StartBroker) -> None:
+    broker = start_broker({"cursors.stream.partitions": 1})
+    broker.api().CreateStream(name="s", subject="s")
+    began = time.monotonic()
+    assert broker.stop() == 0
+    assert time.monotonic() - began < 2.0
+
+
+# ── draining ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_drained_server_stops_and_leads_nothing(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=3)
+    with Load(cluster.addresses, "orders", 3) as load:
+        load.wait_for_more()
+        run(cluster.addresses, lambda admin: admin.drain("b"))
+        assert cluster.brokers["b"].wait() == 0
+        load.wait_for_more()
+    assert load.failures == []
+    found = status(cluster)
+    member = found.member("b")
+    assert member is not None
+    assert (member.answers, member.leaders) == (False, 0)
+    check_kept(cluster, "orders", load, 3)
+
+
+def test_a_server_that_keeps_running_is_given_nothing_until_it_is_undone(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=6)
+    kept = run(cluster.addresses, lambda admin: admin.drain("b", keep_running=True))
+    assert [one for one in kept if one.stream == "orders"] == []
+    found = status(cluster)
+    member = found.member("b")
+    assert member is not None
+    assert (member.state, member.answers, member.leaders) == ("leaving", True, 0)
+    assert found.controller != "b"
+    cluster.create_stream("later", factor=2, partitions=6)
+    assert all("b" not in one for one in replicas(cluster, "later").values())
+    run(cluster.addresses, lambda admin: admin.drain("b", undo=True))
+    run(cluster.addresses, lambda admin: admin.rebalance())
+    member = until_still(cluster).member("b")
+    assert member is not None
+    assert member.state == "active"
+    assert member.leaders > 0
+    assert member.replicas > 6
+
+
+def test_what_only_one_server_has_stays_with_it(cluster: Cluster) -> None:
+    cluster.create_stream("solo", factor=1, partitions=3)
+    led = [number for number, one in replicas(cluster, "solo").items() if one == ["b"]]
+    kept = run(cluster.addresses, lambda admin: admin.drain("b", keep_running=True))
+    assert [(one.stream, one.partition) for one in kept] == [("solo", number) for number in led]
+
+
+# ── moving ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_replication_factor_goes_up_and_down_and_nothing_is_lost(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=1, partitions=2)
+    for factor in (3, 2, 1, 3):
+        publish(cluster, "orders", 100)
+
+        async def change(admin: ClusterAdmin, factor: int = factor) -> None:
+            await admin.reassign("orders", replication_factor=factor)
+
+        run(cluster.addresses, change)
+        until_still(cluster)
+        assert all(len(one) == factor for one in replicas(cluster, "orders").values())
+        for partition in range(2):
+            cluster.wait_until_in_sync("orders", partition)
+    assert values(cluster, "orders") == [b"%d" % number for _ in range(4) for number in range(100)]
+
+
+def test_a_partition_moves_under_load_to_where_it_is_sent(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=1)
+    with Load(cluster.addresses, "orders", 1) as load:
+        load.wait_for_more()
+        for server in ("b", "c", "a", "b"):
+
+            async def move(admin: ClusterAdmin, server: str = server) -> None:
+                await admin.reassign("orders", replicas=[server])
+
+            run(cluster.addresses, move)
+            until_still(cluster)
+            assert replicas(cluster, "orders") == {0: [server]}
+            load.wait_for_more()
+    assert load.failures == []
+    check_kept(cluster, "orders", load, 1)
+    for other in "ac":
+        assert not list(cluster.partition_directory(other, "orders").glob("*.log")), "what was moved away is deleted"
+
+
+def test_a_paused_partition_moves_and_is_paused_again(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=1)
+    publish(cluster, "orders", 10)
+    (before,) = replicas(cluster, "orders").values()
+    target = next(one for one in cluster.servers if one not in before)
+    cluster.api("a").PauseStream(name="orders")
+    run(cluster.addresses, lambda admin: admin.reassign("orders", replicas=[target]))
+    eventually(lambda: replicas(cluster, "orders") == {0: [target]}, "it has moved", RECOVERY_SECONDS)
+    eventually(lambda: cluster.ask(lambda api: api.stream("orders").partitions[0].paused), "it is paused again")
+    cluster.api("a").publish("orders", b"on")
+    assert len(values(cluster, "orders")) == 11
+
+
+def test_a_move_is_cancelled_and_the_partition_stays(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=2)
+    publish(cluster, "orders", 3000, size=1000)
+    (before,) = replicas(cluster, "orders").values()
+    target = next(one for one in cluster.servers if one not in before)
+
+    async def begin_and_give_up(admin: ClusterAdmin) -> ClusterStatus:
+        await admin.set_throttle(20_000)
+        await admin.reassign("orders", replicas=[target])
+        while not (found := await admin.status()).reassignments:
+            await asyncio.sleep(0.02)
+        await admin.cancel("orders")
+        return found
+
+    found = run(cluster.addresses, begin_and_give_up)
+    (moving,) = found.reassignments
+    assert (moving.move.before, moving.move.after) == (tuple(before), (target,))
+    assert until_still(cluster).reassignments == ()
+    assert replicas(cluster, "orders") == {0: before}
+    assert len(values(cluster, "orders")) == 3000
+
+
+def test_a_throttle_really_limits_what_catches_up(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=1)
+    publish(cluster, "orders", 1000, size=2000)  # 2 MB
+    (before,) = replicas(cluster, "orders").values()
+    target = next(one for one in cluster.servers if one not in before)
+
+    async def move(admin: ClusterAdmin) -> tuple[float, int]:
+        await admin.set_throttle(500_000)
+        began = time.monotonic()
+        await admin.reassign("orders", replicas=[target])
+        most = 0
+        while (found := await admin.status()).is_moving:
+            most = max(most, *(one.lag_messages for one in found.reassignments), 0)
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began, most
+
+    took, lag = run(cluster.addresses, move)
+    # 2 MB at 0.5 MB a second; a second's worth may go at once.
+    assert took > 2.0
+    assert lag > 0, "how far it is can be seen"
+    assert replicas(cluster, "orders") == {0: [target]}
+    run(cluster.addresses, lambda admin: admin.set_throttle(0))
+    assert status(cluster).throttle_bytes_per_second == 0
+
+
+def test_leaders_spread_out_again(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=6)
+    cluster.stop("b")
+    cluster.restart("b")
+    for partition in range(6):
+        cluster.wait_until_in_sync("orders", partition)
+    before = status(cluster).member("b")
+    assert before is not None
+    assert before.leaders == 0
+
+    found = run(cluster.addresses, lambda admin: admin.rebalance(leaders_only=True))
+    assert found.moves == ()
+    assert found.leaders != ()
+    until_still(cluster)
+    leaders = Counter(one.leader for one in cluster.ask(lambda api: api.stream("orders")).partitions.values())
+    assert sorted(leaders.values()) == [2, 2, 2]
+    again = run(cluster.addresses, lambda admin: admin.rebalance(leaders_only=True, dry_run=True))
+    assert again.leaders == ()
+
+
+# ── servers that come and go ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_that_joins_gets_its_share(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=4)
+    publish(cluster, "orders", 200)
+    join(cluster, "d")
+    eventually(lambda: status(cluster).member("d"), "it is a member")
+    # The cluster's own stream is on all servers without being told.
+    eventually(lambda: "d" in replicas(cluster, "__cursors")[0], "cursors are on it", RECOVERY_SECONDS)
+    with Load(cluster.addresses, "orders", 4) as load:
+        load.wait_for_more()
+        run(cluster.addresses, lambda admin: admin.add_servers(["d"]))
+        found = until_still(cluster)
+        load.wait_for_more()
+    assert load.failures == []
+    hosted = {one.id: one.replicas for one in found.members}
+    assert max(hosted.values()) - min(hosted.values()) <= 1
+    check_kept(cluster, "orders", load, 4)
+    again = run(cluster.addresses, lambda admin: admin.add_servers(["d"], dry_run=True))
+    assert again.moves == ()
+
+
+def remove(cluster: Cluster, name: str, **options: Any) -> None:
+    """As the command line does it: asked until it is done."""
+
+    def ask() -> bool:
+        addresses = [cluster.brokers[one].address for one in cluster.well]
+        return run(addresses, lambda admin: admin.remove_server(name, **options)).removed
+
+    eventually(ask, f"{name} is removed", RECOVERY_SECONDS)
+
+
+@pytest.mark.parametrize("which", ["the controller", "another"])
+def test_a_live_server_is_removed_under_load_and_stops(cluster: Cluster, which: str) -> None:
+    join(cluster, "d")
+    cluster.create_stream("orders", partitions=3)
+    cluster.create_stream("solo", factor=1, partitions=4)
+    controller = status(cluster).controller
+    name = controller if which == "the controller" else next(one for one in cluster.servers if one != controller)
+    with Load(cluster.addresses, "orders", 3) as load:
+        load.wait_for_more()
+        remove(cluster, name)
+        load.wait_for_more()
+        assert cluster.brokers[name].wait() == 0
+        load.wait_for_more()
+    assert load.failures == []
+    assert f"server {name} was removed from the cluster" in cluster.brokers[name].said()
+    found = status(cluster)
+    assert name not in [one.id for one in found.members]
+    assert found.troubles == ()
+    for stream in ("orders", "solo", "__cursors"):
+        assert all(name not in one for one in replicas(cluster, stream).values())
+    check_kept(cluster, "orders", load, 3)
+    # Started again with what it has, it says why it cannot take part.
+    cluster.brokers[name].launch()
+    assert cluster.brokers[name].wait(RECOVERY_SECONDS) == 4
+    assert "was removed from the cluster" in cluster.brokers[name].tail()
+
+
+def test_a_dead_server_is_replaced(cluster: Cluster) -> None:
+    cluster.create_stream("orders", partitions=3)
+    publish(cluster, "orders", 100)
+    cluster.kill("b")
+    with pytest.raises(StateError, match="no other server can have the replica"):
+        run([cluster.brokers["a"].address], lambda admin: admin.remove_server("b"))
+    join(cluster, "d")
+    remove(cluster, "b")
+    found = status(cluster)
+    assert sorted(one.id for one in found.members) == ["a", "c", "d"]
+    assert all(sorted(one) == ["a", "c", "d"] for one in replicas(cluster, "orders").values())
+    for partition in range(3):
+        cluster.wait_until_in_sync("orders", partition)
+    assert len(values(cluster, "orders")) == 100
+
+
+def test_what_only_a_dead_server_has_is_not_given_up_by_itself(cluster: Cluster) -> None:
+    cluster.create_stream("solo", factor=1, partitions=3)
+    for partition in range(3):
+        publish(cluster, "solo", 10, partition)
+    (lost,) = [number for number, one in replicas(cluster, "solo").items() if one == ["b"]]
+    cluster.kill("b")
+    found = run([cluster.brokers["a"].address], lambda admin: admin.remove_server("b"))
+    assert not found.removed
+    assert [(one.stream, one.partition) for one in found.blocked] == [("solo", lost)]
+    remove(cluster, "b", force=True)
+    for partition in range(3):
+        eventually(
+            lambda partition=partition: cluster.leader_of("solo", partition),  # type: ignore[misc]
+            "it is led by somebody",
+        )
+        assert len(values(cluster, "solo", partition)) == (0 if partition == lost else 10)
+    publish(cluster, "solo", 1, lost)
+
+
+# ── unclean elections ────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=3)
+    publish(cluster, "orders", 10)
+    leader = cluster.leader_of("orders")
+    behind, ahead = cluster.followers_of("orders")
+    cluster.kill(behind)
+    publish(cluster, "orders", 5)  # acked once the dead one has left the in-sync set
+    cluster.kill(ahead)
+    publish(cluster, "orders", 5)
+    cluster.kill(leader)
+    cluster.launch(behind, ahead)
+    for name in (behind, ahead):
+        cluster.brokers[name].wait_ready(RECOVERY_SECONDS)
+    addresses = [cluster.brokers[name].address for name in (behind, ahead)]
+    eventually(lambda: len(elect(addresses, behind).logs) == 2, "both say what they have", RECOVERY_SECONDS)
+
+    found = elect(addresses, behind)
+    assert not found.elected
+    assert (found.lost_from_offset, found.lost_to_offset, found.lost_messages) == (10, 14, 5)
+    assert found.silent == (leader,)
+    better = elect(addresses, ahead)
+    assert (better.lost_from_offset, better.lost_messages) == (15, 0)
+
+    assert elect(addresses, behind, confirm=True).elected
+    assert cluster.leader_of("orders") == behind
+    cluster.launch(leader)
+    cluster.brokers[leader].wait_ready(RECOVERY_SECONDS)
+    cluster.wait_until_in_sync("orders")
+    assert values(cluster, "orders") == [b"%d" % number for number in range(10)]
+    publish(cluster, "orders", 1)
+    assert len(values(cluster, "orders")) == 11
+
+
+def elect(addresses: list[str], replica: str, *, confirm: bool = False) -> Any:
+    return run(addresses, lambda admin: admin.elect_unclean("orders", 0, replica, confirm=confirm))
+
+
+def test_an_unclean_election_is_refused_while_somebody_has_everything(cluster: Cluster) -> None:
+    cluster.create_stream("orders", factor=3)
+    other = cluster.followers_of("orders")[0]
+    with pytest.raises(StateError, match="is in sync"):
+        elect(cluster.addresses, other, confirm=True)
+    with pytest.raises(CallerError, match="no server of the cluster"):
+        elect(cluster.addresses, "nobody")
+    cluster.create_stream("solo", factor=1)
+    (only,) = replicas(cluster, "solo")[0]
+    stranger = next(one for one in cluster.servers if one != only)
+    with pytest.raises(CallerError, match="has no replica"):
+        run(cluster.addresses, lambda admin: admin.elect_unclean("solo", 0, stranger))
+
+
+# ── who may ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_service_is_listed_and_answers_any_client(cluster: Cluster) -> None:
+    api: Api = cluster.api("a")
+    method = api.channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    assert b"bascule.Cluster" in next(method(iter([b"\x3a\x00"]), timeout=30))
+    assert api.channel.unary_unary("/bascule.Cluster/Status")(b"", timeout=30)
+    with pytest.raises(grpc.RpcError) as caught:
+        api.channel.unary_unary("/bascule.Cluster/Drain")(b"\x0a\x01x", timeout=30)
+    error: Any = caught.value
+    assert error.code() is Status.INVALID_ARGUMENT
+    assert "its servers are a, b, c" in error.details()

@@ -96,17 +96,17 @@ def test_a_name_is_given_once_whatever_the_subject(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_one_replica_of_each_partition_is_kept(tmp_path: Path) -> None:
+def test_a_partition_has_as_many_replicas_as_it_was_asked_for(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, "abc") as cluster:
             server = cluster.servers["b"]
-            code, text = await refused(create(server, "many", replicationFactor=2))
-            assert code == "FAILED_PRECONDITION"
-            assert "one replica" in text
-            assert (await refused(create(server, "many", replicationFactor=4)))[0] == "INVALID_ARGUMENT"
-            for factor in (-1, 0, 1):
+            for factor in (4, -2):
+                code, text = await refused(create(server, "many", replicationFactor=factor))
+                assert code == "INVALID_ARGUMENT"
+                assert text.startswith(f"Invalid replicationFactor {factor}, cluster size 3")
+            for factor, replicas in ((-1, 3), (0, 1), (1, 1), (2, 2), (3, 3)):
                 await create(server, f"s{factor}", replicationFactor=factor)
-                assert len(server.controller.metadata.streams[f"s{factor}"].partitions[0].replicas) == 1
+                assert len(server.controller.metadata.streams[f"s{factor}"].partitions[0].replicas) == replicas
 
     run(scenario())
 

@@ -7,6 +7,7 @@ answer is what this server's own copy of the state machine said, so a client tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,7 @@ class Controller:
         self._coordinator_failures = CoordinatorFailures(options.coordinator_timeout_ns)
         self._tasks: list[asyncio.Task[None]] = []
         self._answering: set[asyncio.Task[None]] = set()
+        self._joined = asyncio.Event()
         self._role_watchers: list[Callable[[bool], None]] = []
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
@@ -255,19 +257,26 @@ class Controller:
         try:
             if server_id not in self.driver.node.membership:
                 await self.driver.change_membership(AddLearner(server_id), timeout=ATTEMPT_SECONDS)
+                self._joined.set()
             answer = encode_join_response(self._cluster_id)
         except BasculeError as error:
             answer = encode_join_response(self._cluster_id, error.message)
         await publish_quietly(self._bus, reply, answer)
 
-    @property
-    def _has_learners(self) -> bool:
-        return bool(self.driver.node.membership.learners)
+    async def _until_learners(self) -> None:
+        """A moment while there are some; else until one has joined, or was left by the leader before."""
+        if self.is_leader and self.driver.node.membership.learners:
+            await asyncio.sleep(PROMOTE_SECONDS)
+            return
+        self._joined.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._joined.wait()
 
     async def _promote_learners(self) -> None:
         """A learner that has caught up gets its vote, as long as there are votes to give."""
         while True:
-            await asyncio.sleep(PROMOTE_SECONDS if self.is_leader and self._has_learners else IDLE_SECONDS)
+            await self._until_learners()
             for learner in self.driver.node.promotable[:1]:
                 try:
                     await self.driver.change_membership(PromoteLearner(learner), timeout=ATTEMPT_SECONDS)

@@ -1,0 +1,119 @@
+"""A session of Spark that is ready for streams, in one call.
+
+    spark = bascule.spark.session("orders")                            # a Spark of its own, in this process
+    spark = bascule.spark.session("orders", "spark://master:7077")     # an executor's Python must have bascule too
+    spark = bascule.spark.session("orders", "sc://server:15002")       # Spark Connect: no Java here at all
+
+Under `spark-submit` the cluster, its Java and its Python were chosen by whoever submitted, and stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bascule.errors import InvalidOption, MissingExtra
+from bascule.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+"""Errors only, on stderr: in place of Spark's own, which begins every program with a page of warnings."""
+
+RUNTIME_SETTINGS: Final = {
+    # Without it a batch read sees no filter and reads whole streams.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Dates and hours of messages mean the same wherever the session runs.
+    "spark.sql.session.timeZone": "UTC",
+    # The only one that all stateful operators work with.
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+"""What a server of Spark Connect takes from its clients too."""
+
+START_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""What is settled when a Spark starts."""
+
+_LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\d+)?\])?$")
+
+
+def session(name: str = "bascule", master: str | None = None, **conf: Any) -> SparkSession:
+    """A session named `name`, or the one there is. `master` is `local[*]` unless it is given here or by `spark-submit`; one that
+    begins with `sc://` is a server of Spark Connect. `conf` holds more of Spark's settings: `**{"spark.driver.memory": "4g"}`.
+    """
+    settings = {key: _spelled(key, value) for key, value in conf.items()}
+    master = master or settings.pop("spark.master", None)
+    remote = master if master is not None and master.startswith("sc://") else None
+    builder = _spark_session_class().builder.appName(name)
+    if remote is not None or (master is None and "SPARK_REMOTE" in os.environ):
+        return _connect(builder, remote, settings)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the Java
+        return _configured(builder, {**RUNTIME_SETTINGS, **settings}).getOrCreate()
+    java.prepare()
+    master = master or "local[*]"
+    own = {**RUNTIME_SETTINGS, **START_SETTINGS, **_for_master(master), **settings}
+    own["spark.driver.extraJavaOptions"] = _java_options(own.get("spark.driver.extraJavaOptions", ""))
+    return _configured(builder.master(master), own).getOrCreate()
+
+
+def _spark_session_class() -> Any:
+    try:
+        import pyarrow  # noqa: F401
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtra(
+            f"Spark is not installed: {error.name} is missing", hint='`pip install "bascule[spark]"`'
+        ) from None
+    return SparkSession
+
+
+def _connect(builder: Any, remote: str | None, settings: dict[str, str]) -> SparkSession:
+    """Settings that a server takes at its start only are its own affair."""
+    if remote is not None:
+        builder = builder.remote(remote)
+    try:
+        found: SparkSession = _configured(builder, {**RUNTIME_SETTINGS, **settings}).getOrCreate()
+    except ImportError as error:
+        raise MissingExtra(f"Spark Connect is not installed: {error}", hint='`pip install "bascule[spark]"`') from None
+    return found
+
+
+def _configured(builder: Any, settings: dict[str, str]) -> Any:
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def _for_master(master: str) -> dict[str, str]:
+    """A Spark on this machine alone listens on the loopback, and shuffles into as many pieces as it has threads."""
+    local = _LOCAL.match(master)
+    if local is None:
+        return {}
+    threads = local[1] if local[1] and local[1] != "*" else str(os.cpu_count() if local[1] else 1)
+    return {
+        "spark.sql.shuffle.partitions": threads,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _java_options(given: str) -> str:
+    if "log4j2.configurationFile" in given or "log4j.configurationFile" in given:
+        return given
+    return f"{given} -Dlog4j2.configurationFile={LOGGING.as_uri()}".strip()
+
+
+def _spelled(key: str, value: Any) -> str:
+    """As Spark writes values."""
+    if not key.startswith("spark."):
+        raise InvalidOption(
+            f"`{key}` is no setting of Spark: they begin with `spark.`",
+            hint='give them as `session("name", **{"spark.driver.memory": "4g"})`',
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -75,6 +75,13 @@ class OffsetOutOfRange(CallerError):
     code = "OFFSET_OUT_OF_RANGE"
 
 
+class OffsetBelowStart(OffsetOutOfRange):
+    """What was asked for is no longer there: retention has deleted it, and the log begins at `log_start_offset`."""
+
+    code = "OFFSET_BELOW_START"
+    log_start_offset: int = -1
+
+
 class TimestampOutOfRange(CallerError):
     """No record is as old as the timestamp asked for."""
 
@@ -249,6 +256,18 @@ class ClientClosed(StateError):
 # ── not now ──────────────────────────────────────────────────────────────────────────────────────
 
 
+class NotLeader(Unavailable):
+    """Another server leads the partition now; it is named."""
+
+    code = "NOT_LEADER"
+
+
+class IncompleteRead(Unavailable):
+    """A reader got less than it asked for, and nobody said why: what it has must not pass for all of it."""
+
+    code = "INCOMPLETE_READ"
+
+
 class DeadlineExceeded(Unavailable):
     """No answer came in time to a request that can safely be made again."""
 
@@ -334,6 +353,7 @@ GRPC_STATUS: dict[str, str] = {
     "INVALID_ARGUMENT": "INVALID_ARGUMENT",
     "INVALID_CONFIG": "INVALID_ARGUMENT",
     "OFFSET_OUT_OF_RANGE": "OUT_OF_RANGE",
+    "OFFSET_BELOW_START": "OUT_OF_RANGE",
     "TIMESTAMP_OUT_OF_RANGE": "INTERNAL",
     "RECORD_TOO_LARGE": "INVALID_ARGUMENT",
     "INVALID_RECORD": "INVALID_ARGUMENT",
@@ -373,6 +393,8 @@ GRPC_STATUS: dict[str, str] = {
     "MISSING_EXTRA": "FAILED_PRECONDITION",
     "JAVA_NOT_FOUND": "FAILED_PRECONDITION",
     "UNAVAILABLE": "UNAVAILABLE",
+    "NOT_LEADER": "UNAVAILABLE",
+    "INCOMPLETE_READ": "DATA_LOSS",
     "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
     "OUTCOME_UNKNOWN": "UNKNOWN",
 }

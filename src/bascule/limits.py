@@ -401,3 +401,43 @@ REASSIGNMENTS_INFLIGHT_MAX: Final = 8
 
 STATUS_PARTITIONS_MAX: Final = 1_000
 """Partitions listed in one answer about the cluster: it has to fit a message of NATS, and a screen."""
+
+# ── Spark ────────────────────────────────────────────────────────────────────────────────────────
+
+SPARK_TRIGGER_BYTES_DEFAULT: Final = 256 * MIB
+"""What one micro-batch reads unless told otherwise: the first one from the earliest offset must not be the whole stream."""
+
+SPARK_TASKS_MAX: Final = 100_000
+"""Tasks that a read may ask for. Spark's driver keeps each of them in memory."""
+
+# ── tables over Arrow Flight ─────────────────────────────────────────────────────────────────────
+
+FLIGHT_BATCH_ROWS: Final = 32_768
+"""Rows of a record batch unless the reader asks for another number: what a batch costs by itself no longer counts."""
+
+FLIGHT_BATCH_ROWS_MAX: Final = 1_000_000
+"""The most rows that a reader may ask for in one batch."""
+
+FLIGHT_BATCH_BYTES: Final = 4 * MIB
+"""Bytes of a record batch unless the reader asks for another number; the row that reaches it is whole."""
+
+FLIGHT_BATCH_BYTES_MAX: Final = 256 * MIB
+"""The most bytes that a reader may ask for in one batch. With one record more it stays far below the 2 GiB of Arrow's offsets."""
+
+FLIGHT_READ_BYTES: Final = 1 * MIB
+"""What is read from the log at once for such a reader."""
+
+FLIGHT_CALLS_MAX: Final = 128
+"""Reads and writes of tables at the same time; each has a thread and a few batches in memory. More are told to come back."""
+
+FLIGHT_REQUEST_BYTES_MAX: Final = 64 * KIB
+"""A ticket, a descriptor or the body of an action, in JSON."""
+
+FLIGHT_PUT_WINDOW: Final = 4_096
+"""Messages of one table on their way into a stream whose acks are still to come."""
+
+FLIGHT_CALL_SECONDS: Final = 10.0
+"""How long a call may wait for the event loop: to learn where servers are, or to have a paused partition resumed."""
+
+FLIGHT_STOP_SECONDS: Final = 1.0
+"""How long readers may take to notice that the server stops, before their connections are cut."""

@@ -31,6 +31,8 @@ class ServerInfo:
     host: str
     port: int
     rack: str = ""
+    flight_port: int = 0
+    """Where it serves tables; 0 when it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class ServerDirectory:
         if not reply or asker == self._own.id:
             return
         own = self._own
-        response = ServerInfoResponse(id=own.id, host=own.host, port=own.port, rack=own.rack).SerializeToString()
+        response = ServerInfoResponse(
+            id=own.id, host=own.host, port=own.port, rack=own.rack, flight_port=own.flight_port
+        ).SerializeToString()
         await publish_quietly(self._bus, reply, encode(MessageType.SERVER_INFO_RESPONSE, response))
 
     async def _on_info(self, data: bytes, _reply: str) -> None:
@@ -141,8 +145,9 @@ class ServerDirectory:
             found = ServerInfoResponse.FromString(decode(data, MessageType.SERVER_INFO_RESPONSE))
         except (RejectedEnvelope, DecodeError):
             return
-        if found.id and 0 <= found.port <= 65535:
-            self._known[found.id] = (ServerInfo(found.id, found.host, found.port, found.rack), self._clock())
+        if found.id and 0 <= found.port <= 65535 and 0 <= found.flight_port <= 65535:
+            info = ServerInfo(found.id, found.host, found.port, found.rack, found.flight_port)
+            self._known[found.id] = (info, self._clock())
             self._silent.discard(found.id)
             self._news.set()
 

@@ -24,6 +24,8 @@ class BrokerInfo:
     port: int
     partition_count: int
     leader_count: int
+    flight_port: int = 0
+    """Where it serves streams as Arrow tables; 0 when it does not."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,7 +93,14 @@ def parse_partition(data: bytes) -> PartitionInfo:
 
 
 def _broker(fields: Fields) -> BrokerInfo:
-    return BrokerInfo(fields["id"], fields["host"], fields["port"], fields["partitionCount"], fields["leaderCount"])
+    return BrokerInfo(
+        fields["id"],
+        fields["host"],
+        fields["port"],
+        fields["partitionCount"],
+        fields["leaderCount"],
+        fields["flightPort"],
+    )
 
 
 def _stream(fields: Fields) -> StreamInfo:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bascule.config.cluster import ClusterConfig
+from bascule.config.flight import Flight
 from bascule.config.key import Key, keys_of
 from bascule.config.listener import Listener, Tls
 from bascule.config.nats import Nats
@@ -26,6 +27,7 @@ class ServerConfig:
     metadata: Metadata = field(default_factory=Metadata)
     batch: Batch = field(default_factory=Batch)
     tls: Tls = field(default_factory=Tls)
+    flight: Flight = field(default_factory=Flight)
     nats: Nats = field(default_factory=Nats)
     node: Node = field(default_factory=Node)
     shutdown: Shutdown = field(default_factory=Shutdown)

@@ -76,16 +76,18 @@ class ServerInfoRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("id", "host", "port", "rack")
+    __slots__ = ("id", "host", "port", "rack", "flight_port")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
+    FLIGHT_PORT_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
     rack: str
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
+    flight_port: int
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., flight_port: _Optional[int] = ...) -> None: ...
 
 class PartitionStatusRequest(_message.Message):
     __slots__ = ("stream", "partition")

@@ -75,6 +75,7 @@ async def _brokers(services: Services, deadline: Deadline) -> list[api.Broker]:
             port=server.port,
             partitionCount=load.hosted[server.id],
             leaderCount=load.led[server.id],
+            flightPort=server.flight_port,
         )
         for server in servers
     ]

@@ -210,7 +210,9 @@ def test_a_server_that_stops_ends_calls_as_unavailable(small_server: MakeServer)
         client.ping()
         served.loop.call_soon_threadsafe(lambda: served.loop.create_task(served.server.stop(0)))
         response = client.response(1)
-        assert (response.messages, response.status) == ([b"x"], 14)
+        assert response.status == 14
+        # The echo may have come before the answer to the ping, and been passed over with it.
+        assert [one.payload for one in client.seen if one.kind == DATA and one.payload] == [grpc_message(b"x")]
         assert client.goaway() == 0
 
 

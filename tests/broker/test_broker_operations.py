@@ -478,7 +478,15 @@ def test_what_only_a_dead_server_has_is_not_given_up_by_itself(cluster: Cluster)
 # ── unclean elections ────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(cluster: Cluster) -> None:
+@pytest.fixture
+def five(tmp_path: Path, nats_server: NatsServer) -> Iterator[Cluster]:
+    """So many that three may be dead, one after the other, and the rest still agrees on who is in sync."""
+    with Cluster(tmp_path, nats=nats_server, servers=tuple("abcde")) as found:
+        yield found
+
+
+def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(five: Cluster) -> None:
+    cluster = five
     cluster.create_stream("orders", factor=3)
     publish(cluster, "orders", 10)
     leader = cluster.leader_of("orders")

@@ -13,7 +13,8 @@ from bascule.broker.operations.moves import MoveQueue
 from bascule.broker.operations.switchboard import Method, Switchboard
 from bascule.broker.raft_transport import Bus
 from bascule.broker.subjects import ControlSubjects
-from bascule.errors import Unavailable
+from bascule.errors import BasculeError, Unavailable
+from bascule.net.status import GrpcError
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ class Administration:
                 raise Unavailable("no known metadata leader", hint="is a majority of the servers running?")
             await asyncio.sleep(CONTROLLER_POLL_SECONDS)
         return await self.call(controller, method, request, timeout=deadline.left())
+
+    async def answers(self, server: str) -> bool:
+        """Whether one server does at this moment."""
+        try:
+            await self.call(server, "Report", extensions.ReportRequest(), timeout=SURVEY_SECONDS)
+        except (BasculeError, GrpcError):
+            return False
+        return True
 
     async def answering(self, services: Services) -> set[str]:
         """The members that answered a moment ago."""

@@ -52,13 +52,13 @@ async def remove_server(
     if not _is_known(services, server):
         check_member(services, server)
     brokers = [one for one in await brokers_that_answer(services) if one.id != server]
-    answering = server in await services.administration.answering(services)
+    answers = await services.administration.answers(server)
     state = services.controller.metadata
     planned = _plan(state, server, brokers)
     answer = extensions.RemoveServerResponse(
         moves=response(state, planned, []).moves,
         replicas_left=_replicas(state, server),
-        blocked=[] if answering else _blocked(state, server),
+        blocked=[] if answers else _blocked(state, server),
     )
     if request.dry_run:
         return answer

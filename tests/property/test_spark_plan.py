@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,7 +106,7 @@ def test_a_higher_limit_never_gives_a_partition_less(found: Backlogs, limit: int
 def test_a_larger_backlog_never_gets_less(found: Backlogs, limit: int) -> None:
     advanced = admitted(found, TriggerLimits(offsets_max=limit))
     by_backlog = sorted(found, key=lambda key: found[key].count)
-    assert all(advanced[small] <= advanced[large] for small, large in zip(by_backlog, by_backlog[1:], strict=False))
+    assert all(advanced[small] <= advanced[large] for small, large in pairwise(by_backlog))
 
 
 @given(backlogs, st.integers(1, 10**13))

@@ -19,6 +19,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -178,4 +179,4 @@ def _add_pieces(ranges: Mapping[PartitionKey, Range], pieces: dict[PartitionKey,
 
 def _cut(backlog: Range, pieces: int) -> list[Range]:
     bounds = [backlog.start + backlog.count * piece // pieces for piece in range(pieces + 1)]
-    return [Range(start, end, backlog.bytes_per_offset) for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [Range(start, end, backlog.bytes_per_offset) for start, end in pairwise(bounds)]

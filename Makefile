@@ -45,7 +45,7 @@ soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=6
 chaos: build ## a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
 	$(PY) -m tests.chaos.cluster_chaos --minutes $(MINUTES)
 
-mutants: build ## plant bugs in the Raft core and its log; a named test has to kill each
+mutants: build ## plant bugs in the Raft core, its log and replication; a named test has to kill each
 	$(PY) -m tools.mutants
 
 docs: build ## write docs/reference/ from the code

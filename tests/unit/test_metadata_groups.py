@@ -156,6 +156,16 @@ def test_the_next_election_needs_new_reports() -> None:
         cluster.must(op)
 
 
+def test_an_election_that_did_not_come_about_needs_new_reports_too() -> None:
+    cluster = partition_with_isr(3)
+    leader, (first, second) = cluster.partition("foo").leader, cluster.partition("foo").in_sync_replicas[1:]
+    failures = LeaderFailures(10 * SECOND)
+    failures.report(cluster.state, "foo", 0, first, leader, 1, 0)
+    assert isinstance(failures.report(cluster.state, "foo", 0, second, leader, 1, 0), ChangeLeader)
+    assert len(failures) == 0
+    assert failures.report(cluster.state, "foo", 0, second, leader, 1, 0) == Noted(1, 2)
+
+
 def test_a_tally_expires_after_the_last_report() -> None:
     cluster = partition_with_isr(3)
     leader, (first, second) = cluster.partition("foo").leader, cluster.partition("foo").in_sync_replicas[1:]

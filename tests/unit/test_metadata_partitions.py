@@ -97,6 +97,17 @@ def test_a_replica_that_left_for_damage_is_not_let_in_for_what_it_said_before() 
     assert partition.in_sync_replicas == ["a", "c", "b"]
 
 
+def test_nobody_is_elected_who_is_not_in_sync() -> None:
+    cluster = replicated()
+    cluster.shrink("orders", "b")
+    cluster.shrink("orders", "c")
+    assert cluster.refusal(ChangeLeader("orders", 0, "a", 1)).text == "No ISR candidates"
+    assert cluster.refusal(ChangeLeader("orders", 0, "a", 1, ("b",), failed=False)).text == "No ISR candidates"
+    cluster.expand("orders", "c")
+    cluster.must(ChangeLeader("orders", 0, "a", 1))
+    assert cluster.partition("orders").leader == "c"
+
+
 def test_a_damaged_leader_leaves_and_another_in_sync_replica_leads() -> None:
     cluster = replicated()
     cluster.must(LeaveIsr("orders", 0, "a", 1))

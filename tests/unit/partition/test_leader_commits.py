@@ -52,6 +52,7 @@ def test_a_proposed_replica_does_not_make_up_for_one_that_min_isr_wants() -> Non
     leader = LeaderAtWork(in_sync="a", min_insync_replicas=2, **INTERVAL)
     leader.append(5)
     assert of_kind(leader.fetch("b", 5), Expand)
+    leader.fetch("b", 5)
     assert (leader.committed, leader.acked) == (-1, 0)
 
 

@@ -37,6 +37,13 @@ def test_a_follower_is_not_proposed_before_it_has_what_the_epoch_began_with() ->
     assert of_kind(leader.fetch("c", 10), Expand)
 
 
+def test_a_follower_is_not_proposed_before_its_disk_has_what_the_epoch_began_with() -> None:
+    """All of it may have been acked by the leaders before."""
+    leader = LeaderAtWork(in_sync="ab", end=10, committed=3, **ACK)
+    assert not of_kind(leader.fetch("c", 10, synced=9), Expand)
+    assert of_kind(leader.fetch("c", 10, synced=10), Expand)
+
+
 def test_a_follower_is_not_proposed_before_its_disk_has_what_was_acked() -> None:
     leader = LeaderAtWork(in_sync="ab", **ACK)
     leader.append(10)

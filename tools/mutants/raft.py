@@ -1,23 +1,11 @@
-"""Planted bugs of the Raft core and its durable log, each of which a named test must kill: `make mutants`.
-
-A mutant is a replacement in one source file. It is made in a copy of `src/`, the named test is run against the copy, and has to
-fail. What survives is a test that proves less than its name says. With `--simulate N` the simulator alone hunts each mutant, over N
-seeds, to see what random search finds without being told where to look.
-"""
+"""Planted bugs of the Raft core and its durable log."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from tools.mutants.mutant import Mutant
+
 CORE: Final = "src/bascule/core/raft"
 SHELL: Final = "src/bascule/raft"
 
@@ -31,17 +19,6 @@ MESSAGES: Final = "tests/property/test_raft_messages.py"
 WAL: Final = "tests/unit/raft/test_raft_wal.py"
 CRASHES: Final = "tests/property/test_raft_wal_crashes.py"
 SIMULATION: Final = "tests/simulation/test_raft_simulation.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    file: str
-    old: str
-    new: str
-    killer: str
-    """The test, as pytest names it."""
-
 
 MUTANTS: Final = (
     # ── elections ────────────────────────────────────────────────────────────────────────────────
@@ -562,70 +539,3 @@ MUTANTS: Final = (
         f"{WAL}::test_after_a_failed_write_nothing_more_is_saved",
     ),
 )
-
-
-def applied(mutant: Mutant, root: Path) -> str:
-    """The source with the bug in it. Raises ValueError when the place is not there, or there more than once."""
-    text = (root / mutant.file).read_text("utf-8")
-    if (count := text.count(mutant.old)) != 1:
-        raise ValueError(f"`{mutant.name}`: its place occurs {count} times in {mutant.file}")
-    return text.replace(mutant.old, mutant.new)
-
-
-def run(mutant: Mutant, copy: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the command against the copy of the sources, with the bug in it."""
-    target = copy / mutant.file
-    before = target.read_text("utf-8")
-    target.write_text(applied(mutant, copy), "utf-8")
-    # No compiled files: one of the same size and second would be taken for the mutant's.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{ROOT}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    try:
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600
-        )
-    finally:
-        target.write_text(before, "utf-8")
-
-
-def by_test(mutant: Mutant, copy: Path) -> bool:
-    """Whether the named test fails. Raises when it could not be run: that kills nothing."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.killer]
-    result = run(mutant, copy, command)
-    if result.returncode not in (0, 1) or "error" in result.stdout.rsplit("\n", 2)[-2]:
-        raise RuntimeError(f"`{mutant.name}`: {mutant.killer} could not be run\n{result.stdout}{result.stderr}")
-    return result.returncode == 1
-
-
-def by_simulation(mutant: Mutant, copy: Path, seeds: int) -> bool:
-    code = f"from tests.simulation.raft_simulator import simulate\nfor seed in range({seeds}): simulate(seed, 2000)"
-    return run(mutant, copy, [sys.executable, "-c", code]).returncode != 0
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument(
-        "--simulate", type=int, default=0, metavar="N", help="hunt with N seeds of the simulator instead"
-    )
-    options = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
-    survivors = []
-    with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory)
-        shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        for mutant in chosen:
-            is_killed = by_simulation(mutant, copy, options.simulate) if options.simulate else by_test(mutant, copy)
-            if not is_killed:
-                survivors.append(mutant)
-            how = "by the simulator" if options.simulate else mutant.killer.partition("::")[2]
-            print(f"{'killed  ' if is_killed else 'SURVIVED'}  {mutant.name}  ({how})", flush=True)
-    print(f"{len(chosen) - len(survivors)}/{len(chosen)} killed")
-    return 1 if survivors and not options.simulate else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -234,7 +234,8 @@ cdef class PublishAsyncClientStream(ClientStream):
         cdef bint acked = target.ack_policy == ACK_LEADER or target.ack_policy == ACK_ALL
         cdef const uint8_t* value = NULL
         cdef const uint8_t* key = NULL
-        cdef size_t value_size = 0, key_size = 0, size, room = 0
+        cdef const uint8_t* headers = NULL
+        cdef size_t value_size = 0, key_size = 0, headers_size = 0, size, room = 0
         cdef Slot* slot = NULL
         cdef Py_ssize_t row
         cdef Py_ssize_t first = columns.sent
@@ -250,7 +251,8 @@ cdef class PublishAsyncClientStream(ClientStream):
             else:
                 self.window.published += 1
             columns.span(columns.sent, &value, &value_size, &key, &key_size)
-            size = self.send(target, key, key_size, value, value_size, NULL, 0, slot, -1)
+            columns.header_span(columns.sent, &headers, &headers_size)
+            size = self.send(target, key, key_size, value, value_size, headers, headers_size, slot, -1)
             room -= min(room, size)
             columns.sent += 1
         if columns.sent > first:

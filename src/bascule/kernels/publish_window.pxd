@@ -57,6 +57,8 @@ cdef class PublishColumns:
     cdef Column value_ends
     cdef Bytes keys                 # None without keys
     cdef Column key_ends
+    cdef Bytes headers              # None without headers
+    cdef Column header_ends
     cdef Py_ssize_t count
     cdef bint begun                 # somebody publishes them
     cdef readonly Py_ssize_t sent
@@ -66,6 +68,7 @@ cdef class PublishColumns:
     cdef Column offset_column       # int64
     cdef Column outcome_column      # int32
     cdef void span(self, Py_ssize_t row, const uint8_t** value, size_t* value_size, const uint8_t** key, size_t* key_size) noexcept
+    cdef void header_span(self, Py_ssize_t row, const uint8_t** headers, size_t* size) noexcept
     cdef int answer(self, int64_t row, int32_t outcome, int64_t offset, str text) except -1
     cdef int give_up_rest(self) except -1       # what was not sent will not be
     cdef int tell(self) except -1               # the waiter, that all is answered
@@ -94,3 +97,7 @@ cdef class PublishWindow:
     cdef int end_slot(self, Slot* slot, int32_t code, str text) except -1
     cdef int answer(self, ResponseView* view) except -1
     cdef Py_ssize_t lose(self, double now, bint all) except -1
+
+
+# A copy of int64 positions that do not fall and lie within so many bytes. ValueError for others.
+cdef Column checked_ends(str name, object ends, Py_ssize_t bytes_there)

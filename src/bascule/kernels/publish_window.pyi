@@ -74,6 +74,7 @@ class PublishColumns:
     """Many messages for one target, and what became of each. `waiter` gets this object as its result when nothing is left to wait for.
 
     Either lists of bytes, or a buffer and the int64 positions where messages end in it. The buffers must not change until all was sent.
+    `headers` are encoded already, by `publish_headers.encode_publish_headers`.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class PublishColumns:
         keys: Sequence[bytes | None] | Buffer | None = None,
         key_ends: Buffer | None = None,
         *,
+        headers: Buffer | None = None,
+        header_ends: Buffer | None = None,
         waiter: Waiter | None = None,
         deadline: float = 0.0,
     ) -> None: ...

@@ -182,7 +182,8 @@ cdef tuple joined(object items):
 @cython.final
 cdef class PublishColumns:
     def __cinit__(
-        self, PublishTarget target not None, values, value_ends=None, keys=None, key_ends=None, *, waiter=None, double deadline=0.0,
+        self, PublishTarget target not None, values, value_ends=None, keys=None, key_ends=None, *, headers=None,
+        header_ends=None, waiter=None, double deadline=0.0,
     ):
         cdef Py_ssize_t row
         if value_ends is None:
@@ -201,6 +202,11 @@ cdef class PublishColumns:
                 self.key_ends = checked_ends("key_ends", key_ends, self.keys.size)
             if self.key_ends.size != self.value_ends.size:
                 raise ValueError(f"there are {self.key_ends.size // 8} keys for {self.count} values")
+        if headers is not None:
+            self.headers = Bytes(headers)
+            self.header_ends = checked_ends("header_ends", header_ends, self.headers.size)
+            if self.header_ends.size != self.value_ends.size:
+                raise ValueError(f"there are headers of {self.header_ends.size // 8} messages for {self.count} values")
         self.offset_column = new_column(b"q", 8 * <size_t> self.count)
         self.outcome_column = new_column(b"i", 4 * <size_t> self.count)
         self.offset_column.size = 8 * <size_t> self.count
@@ -240,6 +246,15 @@ cdef class PublishColumns:
             start = ends[row - 1] if row else 0
             key[0] = self.keys.data + start
             key_size[0] = ends[row] - start
+
+    cdef void header_span(self, Py_ssize_t row, const uint8_t** headers, size_t* size) noexcept:
+        cdef const int64_t* ends
+        cdef int64_t start
+        if self.headers is not None:
+            ends = <const int64_t*> self.header_ends.data
+            start = ends[row - 1] if row else 0
+            headers[0] = self.headers.data + start
+            size[0] = ends[row] - start
 
     cdef int answer(self, int64_t row, int32_t outcome, int64_t offset, str text) except -1:
         (<int32_t*> self.outcome_column.data)[row] = outcome

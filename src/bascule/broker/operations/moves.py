@@ -106,10 +106,11 @@ class MoveQueue:
     async def _advance(self) -> None:
         await self._pause_again()
         moving = await self._moving()
-        room = limits.REASSIGNMENTS_INFLIGHT_MAX - len(moving)
-        for key in list(self._waiting)[: max(0, room)]:
-            await self._begin(key)
-        if not self._waiting and not moving & self._asked:
+        if self._waiting:
+            room = limits.REASSIGNMENTS_INFLIGHT_MAX - len(moving)
+            for key in list(self._waiting)[: max(0, room)]:
+                await self._begin(key)
+        elif self._asked and not moving & self._asked:
             await self._move_leaders()
 
     async def _moving(self) -> set[_Key]:
@@ -157,8 +158,9 @@ class MoveQueue:
 
     async def _move_leaders(self) -> None:
         assert self._services is not None
-        asked, self._asked = self._asked, set()
         answering = await self._administration.answering(self._services)
+        # From here to the list of hand-overs in one go: who looks meanwhile must not take it for done.
+        asked, self._asked = self._asked, set()
         planned = plan_leaders(self._services.controller.metadata)
         self._leaders = [
             move

@@ -1,0 +1,332 @@
+"""`bascule cluster …` on three real brokers: in pipes, on a terminal, and with everything that can be wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import Outcome, Run, Terminal
+from tests.support.broker_fixtures import unique_name
+from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import RECOVERY_SECONDS, Cluster
+from tests.support.nats_server import NatsServer
+from tests.support.waiting import eventually
+
+CONFIG = {"cursors.stream.partitions": 1}
+
+
+def write_context(home: Path, cluster: Cluster) -> None:
+    file = home / "bascule" / "contexts.json"
+    file.parent.mkdir(exist_ok=True)
+    servers = ",".join(cluster.brokers[name].address for name in cluster.well)
+    document = {"current": "test", "contexts": {"test": {"server": servers, "timeout": "20s"}}}
+    file.write_text(json.dumps(document), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Cluster]:
+    """For tests that leave all three brokers as they were."""
+    with Cluster(tmp_path_factory.mktemp("shared-cluster"), nats=nats_server, config=CONFIG) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(shared: Cluster, home: Path) -> Cluster:
+    write_context(home, shared)
+    return shared
+
+
+@pytest.fixture
+def own(tmp_path: Path, nats_server: NatsServer, home: Path) -> Iterator[Cluster]:
+    """For tests that take brokers away."""
+    with Cluster(tmp_path / unique_name("own"), nats=nats_server, config=CONFIG) as found:
+        write_context(home, found)
+        yield found
+
+
+@pytest.fixture
+def stream(cluster: Cluster) -> str:
+    name = unique_name("stream")
+    cluster.create_stream(name, factor=2, partitions=2)
+    return name
+
+
+def described(call: Run, stream: str) -> dict[int, dict[str, list[str]]]:
+    document = call("stream", "describe", stream, "--json").ok().json
+    return {one["partition"]: one for one in document["partitions"]}
+
+
+# ── status ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_status_tells_roles_and_states(cluster: Cluster, call: Run, home: Path) -> None:
+    rows = call("cluster", "status").ok().rows
+    assert [row[0] for row in rows] == ["a", "b", "c"]
+    assert [row[2] for row in rows] == ["ok"] * 3
+    assert sorted(row[6] for row in rows) == ["controller", "voter", "voter"]
+    assert {row[7] for row in rows} == {"active"}
+    document = call("cluster", "status", "--json").ok().json
+    assert document["controller"] in cluster.servers
+    assert all(one["uptime_seconds"] > 0 and one["version"] for one in document["brokers"])
+    assert (document["reassignments"], document["waiting"], document["throttle_bytes_per_second"]) == ([], [], 0)
+    assert call("cluster", "status", "--moves").ok().out == ""
+    with Terminal("cluster", "status", home=home) as terminal:
+        assert terminal.wait() == 0
+        assert "controller" in terminal.shown
+        assert "Uptime" in terminal.shown
+    with Terminal("cluster", "status", "--moves", home=home) as terminal:
+        assert terminal.wait() == 0
+        assert "Nothing moves." in terminal.shown
+
+
+# ── moving ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stream_gets_more_and_fewer_replicas(stream: str, call: Run) -> None:
+    before = {number: one["replicas"] for number, one in described(call, stream).items()}
+    planned = call("cluster", "reassign", stream, "--replication-factor", "3", "--dry-run").ok()
+    assert [row[:2] for row in planned.rows[:-1]] == [[stream, "0"], [stream, "1"]]
+    assert planned.lines[-1] == "2 partitions and 0 leaderships would move. Nothing was done."
+    assert {number: one["replicas"] for number, one in described(call, stream).items()} == before
+    done = call("cluster", "reassign", stream, "-r", "3").ok()
+    assert done.lines[-1] == "Moved 2 partitions."
+    assert {line.partition(" is on ")[0] for line in done.lines[2:4]} == {f"{stream}/0", f"{stream}/1"}
+    assert all(sorted(one["in_sync_replicas"]) == ["a", "b", "c"] for one in described(call, stream).values())
+    document = call("cluster", "reassign", stream, "-r", "1", "-p", "1", "--json").ok().json
+    assert [(one["partition"], len(one["to"])) for one in document["moves"]] == [(1, 1)]
+    assert document["done"]
+    found = described(call, stream)
+    assert [len(found[number]["replicas"]) for number in (0, 1)] == [3, 1]
+    assert call("cluster", "reassign", stream, "-r", "1", "-p", "1").ok().lines == ["There is nothing to move."]
+
+
+def test_a_partition_goes_where_it_is_sent(cluster: Cluster, stream: str, call: Run) -> None:
+    call("publish", stream, *"abc").ok()
+    for server in cluster.servers:
+        call("cluster", "reassign", stream, "-p", "0", "--replicas", server).ok()
+        assert described(call, stream)[0]["replicas"] == [server]
+    assert call("subscribe", stream, "-p", "0", "-e").ok().lines == ["a", "b", "c"]
+    quick = call("cluster", "reassign", stream, "-p", "0", "--replicas", "a,b", "--no-wait").ok()
+    assert quick.lines[-1].startswith("1 partition move")
+    eventually(lambda: described(call, stream)[0]["replicas"] == ["a", "b"], "it moves by itself", RECOVERY_SECONDS)
+
+
+def test_leaders_and_replicas_are_evened_out(cluster: Cluster, call: Run) -> None:
+    name = unique_name("even")
+    cluster.create_stream(name, factor=1, partitions=6)
+    call("cluster", "reassign", name, "--replicas", "a").ok()
+    document = call("cluster", "rebalance", "--dry-run", "--json").ok().json
+    assert not document["done"]
+    counts = [one["partitions_after"] for one in document["servers"]]
+    assert max(counts) - min(counts) <= 1
+    call("cluster", "rebalance").ok()
+    hosted = [int(row[4]) for row in call("cluster", "status").ok().rows]
+    assert max(hosted) - min(hosted) <= 1
+    led = [int(row[5]) for row in call("cluster", "status").ok().rows]
+    assert max(led) - min(led) <= 1
+    assert call("cluster", "rebalance").ok().lines == ["There is nothing to move."]
+    assert call("cluster", "rebalance", name, "--leaders-only").ok().lines == ["There is nothing to move."]
+    assert call("cluster", "add", "a", "--dry-run").ok().lines == ["There is nothing to move."]
+
+
+def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
+    cluster: Cluster, stream: str, call: Run, home: Path
+) -> None:
+    call("publish", stream, "x" * 1000, "--repeat", "2000", "-p", "0").ok()
+    before = described(call, stream)[0]["replicas"]
+    target = next(one for one in cluster.servers if one not in before)
+    arguments = ("cluster", "reassign", stream, "-p", "0", "--replicas", target, "--throttle", "10kB")
+    try:
+        with Terminal(*arguments, home=home) as terminal:
+            terminal.read_until("Moving partitions")
+            terminal.read_until("messages behind")
+            document = call("cluster", "status", "--json").ok().json
+            (moving,) = document["reassignments"]
+            assert (moving["stream"], moving["from"], moving["to"]) == (stream, before, [target])
+            progress = {one["server"]: one for one in moving["replicas"]}
+            assert progress[target]["lag_messages"] > 0
+            assert not progress[target]["in_sync"]
+            assert document["throttle_bytes_per_second"] == 10_000
+            row = next(row for row in call("cluster", "status", "--moves").ok().rows if row[0] == stream)
+            assert (row[4], row[-1]) == (target, "catching up")
+            terminal.press_ctrl_c()
+            assert terminal.wait() == 130
+            assert "Traceback" not in terminal.shown
+        assert len(call("cluster", "status", "--moves").ok().rows) == 1, "it goes on without anybody who waits"
+        given_up = call("cluster", "cancel", stream).ok().lines
+        assert given_up == [f"{stream}/0 stays on {', '.join(before)}", "Gave up 1 move."]
+        assert described(call, stream)[0]["replicas"] == before
+        assert call("cluster", "cancel", "--all").ok().lines == ["Nothing moves."]
+    finally:
+        assert call("cluster", "throttle", "off").ok().lines == ["There is no bound."]
+
+
+def test_the_throttle_is_set_and_shown(cluster: Cluster, call: Run) -> None:
+    del cluster
+    try:
+        assert call("cluster", "throttle", "5MB").ok().lines == ["The bound is 5.0 MB/s for each server."]
+        assert call("cluster", "throttle", "--json").ok().json == {"throttle_bytes_per_second": 5_000_000}
+    finally:
+        call("cluster", "throttle", "off").ok()
+    assert call("cluster", "throttle").ok().lines == ["There is no bound."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("reassign", "no-such", "-r", "2"), 3, ("`no-such`", "bascule stream list")),
+        (("reassign", "STREAM"), 2, ("--replicas a,b,c", "--replication-factor")),
+        (("reassign", "STREAM", "-r", "2", "--replicas", "a"), 2, ("--replicas a,b,c",)),
+        (("reassign", "STREAM", "-r", "0"), 2, ("`--replication-factor`", "`0`", "-1")),
+        (("reassign", "STREAM", "-r", "9"), 2, ("`replication_factor`", "`9`", "1 to 3")),
+        (("reassign", "STREAM", "--replicas", "x"), 2, ("`replicas`", "`x`", "a, b, c")),
+        (("reassign", "STREAM", "--replicas", "a,a"), 2, ("`replicas`", "`a,a`", "twice")),
+        (("reassign", "STREAM", "--replicas", "a,,b"), 2, ("`--replicas`", "`a,,b`")),
+        (("reassign", "STREAM", "-p", "9", "-r", "2"), 3, ("no partition 9",)),
+        (("reassign", "STREAM", "-p", "x", "-r", "2"), 2, ("`--partition`", "`x`")),
+        (("rebalance", "no-such"), 3, ("`no-such`",)),
+        (("add", "x"), 2, ("`servers`", "`x`", "a, b, c")),
+        (("remove", "x"), 2, ("`server`", "`x`", "a, b, c")),
+        (("drain", "x"), 2, ("`server`", "`x`", "a, b, c")),
+        (("drain", "a", "--undo", "--keep-running"), 2, ("--undo",)),
+        (("cancel",), 2, ("--all",)),
+        (("cancel", "STREAM", "--all"), 2, ("--all",)),
+        (("cancel", "no-such"), 3, ("`no-such`",)),
+        (("throttle", "fast"), 2, ("`SIZE`", "`fast`")),
+        (("rebalance", "--throttle", "-5"), 2, ("`--throttle`", "`-5`")),
+        (("elect", "STREAM", "0", "x"), 2, ("`replica`", "`x`", "a, b, c")),
+        (("elect", "STREAM", "9", "a"), 3, ("no partition 9",)),
+        (("elect", "STREAM", "x", "a"), 2, ("PARTITION",)),
+        (("elect", "no-such", "0", "a"), 3, ("`no-such`",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_is_wrong_is_named(
+    shared: Cluster, home: Path, call: Run, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    write_context(home, shared)
+    if shared.ask(lambda api: api.stream("wrong").error) != 0:
+        shared.create_stream("wrong", factor=2)
+    given = [one.replace("STREAM", "wrong") for one in arguments]
+    call("cluster", *given).failed(code, *words)
+
+
+# ── servers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_rests_and_comes_back(cluster: Cluster, stream: str, call: Run) -> None:
+    del stream
+    try:
+        outcome = call("cluster", "drain", "b", "--keep-running").ok()
+        assert "`b` leads nothing that another server can lead" in outcome.lines[-1]
+        row = next(row for row in call("cluster", "status").ok().rows if row[0] == "b")
+        assert (row[2], row[6], row[7]) == ("ok", "voter", "leaving")
+        call("cluster", "add", "b").failed(3, "`b`", "leaving", "--undo")
+    finally:
+        assert "`b` is given partitions again" in call("cluster", "drain", "b", "--undo").ok().out
+    call("cluster", "rebalance").ok()
+    row = next(row for row in call("cluster", "status").ok().rows if row[0] == "b")
+    assert (row[7], int(row[5]) > 0) == ("active", True)
+    assert cluster.brokers["b"].is_running
+
+
+def test_a_drained_server_stops(own: Cluster, call: Run, home: Path) -> None:
+    own.create_stream("orders", partitions=3)
+    assert call("cluster", "drain", "c").ok().lines == ["`c` has stopped."]
+    assert own.brokers["c"].wait() == 0
+    rows = {row[0]: row for row in call("cluster", "status").ok().rows}
+    assert (rows["c"][2], rows["c"][5]) == ("failed", "0")
+    call("cluster", "drain", "c").failed(3, "`c` does not answer", "bascule cluster remove c")
+    write_context(home, own)
+    # The one that is asked to stop is the one that is asked.
+    with Terminal("cluster", "drain", "b", home=home) as terminal:
+        assert terminal.wait() == 0
+        assert "`b` has stopped." in terminal.shown
+    assert own.brokers["b"].wait() == 0
+
+
+def join(cluster: Cluster, name: str) -> BrokerProcess:
+    config = {"clustering.namespace": cluster.namespace, "clustering.server.id": name, **CONFIG, **cluster._config}
+    broker = BrokerProcess(cluster.directory / name, nats_url=cluster.nats[0].url, config=config, seed=False)
+    broker.start()
+    cluster._stack.callback(broker.kill)
+    return broker
+
+
+def test_a_server_joins_and_another_leaves(own: Cluster, call: Run) -> None:
+    own.create_stream("orders", partitions=2)
+    call("publish", "orders", *"abc").ok()
+    call("cluster", "remove", "b").failed(3, "no other server", "--replication-factor")
+    join(own, "d")
+    call("cluster", "add", "d").ok()
+    row = next(row for row in call("cluster", "status").ok().rows if row[0] == "d")
+    assert int(row[4]) > 0
+    planned = call("cluster", "remove", "b", "--dry-run").ok()
+    assert planned.lines[-1].endswith("would move. Nothing was done.")
+    outcome = call("cluster", "remove", "b").ok()
+    assert outcome.lines[-1] == "`b` is no server of the cluster any more. If it runs, it stops by itself."
+    assert any(line.endswith("left on `b`") for line in outcome.lines)
+    assert own.brokers["b"].wait(RECOVERY_SECONDS) == 0
+    assert [row[0] for row in call("cluster", "status").ok().rows] == ["a", "c", "d"]
+    assert call("subscribe", "orders", "-e").ok().lines == ["a", "b", "c"]
+    call("cluster", "remove", "b").failed(2, "`b`", "a, c, d")
+
+
+def test_a_dead_server_with_the_only_copy_is_removed_by_force(own: Cluster, call: Run, home: Path) -> None:
+    own.create_stream("solo", factor=1, partitions=3)
+    own.kill("b")
+    write_context(home, own)
+    found = call("cluster", "remove", "b").failed(3, "`b` does not answer", "solo/", "--force", "bascule cluster elect")
+    assert found.out
+    call("cluster", "remove", "b", "--force").failed(2, "would be lost", "--yes")
+    with Terminal("cluster", "remove", "b", "--force", home=home) as terminal:
+        terminal.read_until("Type `b` to go on")
+        terminal.enter("no\n")
+        assert terminal.wait() == 1
+    with Terminal("cluster", "remove", "b", "--force", home=home) as terminal:
+        terminal.read_until("Type `b` to go on")
+        terminal.enter("b\n")
+        assert terminal.wait() == 0
+        assert "`b` is no server of the cluster any more" in terminal.shown
+    eventually(lambda: call("cluster", "status").code == 0, "everything has a leader", RECOVERY_SECONDS)
+    call("publish", "solo", *"abc", "--partitioner", "round-robin").ok()
+
+
+# ── elections ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_unclean_election_is_asked_about_and_loses_what_it_said(own: Cluster, call: Run, home: Path) -> None:
+    own.create_stream("orders", factor=2)
+    call("publish", "orders", "x", "--repeat", "10", "--ack", "all").ok()
+    leader, (follower,) = own.leader_of("orders"), own.followers_of("orders")
+    call("cluster", "elect", "orders", "0", follower, "--yes").failed(3, "is in sync", "answers")
+    own.kill(follower)
+    write_context(home, own)
+    call("publish", "orders", "y", "--repeat", "5", "--ack", "all").ok()
+    own.kill(leader)
+    own.restart(follower)
+    write_context(home, own)
+
+    def dry_run() -> Outcome | None:
+        found = call("cluster", "elect", "orders", "0", follower, "--dry-run", "--json")
+        return found if found.code == 0 else None
+
+    document = eventually(dry_run, "the follower says what it has", RECOVERY_SECONDS).json
+    assert document["silent"] == [leader]
+    assert document["lost"] == {"from_offset": 10, "to_offset": 9, "messages": 0, "committed_messages": 0}
+    assert not document["elected"]
+    call("cluster", "elect", "orders", "0", follower).failed(2, "would be lost", "--yes")
+    with Terminal("cluster", "elect", "orders", "0", follower, home=home) as terminal:
+        terminal.read_until(f"all from 10 on that only {leader} has")
+        terminal.read_until("Type `orders` to lose them")
+        terminal.enter("orders\n")
+        assert terminal.wait() == 0
+        assert f"`{follower}` leads orders/0 from offset 10 on." in terminal.shown
+    assert call("subscribe", "orders", "-e").ok().lines == ["x"] * 10
+    own.restart(leader)
+    own.wait_until_in_sync("orders")
+    write_context(home, own)
+    assert call("subscribe", "orders", "-e").ok().lines == ["x"] * 10

@@ -1,0 +1,309 @@
+"""Messages in columns, as Arrow has them: published without making an object of any.
+
+    publisher = column_publisher(client, window=8192, timeout=30)
+    future = publisher.publish("orders", 0, MessageColumns(values, value_ends), ack="all")
+    offsets = future.result()
+
+Until its time is up, whatever has no good answer is sent again: what is published is stored at least once, in the order of the
+columns while nothing fails. With a producer every message has a sequence, and a sequence that is stored is not stored again: then it is
+exactly once, in order, whatever fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from typing_extensions import Buffer
+
+from bascule.client import options
+from bascule.client.blocking import BlockingClient
+from bascule.client.brokers import Brokers
+from bascule.client.failures import publish_failure, unknown_outcome
+from bascule.client.publish_call import LARGE_BYTES, call_publish
+from bascule.client.publish_session import PublishSessions
+from bascule.client.publisher import power_of_two
+from bascule.client.retry import Backoff, Deadline
+from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
+from bascule.kernels.publish_headers import encode_publish_headers
+from bascule.kernels.publish_window import (
+    FAILED,
+    NOT_SENT,
+    OUTCOME_UNKNOWN,
+    SENT,
+    STORED,
+    PublishColumns,
+    PublishTarget,
+    encode_publish_request,
+)
+
+TRY_SECONDS: Final = 10.0
+"""How long acks are waited for before everything that lacks one is sent again: a leader may hang, or have lost its office."""
+
+HeaderEntries = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
+"""Where the entries of each message end; names and where each ends; values and where each ends. Ends are int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who numbers the messages: the first of the columns has `sequence`."""
+
+    id: bytes
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Messages for one partition: buffers of bytes and the int64 positions where each message's end. No key is an empty key."""
+
+    values: Buffer
+    value_ends: Buffer
+    keys: Buffer | None = None
+    key_ends: Buffer | None = None
+    headers: HeaderEntries | None = None
+    producer: Producer | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Columns with their headers encoded, and what became of the messages so far."""
+
+    values: memoryview
+    value_ends: memoryview
+    keys: memoryview | None
+    key_ends: memoryview | None
+    headers: memoryview | None
+    header_ends: memoryview | None
+    is_numbered: bool
+    offsets: array[int]
+
+    @classmethod
+    def of(cls, columns: MessageColumns) -> _Batch:
+        value_ends = memoryview(columns.value_ends)
+        count = len(value_ends)
+        headers = header_ends = None
+        if columns.headers is not None or columns.producer is not None:
+            headers, header_ends = _encoded(count, columns)
+        return cls(
+            memoryview(columns.values),
+            value_ends,
+            None if columns.keys is None else memoryview(columns.keys),
+            None if columns.key_ends is None else memoryview(columns.key_ends),
+            headers,
+            header_ends,
+            columns.producer is not None,
+            array("q", [-1]) * count,
+        )
+
+    def large_rows(self) -> list[int]:
+        """Rows that have to travel alone. Most columns are too small to have any."""
+        if max(self.values.nbytes, 0 if self.headers is None else self.headers.nbytes) <= LARGE_BYTES // 2:
+            return []
+        sizes = [_lengths(self.value_ends)]
+        for ends in (self.key_ends, self.header_ends):
+            if ends is not None:
+                sizes.append(_lengths(ends))
+        return [row for row, parts in enumerate(zip(*sizes, strict=True)) if sum(parts) > LARGE_BYTES]
+
+    def picked(self, target: PublishTarget, rows: Sequence[int], **more: object) -> PublishColumns:
+        """Some rows, or all without copying them."""
+        is_all = len(rows) == len(self.offsets)
+        values, value_ends = (self.values, self.value_ends) if is_all else _pick(self.values, self.value_ends, rows)
+        keys, key_ends = self.keys, self.key_ends
+        if keys is not None and key_ends is not None and not is_all:
+            keys, key_ends = _pick(keys, key_ends, rows)
+        headers, header_ends = self.headers, self.header_ends
+        if headers is not None and header_ends is not None and not is_all:
+            headers, header_ends = _pick(headers, header_ends, rows)
+        return PublishColumns(
+            target,
+            values,
+            value_ends,
+            keys,
+            key_ends,
+            headers=headers,
+            header_ends=header_ends,
+            **more,  # type: ignore[arg-type]
+        )
+
+    def request(self, target: PublishTarget, row: int) -> bytes:
+        """A `PublishRequest`. Its fields may come in any order: the headers, which are encoded already, follow the rest."""
+        value = bytes(_span(self.values, self.value_ends, row))
+        key = None if self.keys is None or self.key_ends is None else bytes(_span(self.keys, self.key_ends, row))
+        headers = b""
+        if self.headers is not None and self.header_ends is not None:
+            headers = bytes(_span(self.headers, self.header_ends, row))
+        return encode_publish_request(target, value, key or None) + headers
+
+
+def _encoded(count: int, columns: MessageColumns) -> tuple[memoryview, memoryview]:
+    who = columns.producer
+    if who is None:
+        return encode_publish_headers(count, columns.headers)
+    return encode_publish_headers(count, columns.headers, producer=who.id, epoch=who.epoch, sequence=who.sequence)
+
+
+def _lengths(ends: memoryview) -> list[int]:
+    places = ends.tolist()
+    return [end - start for start, end in zip([0, *places], places, strict=False)]
+
+
+def _span(data: memoryview, ends: memoryview, row: int) -> memoryview:
+    return data[ends[row - 1] if row else 0 : ends[row]]
+
+
+def _pick(data: memoryview, ends: memoryview, rows: Sequence[int]) -> tuple[memoryview, memoryview]:
+    spans = [_span(data, ends, row) for row in rows]
+    return memoryview(b"".join(spans)), memoryview(array("q", accumulate(map(len, spans))))
+
+
+# ── publishing ───────────────────────────────────────────────────────────────────────────────────
+
+
+class AsyncColumnPublisher:
+    """Publishes columns; see the top of the file. `window` messages to each broker may wait for their ack."""
+
+    def __init__(self, brokers: Brokers, *, window: int, timeout: float) -> None:
+        self._brokers = brokers
+        self._timeout = timeout
+        self._sessions = PublishSessions(brokers, power_of_two(window), lambda *_: None)
+
+    async def publish(self, stream: str, partition: int, columns: MessageColumns, ack: str) -> array[int]:
+        """The offset of each message; -1 without acks, or where a message was stored before and its offset is not known any more.
+
+        Raises what a broker refused, or why not all were stored in time: Unavailable when some surely were not, OutcomeUnknown else.
+        """
+        target = PublishTarget(stream, partition, options.ack_policy(ack))
+        batch = _Batch.of(columns)
+        deadline = Deadline.after(self._timeout)
+        rows: list[int] = []
+        first = 0
+        for large in [*batch.large_rows(), len(batch.offsets)]:
+            rows = list(range(first, large))
+            await self._publish_rows(target, batch, rows, deadline)
+            if large < len(batch.offsets):
+                await self._publish_alone(target, batch, large, deadline)
+            first = large + 1
+        return batch.offsets
+
+    async def count_partitions(self, stream: str) -> int:
+        """Raises StreamNotFound."""
+        return len((await self._brokers.stream(stream, Deadline.after(self._timeout))).partitions)
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    async def _publish_alone(self, target: PublishTarget, batch: _Batch, row: int, deadline: Deadline) -> None:
+        request = batch.request(target, row)
+        backoff = Backoff()
+        while True:
+            try:
+                ack = await call_publish(self._brokers, "Publish", request, deadline.left)
+            except OutcomeUnknown:
+                if not await backoff.wait(deadline):
+                    raise
+            else:
+                batch.offsets[row] = -1 if ack is None else ack.offset
+                return
+
+    async def _publish_rows(
+        self, target: PublishTarget, batch: _Batch, rows: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Those that are not large, again and again until every one has a good answer."""
+        backoff = Backoff()
+        while rows:
+            problem: BasculeError
+            try:
+                session = await self._sessions.get(target.stream, target.partition, deadline)
+                await session.wait_for_room(deadline)
+            except TimeoutError:
+                problem = Unavailable("the messages were not sent in time")
+            except Unavailable as error:
+                problem = error
+            else:
+                done: asyncio.Future[PublishColumns] = asyncio.get_running_loop().create_future()
+                at = min(deadline.at, Deadline.after(TRY_SECONDS).at)
+                session.publish_columns(sent := batch.picked(target, rows, waiter=done, deadline=at))
+                await done
+                if not sent.failed:
+                    _note_offsets(batch, rows, sent)
+                    return
+                rows, problem = _unanswered(batch, rows, sent)
+            if rows and not await backoff.wait(deadline):
+                raise problem from None
+
+
+def _note_offsets(batch: _Batch, rows: Sequence[int], sent: PublishColumns) -> None:
+    if len(rows) == len(batch.offsets):
+        batch.offsets = array("q", sent.offsets.tobytes())
+        return
+    for row, offset in zip(rows, sent.offsets, strict=True):
+        batch.offsets[row] = offset
+
+
+def _unanswered(batch: _Batch, rows: Sequence[int], sent: PublishColumns) -> tuple[Sequence[int], BasculeError]:
+    """The rows to send again and why. Of numbered messages all from the first on: those behind it were refused for the gap, or are
+    known to be stored when they come again. Raises what was refused for good, the first of it."""
+    outcomes = sent.outcomes.tolist()
+    again: list[int] = []
+    problem: BasculeError | None = None
+    for row, offset, outcome in zip(rows, sent.offsets, outcomes, strict=True):
+        if outcome in (STORED, SENT):
+            batch.offsets[row] = offset
+            continue
+        error = _failure(outcome, sent)
+        if not isinstance(error, Unavailable | OutcomeUnknown) and not again:
+            raise error
+        problem = problem or error
+        again.append(row)
+    assert problem is not None, "something failed"
+    if batch.is_numbered:
+        again = [row for row in rows if row >= again[0]]
+    return again, problem
+
+
+def _failure(outcome: int, sent: PublishColumns) -> BasculeError:
+    if outcome == NOT_SENT:
+        return Unavailable("the messages were not sent in time")
+    if outcome == OUTCOME_UNKNOWN:
+        return unknown_outcome("the message was sent", "the connection was lost, or time was up")
+    return publish_failure(outcome - FAILED, sent.texts.get(outcome, ""))
+
+
+# ── without asyncio ──────────────────────────────────────────────────────────────────────────────
+
+
+class ColumnPublisher:
+    """`AsyncColumnPublisher` for threads: `publish` returns at once, with a future."""
+
+    def __init__(self, client: BlockingClient, publisher: AsyncColumnPublisher) -> None:
+        self._portal = client._portal
+        self._publisher = publisher
+
+    def publish(
+        self, stream: str, partition: int, columns: MessageColumns, *, ack: str = "all"
+    ) -> concurrent.futures.Future[array[int]]:
+        work = self._publisher.publish(stream, partition, columns, ack)
+        return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
+
+    def count_partitions(self, stream: str) -> int:
+        """Raises StreamNotFound."""
+        return self._portal.run(self._publisher.count_partitions(stream))
+
+    def close(self) -> None:
+        self._portal.call(self._publisher.close)
+
+
+def column_publisher(client: BlockingClient, *, window: int, timeout: float) -> ColumnPublisher:
+    """A publisher of columns on a client's connections."""
+    size = options.integer("window", window, 1, 1 << 20)
+    brokers = client._client._brokers
+    return ColumnPublisher(
+        client, client._portal.call(lambda: AsyncColumnPublisher(brokers, window=size, timeout=timeout))
+    )

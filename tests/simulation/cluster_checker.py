@@ -196,6 +196,28 @@ class Checker:
             else:
                 truth.committed.append(found)
                 self.counts["commits"] += 1
+        self._check_electable(replica, log.high_watermark, needs_sync=replica.policy is SyncPolicy.ALWAYS)
+
+    def _check_electable(self, leader: Replica, offset: int, *, needs_sync: bool) -> None:
+        """Whoever could be elected has it, really: that is what committing means."""
+        stream = self.world.metadata_log.truth.streams.get(leader.stream)
+        if stream is None or stream.id != leader.key[0]:
+            return
+        known, partition = leader.partition, stream.partitions[leader.key[1]]
+        if known is None or partition.leader_epoch != leader.epoch or offset < 0:
+            return
+        if len({*known.in_sync_replicas, leader.server.id}) < leader.options.min_insync_replicas:
+            raise Violation(f"{leader} commits with {known.in_sync_replicas} in sync")
+        wanted = self._content(leader, offset)
+        for name in partition.in_sync_replicas:
+            server = self.world.servers[name]
+            log = server.log_of(leader.key)
+            if log is None or server.lost_power or server.has_damage(leader.key):
+                continue  # it says so before it could be elected
+            end = log.synced_end_offset if needs_sync else log.log_end_offset
+            found = log.content(offset)
+            if end <= offset or (found is not None and wanted is not None and found != wanted):
+                raise Violation(f"{leader} commits {offset}, {name} is in sync and has {found} there, up to {end}")
 
     def watermark(self, replica: Replica) -> None:
         high_watermark = replica.log.high_watermark
@@ -210,6 +232,7 @@ class Checker:
             return
         if offset >= len(truth.committed) or truth.committed[offset] != (replica.epoch, number):
             raise Violation(f"{replica} acked {number} at {offset}, which is not committed")
+        self._check_electable(replica, offset, needs_sync=replica.policy is not SyncPolicy.INTERVAL)
         truth.acked_end_offset = max(truth.acked_end_offset, offset + 1)
 
     def read(self, replica: Replica, first: int, found: list[Content | None]) -> None:

@@ -193,6 +193,11 @@ class Server:
         self.directories[key] = self.directories.get(key, 0) + 1
         return self.open_log(key)
 
+    def log_of(self, key: Key) -> SimulatedLog | None:
+        """As it is on this server's disk, if that can be told."""
+        replica = self.replicas.get(key)
+        return replica.log if replica is not None else self.logs.get(key)
+
     def note_damage(self, key: Key) -> None:
         self._damaged.add((key, self.directories.get(key, 0)))
 

@@ -245,12 +245,16 @@ class ClusterSimulation:
         leader = self.servers[partition.leader].replicas.get(key)
         if leader is None or not isinstance(leader.role, Leader):
             return f"{partition.leader} does not lead"
-        if len(partition.replicas) >= self.options.min_insync_replicas and wanted.get(key) not in self._acked:
+        log = leader.log
+        can_commit = len(partition.replicas) >= self.options.min_insync_replicas
+        if can_commit and key not in wanted and log.high_watermark != log.log_end_offset - 1:
+            return f"{leader} does not commit what everybody has"
+        if can_commit and wanted.get(key) not in self._acked:
             if key not in wanted or self.rng.random() < 0.2:
                 wanted[key] = self.people.publish_one(leader)
             return "a publish was not acked"
         replicas = [self.servers[name].replicas[key] for name in partition.replicas]
-        if len(partition.replicas) >= self.options.min_insync_replicas and not self.checker.all_equal(replicas):
+        if can_commit and not self.checker.all_equal(replicas):
             return f"the replicas differ: {replicas}"
         return None
 

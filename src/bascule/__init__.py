@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bascule.client.messages import Ack, Message, MessageBatch
     from bascule.client.options import TlsOptions
     from bascule.client.subscription import Subscription
+    from bascule.flight.table import read_table
 
 try:
     __version__ = version("bascule")
@@ -38,6 +39,7 @@ _LAZY: Final = {
     "TlsOptions": "bascule.client.options",
     "blocking": "bascule.client",
     "connect": "bascule.client.client",
+    "read_table": "bascule.flight.table",
 }
 
 
@@ -75,4 +77,5 @@ __all__ = [
     "blocking",
     "connect",
     "errors",
+    "read_table",
 ]

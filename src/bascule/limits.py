@@ -436,6 +436,9 @@ FLIGHT_REQUEST_BYTES_MAX: Final = 64 * KIB
 FLIGHT_PUT_WINDOW: Final = 4_096
 """Messages of one table on their way into a stream whose acks are still to come."""
 
+FLIGHT_PUT_WINDOW_BYTES: Final = 16 * MIB
+"""The same in bytes; one message may be larger."""
+
 FLIGHT_CALL_SECONDS: Final = 10.0
 """How long a call may wait for the event loop: to learn where servers are, or to have a paused partition resumed."""
 

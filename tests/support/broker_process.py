@@ -52,7 +52,8 @@ class BrokerProcess:
         self.data = directory / "data"
         self.log = directory / "broker.log"
         self.config_file = directory / "bascule.yaml"
-        self.config = {"listen": "127.0.0.1:0", **(config or {})}
+        # Hundreds of brokers need no tables: importing Arrow would double what each costs.
+        self.config = {"listen": "127.0.0.1:0", "flight.enabled": False, **(config or {})}
         self.env = dict(env or {})
         self.arguments = [*arguments]
         if nats_url is None:
@@ -64,6 +65,7 @@ class BrokerProcess:
             self.arguments.append("--raft-bootstrap-seed")
         self.process: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self.flight_address = ""
         self.nats_url = nats_url or ""
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -106,6 +108,7 @@ class BrokerProcess:
         except FileNotFoundError:
             return False
         self.address, self.nats_url = addresses["grpc"], addresses["nats"]
+        self.flight_address = addresses.get("flight", "")
         api = self.api()
         try:
             return Health(api).check() == Health.SERVING and bool(api.FetchMetadata().brokers)

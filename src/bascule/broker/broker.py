@@ -28,6 +28,7 @@ from bascule.broker.controller_start import StartOptions, start_controller
 from bascule.broker.cursors import CursorStore
 from bascule.broker.data_plane import DataPlane
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
+from bascule.broker.flight.service import FlightService
 from bascule.broker.groups import GroupCoordinator
 from bascule.broker.identity import server_id
 from bascule.broker.internal_streams import InternalStreams
@@ -77,6 +78,7 @@ class Broker:
         """Whoever runs the broker is to drain and stop it."""
         self._was_removed = False
         self._tls: ssl.SSLContext | None = None
+        self._flight: FlightService | None = None
         self.address: Address | None = None
         self.nats_url = ""
 
@@ -92,6 +94,9 @@ class Broker:
         self.server_id = server_id(PosixDisk(), str(directory), config.node.server_id)
         self._marker = RunMarker(PosixDisk(), str(directory))
         listening = self._bind()
+        self._flight = await FlightService.start(config)
+        if self._flight is not None:
+            self._on_stop(self._flight.stop)
         servers = await self._start_nats(directory)
         link, replication, bus = await self._connect(servers)
         self.data_plane = DataPlane(config, self.server_id, link, replication, self._store, self.authorizer)
@@ -108,6 +113,10 @@ class Broker:
             self.nats_url,
             directory,
         )
+
+    @property
+    def _flight_port(self) -> int:
+        return 0 if self._flight is None else self._flight.port
 
     def _on_stop(self, close: Callable[[], Awaitable[Any]]) -> None:
         self._closing.append(close)
@@ -212,7 +221,7 @@ class Broker:
         directory = ServerDirectory(
             bus,
             subjects,
-            ServerInfo(self.server_id, self.address.host, self.address.port),
+            ServerInfo(self.server_id, self.address.host, self.address.port, flight_port=self._flight_port),
             plane.partitions.status,
             age_max_seconds=self.config.metadata.cache_max_age_ns / 1e9,
         )
@@ -285,6 +294,9 @@ class Broker:
         server = GrpcServer(all_routes(services, self.data_plane.gate, self.health), ssl_context=self._tls)
         self._on_stop(lambda: self._stop_serving(server))
         await server.start(sock=listening)
+        if self._flight is not None:
+            self._on_stop(self._flight.stop)  # also before everything else: whoever reads a table goes elsewhere
+            self._flight.serve(services, self.data_plane.gate)
         self.health.set(SERVICE, True)
 
     async def _stop_serving(self, server: GrpcServer) -> None:
@@ -295,7 +307,10 @@ class Broker:
         """For scripts and tests that let the system choose ports."""
         path = directory / ADDRESSES_FILE
         temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps({"grpc": str(self.address), "nats": self.nats_url}) + "\n")
+        addresses = {"grpc": str(self.address), "nats": self.nats_url}
+        if self.address is not None and self._flight_port:
+            addresses["flight"] = str(Address(self.address.host, self._flight_port))
+        temporary.write_text(json.dumps(addresses) + "\n")
         temporary.rename(path)
 
         async def remove() -> None:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from bascule.errors import OperatorError
+from bascule.errors import MissingExtra
 
 
 def is_installed() -> bool:
@@ -28,6 +28,6 @@ def _load(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise OperatorError(
+        raise MissingExtra(
             f"tables need pyarrow, which cannot be imported: {error}", hint='pip install "bascule[spark]"'
         ) from None

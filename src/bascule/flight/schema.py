@@ -1,15 +1,15 @@
 """A stream as a table. Order, types and what may be null are fixed: Spark compares them with its own, exactly.
 
-    key           binary                      null: the message has none
-    value         binary                      null: the message has none
-    stream        string, not null
-    partition     int32, not null
-    offset        int64, not null
-    timestamp     timestamp[us, UTC], not null    nanoseconds are rounded down
-    subject       string, not null
-    replySubject  string                      null: the publisher wants no reply
-    headers       map<string, binary>, not null   without `subject` and `reply`, which subscribers find among them: they are columns
-    leaderEpoch   int64, not null
+key           binary                      null: the message has none
+value         binary                      null: the message has none
+stream        string, not null
+partition     int32, not null
+offset        int64, not null
+timestamp     timestamp[us, UTC], not null    nanoseconds are rounded down
+subject       string, not null
+replySubject  string                      null: the publisher wants no reply
+headers       map<string, binary>, not null   without `subject` and `reply`, which subscribers find among them: they are columns
+leaderEpoch   int64, not null
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ from bascule.flight.arrow import require
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("key", "value", "stream", "partition", "offset", "timestamp", "subject", "replySubject", "headers", "leaderEpoch")
+COLUMNS = (
+    "key",
+    "value",
+    "stream",
+    "partition",
+    "offset",
+    "timestamp",
+    "subject",
+    "replySubject",
+    "headers",
+    "leaderEpoch",
+)
 
 
 @cache

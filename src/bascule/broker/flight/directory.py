@@ -1,0 +1,152 @@
+"""What the service tells about streams: partitions, leaders and where they serve tables, offsets. Called on Flight's threads."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bascule import limits
+from bascule.broker.api.streams import resume
+from bascule.broker.partition import LedPartition
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import StreamNotFound, StreamRecreated, Unavailable
+from bascule.flight.failures import not_leader
+from bascule.flight.tickets import OffsetsQuery
+from bascule.net.status import GrpcError
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+
+T = TypeVar("T")
+
+
+class Directory:
+    def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
+        self._services = services
+        self._loop = loop
+
+    # ── streams ──────────────────────────────────────────────────────────────────────────────────
+
+    def streams(self) -> list[Stream]:
+        """In the order of their names. Copied in one go: the event loop goes on changing what it was copied from."""
+        return sorted(list(self._services.controller.metadata.streams.values()), key=lambda stream: stream.name)
+
+    def stream(self, name: str, stream_id: int | None = None) -> Stream:
+        found = self._services.controller.metadata.streams.get(name)
+        if found is None:
+            raise StreamNotFound(f"there is no stream {name!r}")
+        if stream_id is not None and found.id != stream_id:
+            raise StreamRecreated(
+                f"the stream {name!r} was deleted and created again: it has the id {found.id}, asked for was {stream_id}",
+                hint="offsets of the former stream mean nothing in this one; begin anew",
+            )
+        return found
+
+    def partition(self, stream: Stream, number: int) -> Partition:
+        found = stream.partition(number)
+        if found is None:
+            raise StreamNotFound(
+                f"the stream {stream.name!r} has no partition {number}, it has {len(stream.partitions)}"
+            )
+        return found
+
+    def led(self, stream: Stream, number: int) -> LedPartition:
+        """The partition, if this server leads it; a paused one is resumed. Raises NotLeader, Unavailable."""
+        partition = self.partition(stream, number)
+        if partition.paused:
+            self._resume(stream.name, number)
+            partition = self.partition(self.stream(stream.name, stream.id), number)
+        if partition.leader != self._services.server_id:
+            raise not_leader(stream.name, number, partition.leader, self.locations().get(partition.leader))
+        local = self._services.partitions.led(stream.name, number)
+        if local is None or local.stream_id != stream.id:
+            raise Unavailable(f"{stream.name}/{number} is being started", hint="try again in a moment")
+        return local
+
+    def _resume(self, stream: str, number: int) -> None:
+        try:
+            self.in_loop(resume(self._services, stream, number, timeout=limits.FLIGHT_CALL_SECONDS))
+        except GrpcError as error:
+            raise Unavailable(f"{stream}/{number} is paused and cannot be resumed: {error.text}") from None
+
+    # ── servers ──────────────────────────────────────────────────────────────────────────────────
+
+    def locations(self) -> dict[str, str]:
+        """Where the servers that answer serve tables, by their ids."""
+        members = self._services.controller.members
+        scheme = "grpc+tls" if self._services.config.tls.is_on else "grpc"
+        servers = self.in_loop(self._services.directory.servers(members))
+        return {
+            server.id: f"{scheme}://{_bracketed(server.host)}:{server.flight_port}"
+            for server in servers
+            if server.flight_port
+        }
+
+    def in_loop(self, work: Coroutine[Any, Any, T], *, timeout: float | None = limits.FLIGHT_CALL_SECONDS) -> T:
+        """Have the event loop do it, and wait."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            future.cancel()
+            raise Unavailable("the server is too busy, or is stopping", hint="try again in a moment") from None
+
+    # ── offsets ──────────────────────────────────────────────────────────────────────────────────
+
+    def offsets(self, query: OffsetsQuery) -> dict[str, Any]:
+        """Of partitions that are led here, where they begin and end; of all, who leads them and where it serves."""
+        timestamps = query.timestamps or {}
+        streams = self.streams() if query.streams is None else [self.stream(name) for name in query.streams]
+        locations = self.locations()
+        return {
+            "server": self._services.server_id,
+            "locations": locations,
+            "streams": {
+                stream.name: {
+                    "id": stream.id,
+                    "subject": stream.subject,
+                    "partitions": {
+                        str(partition.id): {
+                            "leader": partition.leader,
+                            "location": locations.get(partition.leader),
+                            "leader_epoch": partition.leader_epoch,
+                            "paused": partition.paused,
+                            **self._ends(stream, partition, resumes=query.streams is not None),
+                            **self._at(stream, partition, timestamps.get(stream.name, {}).get(partition.id)),
+                        }
+                        for partition in list(stream.partitions)
+                    },
+                }
+                for stream in streams
+            },
+        }
+
+    def _ends(self, stream: Stream, partition: Partition, *, resumes: bool) -> dict[str, int | None]:
+        unknown = dict.fromkeys(("log_start", "high_watermark", "log_end", "last_timestamp", "size_bytes"))
+        if partition.leader != self._services.server_id or (partition.paused and not resumes):
+            return unknown
+        log = self.led(stream, partition.id).log
+        high_watermark = log.readable_end_offset(committed=True) - 1
+        return {
+            "log_start": log.log_start_offset,
+            "high_watermark": high_watermark,
+            "log_end": log.log_end_offset,
+            "last_timestamp": log.last_timestamp,
+            "size_bytes": log.size_bytes,
+        }
+
+    def _at(self, stream: Stream, partition: Partition, timestamp: int | None) -> dict[str, int | None]:
+        """The first offset at or behind the time; the end of what can be read where all records are older."""
+        if timestamp is None:
+            return {}
+        if partition.leader != self._services.server_id:
+            return {"timestamp_offset": None}
+        log = self.led(stream, partition.id).log
+        end_offset = log.readable_end_offset(committed=True)
+        return {"timestamp_offset": min(log.earliest_offset_at(timestamp), end_offset)}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,148 @@
+"""One DoGet: a range of a partition as record batches. Each batch says, beside its rows, up to where the range is covered.
+
+Memory is bounded by the transport: a batch is made when the one before it has gone, and a reader that does not read costs what the
+connection buffers. The range ends where it was said to end when it began: records that come later are not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from bascule import limits
+from bascule.broker.flight.directory import Directory
+from bascule.broker.flight.service import Gate
+from bascule.broker.partition import LedPartition
+from bascule.errors import (
+    BasculeError,
+    CorruptBatch,
+    LogDeleted,
+    OffsetOutOfRange,
+    StorageError,
+    StreamDeleted,
+    Unavailable,
+)
+from bascule.flight.batches import take_batch, wanted_bits
+from bascule.flight.failures import below_start
+from bascule.flight.tickets import ReadTicket
+from bascule.kernels import arrow as kernel
+from bascule.kernels.arrow import Columns
+from bascule.log.slices import BatchSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bascule.broker.services import Services
+
+_logger = logging.getLogger(__name__)
+
+
+class Read:
+    def __init__(self, services: Services, gate: Gate, ticket: ReadTicket, is_cancelled: Callable[[], bool]) -> None:
+        self._services = services
+        self._gate = gate
+        self._ticket = ticket
+        self._is_cancelled = is_cancelled
+        self._local: LedPartition | None = None
+        self._next_offset = 0
+        self._end = 0
+
+    @property
+    def _name(self) -> str:
+        return f"{self._ticket.stream}/{self._ticket.partition}"
+
+    def open(self) -> None:
+        """Everything that can be refused before the first batch."""
+        ticket = self._ticket
+        directory = Directory(self._services, self._gate.loop)
+        stream = directory.stream(ticket.stream, ticket.stream_id)
+        self._local = directory.led(stream, ticket.partition)
+        log = self._local.log
+        readable = log.readable_end_offset(committed=True)
+        self._end = readable if ticket.end is None else ticket.end
+        self._next_offset = log.log_start_offset if ticket.start is None else ticket.start
+        if self._end > readable or (ticket.end is None and self._next_offset > readable):
+            raise OffsetOutOfRange(
+                f"{self._name} can be read up to offset {readable} now, exclusive; asked for was "
+                f"{self._next_offset} to {self._end}",
+                hint="records are shown once they are committed; ask for the high watermark first",
+            )
+        if self._next_offset < log.log_start_offset and self._next_offset < self._end:
+            raise below_start(ticket.stream, ticket.partition, self._next_offset, log.log_start_offset)
+
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        with self._gate.call():
+            try:
+                yield from self._batches()
+            except LogDeleted:
+                raise StreamDeleted(f"the stream {self._ticket.stream!r} was deleted while it was read") from None
+            except CorruptBatch as error:
+                raise self._damaged(error) from None
+
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        ticket = self._ticket
+        made = Columns(ticket.stream.encode(), ticket.partition, wanted_bits(ticket.columns))
+        covered = -1
+        while self._next_offset < self._end:
+            found = self._read_on()
+            if found is None:
+                self._next_offset = self._end  # compaction has left nothing up to here
+                break
+            made.load(found.clear(), self._next_offset, self._end)
+            while (outcome := made.fill(ticket.batch_rows, ticket.batch_bytes)) == kernel.FULL:
+                covered = made.next_offset
+                yield self._taken(made, covered)
+                self._must_go_on()
+            if outcome == kernel.DAMAGED:
+                raise self._unreadable(found, made)
+            self._next_offset = self._end if outcome == kernel.END else max(made.next_offset, found.next_offset)
+        if made.rows or covered < self._end:
+            yield self._taken(made, self._end)
+
+    def _taken(self, made: Columns, covered: int) -> tuple[pa.RecordBatch, bytes]:
+        return take_batch(made, self._ticket.columns), str(min(covered, self._end)).encode()
+
+    def _read_on(self) -> BatchSlice | None:
+        self._must_go_on()
+        assert self._local is not None
+        log = self._local.log
+        found = log.read(self._next_offset, bytes_max=limits.FLIGHT_READ_BYTES)
+        first = log.readable_end_offset(committed=True) if found is None else found.first_offset
+        # Asked behind the read: what retention removed meanwhile was passed over silently.
+        if first > self._next_offset and log.log_start_offset > self._next_offset:
+            raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, log.log_start_offset)
+        if found is None and first < self._end:
+            raise Unavailable(f"{self._name} ends at {first} now: it was cut back while it was read")
+        return found
+
+    def _must_go_on(self) -> None:
+        if self._gate.is_closed:
+            raise Unavailable("the server is stopping", hint="go on at the partition's next leader")
+        if self._is_cancelled():
+            raise Unavailable("the reader has gone")
+
+    # ── damage ───────────────────────────────────────────────────────────────────────────────────
+
+    def _unreadable(self, found: BatchSlice, made: Columns) -> CorruptBatch:
+        return CorruptBatch(
+            f"{found.file}: a batch behind offset {made.next_offset - 1} passes its checksum but cannot be read",
+            file=found.file,
+            position=made.batch_position,
+            bytes_damaged=found.nbytes - made.batch_position,
+            first_offset=made.next_offset,
+            next_offset=found.next_offset,
+        )
+
+    def _damaged(self, error: CorruptBatch) -> BasculeError:
+        """Where another replica has what is damaged here, the reader goes on there in a moment."""
+        _logger.error("%s: %s", self._name, error.message)
+        if Directory(self._services, self._gate.loop).in_loop(self._has_other_replica(error.message)):
+            return Unavailable(f"this replica is damaged: {error.message}")
+        return StorageError(error.message, hint="`bascule log verify` says what can still be read")
+
+    async def _has_other_replica(self, reason: str) -> bool:
+        await asyncio.sleep(0)
+        assert self._local is not None
+        return self._local.found_damage(reason)

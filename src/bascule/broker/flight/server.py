@@ -1,0 +1,203 @@
+"""The methods of Arrow Flight: who asks, may they, and who answers. Reading is in `reads`, writing in `puts`.
+
+What is asked of the authorizer has the names that the gRPC port uses, so that one policy serves both:
+
+    ListFlights, and offsets of all streams           FetchMetadata on *
+    GetFlightInfo, GetSchema, offsets of a stream     FetchPartitionMetadata on the stream
+    DoGet                                             Subscribe on the stream
+    DoPut                                             Publish on the stream
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from bascule.broker.flight.directory import Directory
+from bascule.broker.flight.puts import put
+from bascule.broker.flight.reads import Read
+from bascule.broker.flight.service import Gate
+from bascule.config.address import Address
+from bascule.errors import BasculeError, CallerError
+from bascule.flight.failures import to_flight
+from bascule.flight.schema import schema_of
+from bascule.flight.tickets import (
+    OFFSETS_ACTION,
+    PutCommand,
+    ReadTicket,
+    TableCommand,
+    parse_command,
+    parse_offsets_query,
+    parse_pattern,
+    parse_put_command,
+    parse_ticket,
+)
+
+_logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is at the other end, as the authorizer wants to know."""
+
+    common_name: str | None
+
+
+def make_server(address: Address, gate: Gate) -> Any:
+    """Serves from now on, on threads of its own."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return FlightServer(f"grpc://{host}:{address.port}", gate)
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
+    def __init__(self, location: str, gate: Gate) -> None:
+        self._gate = gate
+        super().__init__(location)
+
+    # ── what there is ────────────────────────────────────────────────────────────────────────────
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        return iter(_answer(lambda: self._list(context, criteria)))
+
+    def _list(self, context: Any, criteria: bytes) -> list[Any]:
+        services = self._gate.services()
+        services.authorizer.require(self._caller(context), "*", "FetchMetadata")
+        pattern = parse_pattern(criteria)
+        try:
+            matches = re.compile(pattern).fullmatch if pattern is not None else lambda _name: True
+        except re.error as error:
+            raise CallerError(f"criteria: pattern {pattern!r} is no regular expression: {error}") from None
+        directory = Directory(services, self._gate.loop)
+        names = [stream.name for stream in directory.streams() if matches(stream.name)]
+        locations = directory.locations()
+        return [self._info(directory, TableCommand(stream=name), None, locations) for name in names]
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        return _answer(lambda: self._describe(context, descriptor))
+
+    def _describe(self, context: Any, descriptor: Any) -> Any:
+        services = self._gate.services()
+        command = _command(descriptor)
+        services.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
+        directory = Directory(services, self._gate.loop)
+        return self._info(directory, command, descriptor, directory.locations())
+
+    def _info(
+        self, directory: Directory, command: TableCommand, descriptor: Any | None, locations: dict[str, str]
+    ) -> Any:
+        stream = directory.stream(command.stream)
+        numbers = command.partitions if command.partitions is not None else range(len(stream.partitions))
+        endpoints = []
+        for number in numbers:
+            partition = directory.partition(stream, number)
+            ticket = ReadTicket(stream=stream.name, stream_id=stream.id, partition=number, columns=command.columns)
+            place = locations.get(partition.leader)
+            endpoints.append(flight.FlightEndpoint(ticket.encode(), [place] if place else []))
+        return flight.FlightInfo(
+            schema_of(command.columns), descriptor or flight.FlightDescriptor.for_path(stream.name), endpoints, -1, -1
+        )
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        return _answer(lambda: self._schema(context, descriptor))
+
+    def _schema(self, context: Any, descriptor: Any) -> Any:
+        services = self._gate.services()
+        command = _command(descriptor)
+        services.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
+        Directory(services, self._gate.loop).stream(command.stream)
+        return flight.SchemaResult(schema_of(command.columns))
+
+    def list_actions(self, context: Any) -> list[tuple[str, str]]:
+        del context
+        return [
+            (OFFSETS_ACTION, "Where the partitions of streams begin and end, who leads them, and offsets by time; JSON")
+        ]
+
+    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+        return iter(_answer(lambda: self._act(context, action)))
+
+    def _act(self, context: Any, action: Any) -> list[Any]:
+        services = self._gate.services()
+        if action.type != OFFSETS_ACTION:
+            raise CallerError(f"there is no action {action.type!r}", hint=f"there is `{OFFSETS_ACTION}`")
+        query = parse_offsets_query(action.body.to_pybytes())
+        caller = self._caller(context)
+        if query.streams is None:
+            services.authorizer.require(caller, "*", "FetchMetadata")
+        for name in {*(query.streams or ()), *(query.timestamps or ())}:
+            services.authorizer.require(caller, name, "FetchPartitionMetadata")
+        answer = Directory(services, self._gate.loop).offsets(query)
+        return [flight.Result(json.dumps(answer).encode())]
+
+    # ── reading and writing ──────────────────────────────────────────────────────────────────────
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        return _answer(lambda: self._read(context, ticket))
+
+    def _read(self, context: Any, ticket: Any) -> Any:
+        services = self._gate.services()
+        wanted = parse_ticket(ticket.ticket)
+        services.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
+        read = Read(services, self._gate, wanted, context.is_cancelled)
+        read.open()
+        return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        _answer(lambda: self._put(context, descriptor, reader, writer))
+
+    def _put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        services = self._gate.services()
+        if descriptor.descriptor_type == flight.DescriptorType.CMD:
+            command = parse_put_command(descriptor.command)
+        else:
+            command = PutCommand(stream=_stream_in(descriptor))
+        services.authorizer.require(self._caller(context), command.stream, "Publish")
+        with self._gate.call():
+            put(services, self._gate, command, reader, writer)
+
+    def _caller(self, context: Any) -> Caller:
+        del context
+        return Caller(None)
+
+
+def _command(descriptor: Any) -> TableCommand:
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parse_command(descriptor.command)
+    return TableCommand(stream=_stream_in(descriptor))
+
+
+def _stream_in(descriptor: Any) -> str:
+    path: list[bytes] = list(descriptor.path or ())
+    if len(path) != 1:
+        raise CallerError(f"a path of {len(path)} parts names no stream", hint="give one part, the stream's name")
+    return path[0].decode("utf-8", "replace")
+
+
+def _answer(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except BasculeError as error:
+        raise to_flight(error) from None
+    except (flight.FlightError, pa.ArrowException):
+        raise
+    except Exception:
+        _logger.exception("a call of Arrow Flight failed")
+        raise flight.FlightInternalError("INTERNAL: the server could not do it; its log says why") from None
+
+
+def _guarded(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches; what goes wrong on the way is told as everywhere."""
+    while True:
+        found = _answer(lambda: next(batches, None))
+        if found is None:
+            return
+        yield found

@@ -1,0 +1,187 @@
+"""The Flight service in the life of a broker: takes its port early, serves once the broker does, stops with it.
+
+pyarrow serves calls on threads of its own. They read logs without locks; whatever belongs to the event loop is handed to it. While the
+broker starts or stops, calls are told to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bascule import limits
+from bascule.config.address import Address
+from bascule.config.server import ServerConfig
+from bascule.errors import MissingExtra, OperatorError, Unavailable
+from bascule.flight import arrow
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+    from bascule.kernels.publish import PublishGate
+
+_logger = logging.getLogger(__name__)
+
+
+class FlightService:
+    def __init__(self, server: Any, gate: Gate) -> None:
+        self._server = server
+        self._gate = gate
+        self._stopped = False
+        self.port: int = server.port
+
+    @classmethod
+    async def start(cls, config: ServerConfig) -> FlightService | None:
+        """Take the port. None when the service is off, which the log says where nobody has asked for it."""
+        if config.flight.enabled is False:
+            return None
+        if config.tls.is_on:
+            _logger.warning("streams are not served as Arrow tables: TLS is on")
+            return None
+        try:
+            if not arrow.is_installed():
+                raise MissingExtra("pyarrow is not installed", hint='pip install "bascule[server]"')
+            return await asyncio.to_thread(_start, config, asyncio.get_running_loop())
+        except MissingExtra as error:
+            if config.flight.enabled:
+                raise OperatorError(
+                    f"`flight.enabled` is true, but {error.message}", hint='pip install "bascule[server]"'
+                ) from None
+            _logger.info("streams are not served as Arrow tables: %s", error.message)
+            return None
+
+    def serve(self, services: Services, publishing: PublishGate) -> None:
+        """From here on calls are answered."""
+        self._gate.open(services, publishing)
+        _logger.info("streams are served as Arrow tables on port %d", self.port)
+
+    async def stop(self) -> None:
+        """Running reads end with "not now": their readers go on elsewhere. Who does not notice is cut off."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._gate.close()
+        closing = threading.Thread(target=self._server.shutdown, name="flight stop", daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, limits.FLIGHT_STOP_SECONDS)
+        if closing.is_alive():
+            await asyncio.to_thread(_cut_off, self.port, closing)
+
+
+class Gate:
+    """Whether calls may come in now, and how many are being served."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._services: Services | None = None
+        self._publishing: PublishGate | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._calls = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def open(self, services: Services, publishing: PublishGate) -> None:
+        self._publishing = publishing
+        self._services = services
+
+    def close(self) -> None:
+        self._closed = True
+
+    def services(self) -> Services:
+        if self._closed:
+            raise Unavailable("the server is stopping", hint="ask another one")
+        if self._services is None:
+            raise Unavailable("the server is starting", hint="try again in a moment")
+        return self._services
+
+    @property
+    def publishing(self) -> PublishGate:
+        """For the event loop only."""
+        assert self._publishing is not None
+        return self._publishing
+
+    def enter(self) -> None:
+        """A call that lasts begins; `leave` ends it."""
+        with self._lock:
+            if self._calls >= limits.FLIGHT_CALLS_MAX:
+                raise Unavailable(f"{self._calls} tables are being read already", hint="try again in a moment")
+            self._calls += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._calls -= 1
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+
+def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightService:
+    from bascule.broker.flight.server import make_server
+
+    gate = Gate(loop)
+    wanted = _free(config)
+    try:
+        return FlightService(make_server(wanted, gate), gate)
+    except OSError as error:
+        raise OperatorError(
+            f"cannot serve Arrow Flight on {wanted}: {error}", hint="set another address with `flight.listen`"
+        ) from None
+
+
+def _free(config: ServerConfig) -> Address:
+    """Where to listen. gRPC shares a port with whoever else shares it, so that it is looked at first."""
+    wanted = config.flight.bind(config.listener.bind())
+    if not wanted.port:
+        return wanted
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((wanted.host, wanted.port))
+            probe.listen(1)
+        except OSError as error:
+            if config.flight.listen is not None:
+                raise OperatorError(
+                    f"cannot serve Arrow Flight on {wanted}: {os.strerror(error.errno or 0)}",
+                    hint="stop whatever uses the port, or set another one with `flight.listen`",
+                ) from None
+            _logger.info("port %d is taken: Arrow tables are served on another one", wanted.port)
+            return Address(wanted.host, 0)
+    return wanted
+
+
+def _cut_off(port: int, closing: threading.Thread) -> None:
+    """A client that does not read keeps its call, and with it the server, for ever: end its connection under it.
+
+    gRPC has a deadline for this, which pyarrow does not pass on. The sockets are ours and in plain sight.
+    """
+    while closing.is_alive():
+        for name in os.listdir("/proc/self/fd"):
+            _shut_down(Path("/proc/self/fd", name), port)
+        closing.join(0.1)
+
+
+def _shut_down(path: Path, port: int) -> None:
+    try:
+        if not os.readlink(path).startswith("socket:"):
+            return
+        copy = os.dup(int(path.name))
+    except OSError:
+        return  # closed just now
+    with socket.socket(fileno=copy) as connection, contextlib.suppress(OSError):
+        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
+            connection.shutdown(socket.SHUT_RDWR)

@@ -69,7 +69,8 @@ def spark_settings(directory: Path) -> dict[str, Any]:
 def connect_url(spark: SparkSession) -> str:
     """Where the session's Java serves Spark Connect."""
     java: Any = spark.sparkContext._jvm
-    return f"sc://127.0.0.1:{java.org.apache.spark.sql.connect.service.SparkConnectService.localPort()}"
+    service = getattr(getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    return f"sc://127.0.0.1:{service.localPort()}"
 
 
 @pytest.fixture(scope="session")

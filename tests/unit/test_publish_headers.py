@@ -63,6 +63,14 @@ def test_a_producer_needs_no_other_headers() -> None:
     assert [message["bascule-sequence"] for message in found] == [b"%d" % number for number in range(11)]
 
 
+def test_a_time_of_its_own_is_a_header() -> None:
+    found = parsed(encode_publish_headers(3, None, array("q", (0, -1, 2**63 - 1)), producer=b"p"))
+    assert [message.get("bascule-timestamp") for message in found] == [b"0", None, b"%d" % (2**63 - 1)]
+    for wrong in (array("q", (1,)), array("i", (1, 2, 3))):
+        with pytest.raises(ValueError, match="3 64 bit integers"):
+            encode_publish_headers(3, None, wrong)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

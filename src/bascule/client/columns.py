@@ -67,6 +67,8 @@ class MessageColumns:
     keys: Buffer | None = None
     key_ends: Buffer | None = None
     headers: HeaderEntries | None = None
+    timestamps: Buffer | None = None
+    """Times that messages have of their own, int64 in ns and negative for none, kept in a header `bascule-timestamp`."""
     producer: Producer | None = None
 
 
@@ -88,7 +90,7 @@ class _Batch:
         value_ends = memoryview(columns.value_ends)
         count = len(value_ends)
         headers = header_ends = None
-        if columns.headers is not None or columns.producer is not None:
+        if any(part is not None for part in (columns.headers, columns.timestamps, columns.producer)):
             headers, header_ends = _encoded(count, columns)
         return cls(
             memoryview(columns.values),
@@ -105,10 +107,8 @@ class _Batch:
         """Rows that have to travel alone. Most columns are too small to have any."""
         if max(self.values.nbytes, 0 if self.headers is None else self.headers.nbytes) <= LARGE_BYTES // 2:
             return []
-        sizes = [_lengths(self.value_ends)]
-        for ends in (self.key_ends, self.header_ends):
-            if ends is not None:
-                sizes.append(_lengths(ends))
+        columns = [ends for ends in (self.value_ends, self.key_ends, self.header_ends) if ends is not None]
+        sizes = [_lengths(ends) for ends in columns]
         return [row for row, parts in enumerate(zip(*sizes, strict=True)) if sum(parts) > LARGE_BYTES]
 
     def picked(self, target: PublishTarget, rows: Sequence[int], **more: object) -> PublishColumns:
@@ -143,10 +143,10 @@ class _Batch:
 
 
 def _encoded(count: int, columns: MessageColumns) -> tuple[memoryview, memoryview]:
-    who = columns.producer
+    own, times, who = columns.headers, columns.timestamps, columns.producer
     if who is None:
-        return encode_publish_headers(count, columns.headers)
-    return encode_publish_headers(count, columns.headers, producer=who.id, epoch=who.epoch, sequence=who.sequence)
+        return encode_publish_headers(count, own, times)
+    return encode_publish_headers(count, own, times, producer=who.id, epoch=who.epoch, sequence=who.sequence)
 
 
 def _lengths(ends: memoryview) -> list[int]:

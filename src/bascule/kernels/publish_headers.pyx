@@ -1,7 +1,7 @@
 # Headers of many messages at once, as map entries of a PublishRequest.
 #
-# Those of the caller come as columns: where the entries of each message end, where each name and value ends. Those of an idempotent
-# producer follow: its id and epoch, the same for all, and a sequence that goes up by one.
+# Those of the caller come as columns: where the entries of each message end, where each name and value ends. The time that a message
+# has of its own follows, then what an idempotent producer says: its id and epoch, the same for all, and a sequence that goes up by one.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
@@ -18,6 +18,7 @@ cdef enum:
     REQUEST_HEADERS_FIELD = 5
 
 cdef bytes SEQUENCE_NAME = b"bascule-sequence"
+cdef bytes TIMESTAMP_NAME = b"bascule-timestamp"
 
 
 cdef inline size_t entry_size(size_t name_size, size_t value_size) noexcept nogil:
@@ -89,7 +90,23 @@ cdef class Entries:
         return out
 
 
-def encode_publish_headers(Py_ssize_t count, entries=None, *, bytes producer=None, int64_t epoch=0, int64_t sequence=0):
+cdef uint8_t* write_decimal_entry(uint8_t* out, bytes name, int64_t number) noexcept:
+    cdef uint8_t digits[CORRELATION_ID_MAX]
+    return write_entry(
+        out, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), digits, write_decimal(digits, number)
+    )
+
+
+cdef Bytes checked_timestamps(object timestamps, Py_ssize_t count):
+    cdef object view = memoryview(timestamps)
+    if view.itemsize != 8 or view.ndim != 1 or view.format not in ("q", "l", "<q", "<l") or len(view) != count:
+        raise ValueError(f"timestamps have to be a buffer of {count} 64 bit integers")
+    return Bytes(view)
+
+
+def encode_publish_headers(
+    Py_ssize_t count, entries=None, timestamps=None, *, bytes producer=None, int64_t epoch=0, int64_t sequence=0
+):
     if count < 0 or epoch < 0 or not 0 <= sequence <= INT64_MAX - count:
         raise ValueError("count, epoch and sequence are not negative")
     cdef Entries own = None if entries is None else Entries(count, *entries)
@@ -98,9 +115,11 @@ def encode_publish_headers(Py_ssize_t count, entries=None, *, bytes producer=Non
     )
     cdef size_t fixed_size = PyBytes_GET_SIZE(fixed)
     cdef size_t name_size = PyBytes_GET_SIZE(SEQUENCE_NAME)
-    # A sequence has at most as many digits as the last one.
-    cdef uint8_t digits[CORRELATION_ID_MAX]
-    cdef size_t each = 0 if producer is None else fixed_size + entry_size(name_size, write_decimal(digits, sequence + count))
+    # Room for the longest number everywhere; what is not used is cut off.
+    cdef Bytes times = None if timestamps is None else checked_timestamps(timestamps, count)
+    cdef size_t each = 0 if producer is None else fixed_size + entry_size(name_size, CORRELATION_ID_MAX)
+    if times is not None:
+        each += entry_size(PyBytes_GET_SIZE(TIMESTAMP_NAME), CORRELATION_ID_MAX)
     cdef size_t size = (own.measure() if own is not None else 0) + each * <size_t> count
     cdef bytes text = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* start = <uint8_t*> PyBytes_AS_STRING(text)
@@ -110,12 +129,11 @@ def encode_publish_headers(Py_ssize_t count, entries=None, *, bytes producer=Non
     for row in range(count):
         if own is not None:
             out = own.write_row(out, row)
+        if times is not None and (<const int64_t*> times.data)[row] >= 0:
+            out = write_decimal_entry(out, TIMESTAMP_NAME, (<const int64_t*> times.data)[row])
         if producer is not None:
             memcpy(out, PyBytes_AS_STRING(fixed), fixed_size)
-            out = write_entry(
-                out + fixed_size, <const uint8_t*> PyBytes_AS_STRING(SEQUENCE_NAME), name_size,
-                digits, write_decimal(digits, sequence + row),
-            )
+            out = write_decimal_entry(out + fixed_size, SEQUENCE_NAME, sequence + row)
         (<int64_t*> ends.data)[row] = out - start
     ends.size = 8 * <size_t> count
     return memoryview(text)[: out - start], memoryview(ends)

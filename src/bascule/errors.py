@@ -257,9 +257,11 @@ class ClientClosed(StateError):
 
 
 class NotLeader(Unavailable):
-    """Another server leads the partition now; it is named."""
+    """Another server leads the partition now: `leader`, whose tables are served at `location`."""
 
     code = "NOT_LEADER"
+    leader: str = ""
+    location: str | None = None
 
 
 class IncompleteRead(Unavailable):

@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from bascule import limits
-from bascule.errors import ClientClosed, IncompleteRead, NotLeader, OutcomeUnknown, Unavailable
+from bascule.errors import ClientClosed, IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
 from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
 from bascule.flight.locations import Locations, Patience, Servers, Tls
@@ -169,8 +170,6 @@ class FlightConnection:
     def _ends(self, stream: str, partition: int) -> dict[str, Any]:
         partitions = self.offsets([stream])[stream]["partitions"]
         if partition not in partitions:
-            from bascule.errors import StreamNotFound
-
             raise StreamNotFound(f"the stream {stream!r} has no partition {partition}, it has {len(partitions)}")
         found: dict[str, Any] = partitions[partition]
         return found
@@ -351,8 +350,6 @@ def _some(
 
 
 def _from(ticket: ReadTicket, position: int) -> ReadTicket:
-    from dataclasses import replace
-
     return replace(ticket, start=position)
 
 

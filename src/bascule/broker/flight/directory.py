@@ -31,7 +31,9 @@ class Directory:
 
     def streams(self) -> list[Stream]:
         """In the order of their names. Copied in one go: the event loop goes on changing what it was copied from."""
-        return sorted(list(self._services.controller.metadata.streams.values()), key=lambda stream: stream.name)
+        streams = list(self._services.controller.metadata.streams.values())
+        streams.sort(key=lambda stream: stream.name)
+        return streams
 
     def stream(self, name: str, stream_id: int | None = None) -> Stream:
         found = self._services.controller.metadata.streams.get(name)

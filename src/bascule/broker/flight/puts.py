@@ -146,7 +146,7 @@ class _Publishing:
         """Offsets in the order of the requests."""
         try:
             for index, request in enumerate(self._requests):
-                await self._until(lambda size=len(request.data): self._has_room(size))  # type: ignore[misc]
+                await self._until(partial(self._has_room, len(request.data)))
                 await self._send(index, request)
                 if index % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                     await asyncio.sleep(0)

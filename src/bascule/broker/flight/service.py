@@ -170,14 +170,14 @@ def _cut_off(port: int, closing: threading.Thread) -> None:
     gRPC has a deadline for this, which pyarrow does not pass on. The sockets are ours and in plain sight.
     """
     while closing.is_alive():
-        for name in os.listdir("/proc/self/fd"):
-            _shut_down(Path("/proc/self/fd", name), port)
+        for path in list(Path("/proc/self/fd").iterdir()):
+            _shut_down(path, port)
         closing.join(0.1)
 
 
 def _shut_down(path: Path, port: int) -> None:
     try:
-        if not os.readlink(path).startswith("socket:"):
+        if not str(path.readlink()).startswith("socket:"):
             return
         copy = os.dup(int(path.name))
     except OSError:

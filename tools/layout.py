@@ -7,6 +7,7 @@
     net       talks: bytes and sockets, not streams                     → kernels, errors, limits
     config    is what can be set                                        → errors, limits
     proto     is generated                                              → nothing of ours
+    flight    is what both ends of Arrow Flight share, and the end that reads → client, kernels, errors, limits
     broker    wires                                                     → everything
     client, spark, pipeline, console, cli                               → everything but broker
 
@@ -42,6 +43,7 @@ EVERYTHING: Final = frozenset(
         "proto",
         "broker",
         "client",
+        "flight",
         "spark",
         "pipeline",
         "console",
@@ -51,7 +53,7 @@ EVERYTHING: Final = frozenset(
 ALL_BUT_BROKER: Final = EVERYTHING - {"broker"}
 
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
-    "": frozenset({"errors", "client"}),  # bascule/__init__.py, the public face
+    "": frozenset({"errors", "client", "flight"}),  # bascule/__init__.py, the public face
     "errors": frozenset(),
     "limits": frozenset(),
     "config": frozenset({"errors", "limits"}),
@@ -63,6 +65,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "proto": frozenset(),
     "broker": EVERYTHING,
     "client": ALL_BUT_BROKER,
+    "flight": frozenset({"client", "kernels", "errors", "limits"}),
     "spark": ALL_BUT_BROKER,
     "pipeline": ALL_BUT_BROKER,
     "console": ALL_BUT_BROKER,

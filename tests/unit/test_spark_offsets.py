@@ -10,13 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import CheckpointMismatch
-from bascule.spark.offsets import Offsets, StreamOffsets, effective_start, end_of_batch
+from bascule.spark.offsets import Offsets, StreamOffsets, effective_start
+from bascule.spark.offsets import end_of_batch as noted_end
 
 GOLDEN = sorted((Path(__file__).parent / "spark_offsets").glob("*.json"))
 
 
 def orders(offset: int, **fields: object) -> Offsets:
     return Offsets({"orders": StreamOffsets(17, {0: offset}, **fields)})  # type: ignore[arg-type]
+
+
+def end_of_batch(start: Offsets, end: Offsets) -> Offsets:
+    return noted_end(start, start, end)
 
 
 @pytest.mark.parametrize("file", GOLDEN, ids=lambda file: file.stem)
@@ -60,8 +65,8 @@ def test_offsets_come_back_as_they_were(found: Offsets) -> None:
 @given(anything)
 def test_the_text_does_not_depend_on_the_order_things_came_in(found: Offsets) -> None:
     turned = {
-        name: StreamOffsets(each.id, dict(reversed(each.next.items())), each.is_initial, each.began)
-        for name, each in reversed(found.streams.items())
+        name: StreamOffsets(each.id, dict(reversed(list(each.next.items()))), each.is_initial, each.began)
+        for name, each in reversed(list(found.streams.items()))
     }
     assert json.dumps(Offsets(turned).document()) == json.dumps(found.document())
 
@@ -123,6 +128,17 @@ def test_an_empty_first_batch_still_says_where_it_began() -> None:
     assert end_of_batch(orders(20, is_initial=True), orders(20)) == orders(20, began={0: 20})
 
 
-def test_a_stream_created_again_is_not_nothing_new() -> None:
-    again = Offsets({"orders": StreamOffsets(99, {0: 23})})
-    assert end_of_batch(orders(23), again) == again
+def test_a_stream_created_again_or_found_later_says_where_it_began() -> None:
+    again = Offsets({"orders": StreamOffsets(99, {0: 23}), "returns": StreamOffsets(100, {0: 7})})
+    began = Offsets({"orders": StreamOffsets(99, {0: 1}), "returns": StreamOffsets(100, {0: 2})})
+    end = noted_end(orders(23), began, again)
+    assert end.document() == {
+        "orders": {"0": 23, "id": 99, "from": {"0": 1}},
+        "returns": {"0": 7, "id": 100, "from": {"0": 2}},
+    }
+    start = effective_start(orders(23), end)
+    assert {name: dict(stream.next) for name, stream in start.streams.items()} == {"orders": {0: 1}, "returns": {0: 2}}
+
+
+def test_a_stream_that_is_gone_is_not_read() -> None:
+    assert effective_start(orders(23), Offsets()) == Offsets()

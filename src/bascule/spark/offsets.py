@@ -7,7 +7,7 @@ long as nobody deletes the stream. A stream without it, as in offsets that were 
 
 Spark asks a source for its initial offset, and forgets the answer: a batch 0 that is repeated after a crash gets another answer
 for its start, while its end comes from the checkpoint. So what initialOffset() returns is marked, and the end of the batch that
-begins there says where it began:
+begins there says where it began. The same goes for a stream that was found later, or created again:
 
     initialOffset()   {"orders": {"0": 20, "id": 17, "initial": true}}
     end of batch 0    {"orders": {"0": 23, "id": 17, "from": {"0": 20}}}
@@ -38,7 +38,7 @@ class StreamOffsets:
     next: Mapping[int, int]
     is_initial: bool = False
     began: Mapping[int, int] | None = None
-    """Where the batch that ends here began, if it began at the initial offset."""
+    """Where the batch that ends here began, if no former batch ended there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Offsets:
         return Offsets({name: replace(stream, is_initial=True) for name, stream in self.streams.items()})
 
 
-def end_of_batch(start: Offsets, end: Offsets) -> Offsets:
-    """The end with a note of where it began, for streams that begin at the initial offset; `start` itself if nothing is read.
+def end_of_batch(start: Offsets, began: Offsets, end: Offsets) -> Offsets:
+    """The end as the checkpoint gets it: `start` itself if nothing is read, else with a note of where streams began if not at `start`.
 
     That nothing is read has to look the same, to the letter: Spark would make a batch of any difference.
     """
@@ -72,20 +72,26 @@ def end_of_batch(start: Offsets, end: Offsets) -> Offsets:
         return start
     streams = {}
     for name, stream in end.streams.items():
-        before = start.streams.get(name)
-        began = before.next if before is not None and before.is_initial and before.id == stream.id else None
-        streams[name] = replace(stream, is_initial=False, began=began)
+        at_start = _continues(start.streams.get(name), stream)
+        streams[name] = replace(stream, is_initial=False, began=None if at_start else began.streams[name].next)
     return Offsets(streams)
 
 
 def effective_start(start: Offsets, end: Offsets) -> Offsets:
-    """Where the batch that ends at `end` really begins: an initial offset yields to the one that was planned with."""
-    streams = dict(start.streams)
+    """Where the batch that ends at `end` really begins: what was noted when it was planned for the first time counts."""
+    streams = {}
     for name, stream in end.streams.items():
-        before = streams.get(name)
-        if stream.began is not None and (before is None or before.is_initial):
+        before = start.streams.get(name)
+        if stream.began is not None and not _continues(before, stream):
             streams[name] = StreamOffsets(stream.id, stream.began)
+        elif before is not None:
+            streams[name] = before
     return Offsets(streams)
+
+
+def _continues(before: StreamOffsets | None, stream: StreamOffsets) -> bool:
+    """Whether the checkpoint knows where the stream began: a former batch ended there."""
+    return before is not None and not before.is_initial and before.id in (None, stream.id)
 
 
 def _same_place(start: Offsets, end: Offsets) -> bool:

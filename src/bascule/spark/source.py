@@ -1,0 +1,69 @@
+"""`format("bascule")`: what Spark looks up, builds, pickles and asks for readers. Holds the options and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
+from bascule.spark.failures import coded
+from bascule.spark.option import BATCH, STREAMING
+from bascule.spark.options import source_options
+from bascule.spark.stream_reader import StreamReader
+from bascule.spark.table import TABLE, check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "bascule"
+PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+# Methods have the names that Spark calls.
+# ruff: noqa: N802
+
+
+class BasculeSource(DataSource):
+    """Streams as tables, to read in batch and streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return TABLE
+
+    @coded
+    def reader(self, schema: StructType) -> BatchReader:
+        check_schema(schema)
+        kind = FilteringBatchReader if _asks_for_filters() else BatchReader
+        return kind(source_options(self.options, BATCH), schema)
+
+    @coded
+    def streamReader(self, schema: StructType) -> StreamReader:
+        check_schema(schema)
+        return StreamReader(source_options(self.options, STREAMING), schema)
+
+
+def _asks_for_filters() -> bool:
+    """Whether this process is Spark's worker that pushes filters down: only there may a reader have `pushFilters`.
+
+    Elsewhere Spark ends a query whose reader has it, if the session does not push filters down; a worker does not know the
+    session's settings. Spark imports that worker's module in that worker only.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("bascule")` known to a session that does not find it by itself, and have it push filters down.
+
+    Sessions whose driver has the package installed find it without this call.
+    """
+    data_source: Any = spark.dataSource
+    data_source.register(BasculeSource)
+    spark.conf.set(PUSHDOWN_CONF, "true")

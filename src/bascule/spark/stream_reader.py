@@ -1,0 +1,164 @@
+"""A streaming read. Spark's driver keeps one of these per query in a Python process of its own, and asks it batch after batch.
+
+What Spark does not do for a source, and this one does for itself:
+- It asks for the initial offset more than once and keeps none of the answers: the first answer is kept here, and a batch 0 that is
+  repeated in another process finds it in its own end (see offsets.py).
+- It knows one limit at a time: whatever limit it hands over, all that the options name hold. Only "all available", which is what
+  a trigger that runs once means, lifts them.
+- It commits a batch while it plans the next one, and never the last one of AvailableNow: the cursor is advice, not truth.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from bascule.errors import BasculeError
+from bascule.spark import cluster
+from bascule.spark.advance import backlogs, planned_ranges, positions
+from bascule.spark.failures import coded
+from bascule.spark.lag import measure
+from bascule.spark.offsets import Offsets, effective_start, end_of_batch
+from bascule.spark.options import SourceOptions
+from bascule.spark.plan import TriggerLimits, admit, is_due
+from bascule.spark.reading import ReadRange, read_range, tasks
+from bascule.spark.resolve import require, select, starting_offsets
+from bascule.spark.state import Streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MILLISECOND_NS = 1_000_000
+
+# Methods have the names that Spark calls.
+# ruff: noqa: N802
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in the driver, reads in executors. Nothing open is kept in it, because it is pickled."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._initial: dict[str, Any] | None = None
+        self._frozen: Streams | None = None
+        self._seen: Streams = {}
+        self._position = Offsets()
+        self._read_at: float | None = None
+
+    # ── where ────────────────────────────────────────────────────────────────────────────────────
+
+    @coded
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the query begins: the same answer for as long as it runs."""
+        if self._initial is None:
+            connection = cluster.connect(self._options.connection)
+            streams = require(self._options.streams, self._streams())
+            self._initial = starting_offsets(self._options, streams, connection).as_initial().document()
+        return self._initial
+
+    @coded
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read up to what is committed now, however long that takes, and nothing that comes later."""
+        self._frozen = self._streams()
+
+    @coded
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next batch reads."""
+        begin = Offsets.parse(start)
+        streams = self._seen = self._streams()
+        waiting = backlogs(begin, streams, skips_lost=self._options.skips_lost)
+        limits = self._limits(limit)
+        began = {key: each.start for key, each in waiting.items()}
+        backlog = sum(each.count for each in waiting.values())
+        ends = began
+        if is_due(backlog, limits, self._waited_ms(limits)):
+            ends = admit(waiting, limits)
+            self._read_at = time.monotonic()
+        self._position = end_of_batch(begin, positions(streams, began), positions(streams, ends))
+        return self._position.document()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits, for Spark to hand back; `latestOffset` applies the others too."""
+        amount = self._options.amount
+        if amount.offsets_max is not None:
+            return ReadMaxRows(amount.offsets_max)
+        return ReadMaxBytes(amount.bytes_max) if amount.bytes_max else ReadMaxRows((1 << 63) - 1)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the progress of the query: how far each stream goes, and the lag behind it."""
+        if not self._seen:
+            return None
+        try:
+            return measure(self._position, self._seen, cluster.connect(self._options.connection), time.time_ns())
+        except BasculeError:
+            return None  # it is a report: the next batch will tell what is wrong
+
+    def _streams(self) -> Streams:
+        if self._frozen is not None:
+            return self._frozen
+        return select(self._options.streams, cluster.connect(self._options.connection))
+
+    def _limits(self, limit: ReadLimit) -> TriggerLimits:
+        amount = self._options.amount
+        if isinstance(limit, ReadAllAvailable):
+            return TriggerLimits()
+        return TriggerLimits(
+            offsets_max=amount.offsets_max,
+            bytes_max=amount.bytes_max or None,
+            offsets_min=None if self._frozen is not None else amount.offsets_min,
+            delay_max_ms=amount.delay_max_ns // MILLISECOND_NS,
+        )
+
+    def _waited_ms(self, limits: TriggerLimits) -> int:
+        """Since the last batch; before the first one, long enough."""
+        return limits.delay_max_ms if self._read_at is None else int((time.monotonic() - self._read_at) * 1_000)
+
+    # ── what ─────────────────────────────────────────────────────────────────────────────────────
+
+    @coded
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadRange]:
+        """The tasks of a batch."""
+        last = Offsets.parse(end)
+        begin = effective_start(Offsets.parse(start), last)
+        if self._options.parallelism.bytes_max is not None and not self._seen:
+            self._seen = self._streams()
+        return tasks(self._options, planned_ranges(begin, last, self._seen), last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._options, self._schema, partition)
+
+    # ── afterwards ───────────────────────────────────────────────────────────────────────────────
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to `end` was dealt with. Whatever happens to the cursor, the query goes on."""
+        cursor = self._options.progress.cursor
+        if cursor is None:
+            return
+        try:
+            self._set_cursors(cursor, Offsets.parse(end))
+        except BasculeError as error:
+            print(f"bascule: cursor `{cursor}` was not set: {error}", file=sys.stderr)
+
+    def _set_cursors(self, cursor: str, end: Offsets) -> None:
+        connection = cluster.connect(self._options.connection)
+        for name, stream in end.streams.items():
+            for number, following in stream.next.items():
+                if following > 0:
+                    connection.set_cursor(cursor, name, number, following - 1)
+
+    def stop(self) -> None:
+        """Spark may call it when the query ends, or just end the process."""
+        cluster.disconnect(self._options.connection)

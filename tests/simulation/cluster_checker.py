@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bascule.core.metadata.ops import ElectUnclean, JoinConsumerGroup, LeaveConsumerGroup, Op
+from bascule.core.metadata.ops import ElectUnclean, ExpandIsr, JoinConsumerGroup, LeaveConsumerGroup, Op
 from bascule.core.metadata.refusal import Refusal
 from bascule.core.metadata.state import Outcome, PartitionChanged
 from bascule.core.partition.leader import Leader
@@ -78,6 +78,23 @@ class Checker:
                     self.counts["losses declared"] += 1
         if isinstance(op, JoinConsumerGroup | LeaveConsumerGroup):
             self._check_group(op.group)
+        elif isinstance(op, ExpandIsr) and outcome:
+            self._check_joined(op)
+
+    def _check_joined(self, op: ExpandIsr) -> None:
+        """Who joins may be elected the next moment: it has everything that is committed, and on its disk what was acked."""
+        stream = self.world.metadata_log.truth.streams[op.stream]
+        key, server = (stream.id, op.partition), self.world.servers[op.replica]
+        log, truth = server.log_of(key), self.truth(key)
+        if log is None or server.lost_power or server.has_damage(key) or op.leader_epoch < truth.believed_epoch:
+            return
+        if log.log_end_offset < len(truth.committed):
+            raise Violation(f"{op.replica} joins with {log.log_end_offset}, {len(truth.committed)} are committed")
+        if self.world.policy is not SyncPolicy.INTERVAL and log.synced_end_offset < truth.acked_end_offset:
+            raise Violation(
+                f"{op.replica} joins with {log.synced_end_offset} synced, {truth.acked_end_offset} are acked"
+            )
+        self.counts["joins"] += 1
 
     def _check_group(self, name: str) -> None:
         group = self.world.metadata_log.truth.groups.get(name)

@@ -50,9 +50,6 @@ class MetadataLog(Protocol):
     def propose(self, server: Server, op: Op, settle: Settle) -> None:
         """`settle` is called once, if the process lives."""
 
-    def barrier(self, server: Server, then: Callable[[], None]) -> None:
-        """Call back when the server has applied everything that was decided until now. Not at all if that cannot be said."""
-
     def disturb(self) -> None:
         """Something happens to it: another controller, an outage."""
 
@@ -179,15 +176,6 @@ class OrderedLog:
             if proposal is not None and proposal.server is server:
                 proposal.tell(Outcome.REFUSED if isinstance(outcome, Refusal) else Outcome.DONE)
 
-    def barrier(self, server: Server, then: Callable[[], None]) -> None:
-        if self._is_reachable(server):
-            server.call(self.world.delay_ns(), self._pass, server, server.life, self.truth.applied_index, then)
-
-    def _pass(self, server: Server, life: int, index: int, then: Callable[[], None]) -> None:
-        self._catch_up(server, life)
-        if server.metadata.applied_index >= index:
-            then()
-
     # ── disturbing ───────────────────────────────────────────────────────────────────────────────
 
     def disturb(self) -> None:
@@ -257,7 +245,6 @@ class RaftMember:
         self.nonces: set[bytes] = set()
         self.waiting: list[_Proposal] = []
         self.attempts: dict[tuple[int, int], _Attempt] = {}
-        self.barriers: list[tuple[int, Callable[[], None]]] = []
         self.changes: tuple[Change, ...] = ()
         self.was_leader = False
         self._tick()
@@ -322,11 +309,6 @@ class RaftMember:
             self._apply_entry(entry)
             if not self.server.is_up or self.server.life != self.life:
                 return
-        index = self.node.applied_index
-        due = [then for at, then in self.barriers if at <= index]
-        self.barriers = [(at, then) for at, then in self.barriers if at > index]
-        for then in due:
-            then()
 
     def _apply_entry(self, entry: Entry) -> None:
         self.changes = ()
@@ -405,9 +387,6 @@ class RaftLog:
 
     def propose(self, server: Server, op: Op, settle: Settle) -> None:
         self.members[server.id].submit(_Proposal(server, server.life, op, settle))
-
-    def barrier(self, server: Server, then: Callable[[], None]) -> None:
-        self.members[server.id].barriers.append((self._decided_to, then))
 
     def disturb(self) -> None:
         rng = self.world.rng

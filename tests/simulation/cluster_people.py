@@ -52,6 +52,16 @@ class People:
             self.change_group: 0.3 * rng.choice((0, 1, 2)),
             self.report_coordinator: 0.2 * rng.choice((0, 1)),
         }
+        if world.is_stormy:
+            self.rates |= {
+                self.publish: 25,
+                self.cut: rng.choice((0.5, 2)),
+                self.heal: rng.choice((0.5, 2)),
+                self.kill: rng.choice((0.1, 0.5)),
+                self.pause: rng.choice((0, 0.5)),
+                self.start: 3,
+                self.resume: 2,
+            }
 
     def begin(self) -> None:
         for action, rate in self.rates.items():

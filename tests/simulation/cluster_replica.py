@@ -52,7 +52,7 @@ class Replica:
         self.epoch = 0
         """The leader epoch of the role, or of the last one there was."""
         self.replica_epoch = 0
-        self.next_number = self.server.local_ns()  # above what an earlier process used
+        self.next_number = 1  # every process is another replica epoch
         self.highest_watermark = log.high_watermark
         self.is_writing = False
         self.is_syncing = False

@@ -48,7 +48,6 @@ class Server:
         """It may run replicas: whatever it lost, the metadata knows."""
         self.is_paused = False
         self.is_draining = False
-        self.was_unclean = False
         self.lost_power = False
         self.slowness = 1
         self._backlog: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
@@ -94,26 +93,17 @@ class Server:
         self.call(self.world.sync_interval_ns, self._sync_all)
 
     def _announce(self) -> None:
-        """Before any replica runs: what was lost has to be known, and so has what happened meanwhile."""
-        if self.is_ready:
-            return
-        if self.was_unclean:
-            self.propose(ops.RestartServer(self.id, intact=not self.lost_power), self._announced)
-        else:
-            self.world.metadata_log.barrier(self, self._become_ready)
-            self.call(300 * MS, self._announce)
+        """Before any replica runs: what was lost has to be known, and so has what happened meanwhile. Also after a clean stop: what
+        this server asked for and has forgotten may still be done."""
+        self.propose(ops.RestartServer(self.id, intact=not self.lost_power), self._announced)
 
     def _announced(self, outcome: Outcome) -> None:
-        if outcome is Outcome.DONE:
-            self._become_ready()
-        else:
+        if outcome is not Outcome.DONE:
             self.call(50 * MS, self._announce)
-
-    def _become_ready(self) -> None:
-        if not self.is_ready:
-            self.is_ready = True
-            self.was_unclean = self.lost_power = False
-            self.restored()
+            return
+        self.is_ready = True
+        self.lost_power = False
+        self.restored()
 
     def kill(self) -> None:
         self._stop_uncleanly()
@@ -129,7 +119,6 @@ class Server:
         self.disk = self.disk.crash(self.world.rng)
 
     def _stop_uncleanly(self) -> None:
-        self.was_unclean = True
         self.unclean_stops += 1
         self._end()
 

@@ -64,12 +64,14 @@ class ClusterSimulation:
         self.partitions = rng.choice((1, 1, 2))
         self.replication_factor = rng.choice((min(3, len(self.names)), -1, 2))
         self.policy = rng.choice(tuple(SyncPolicy))
-        timeout_ns = rng.choice((600, 1000, 1500)) * MS
+        self.is_stormy = rng.random() < 0.25
+        """Leaders come and go, and write on where nobody follows them."""
+        timeout_ns = (300 if self.is_stormy else rng.choice((600, 1000, 1500))) * MS
         self.options = ReplicaOptions(
             min_insync_replicas=rng.choice((1, 1, 2)),
             acks_wait_for_disk=self.policy is not SyncPolicy.INTERVAL,
             commits_wait_for_disk=self.policy is SyncPolicy.ALWAYS,
-            max_lag_ns=rng.choice((500, 1000)) * MS,
+            max_lag_ns=rng.choice((300, 500, 1000)) * MS,
             leader_timeout_ns=timeout_ns,
             idle_wait_ns=rng.choice((300, 1000)) * MS,
             fetch_timeout_ns=300 * MS,

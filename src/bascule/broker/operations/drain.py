@@ -23,6 +23,13 @@ SURVEY_SECONDS: Final = 1.0
 TRANSFER_SECONDS: Final = 2.0
 """For one heir of the controller's role: an election takes less."""
 
+ATTEMPTS_MAX: Final = 10
+RETRY_SECONDS: Final = 0.5
+
+LOOK_SECONDS: Final = 0.1
+LEADERLESS_SECONDS_MAX: Final = 2.0
+"""Longer than an election takes."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -36,8 +43,26 @@ class Handover:
 
 
 async def leave(services: Services, *, timeout: float) -> None:
-    """Before a stop: everything is handed over that can be, within the time there is. Never raises for what could not."""
-    deadline = Deadline.after(timeout)
+    """Before a stop: everything is handed over that can be, within the time there is. Never raises for what could not.
+
+    Given up when nobody can be found who decides: the other servers are stopping as well.
+    """
+    working = asyncio.create_task(_leave(services, Deadline.after(timeout)))
+    try:
+        silent = 0.0
+        while not working.done():
+            await asyncio.wait({working}, timeout=LOOK_SECONDS)
+            silent = silent + LOOK_SECONDS if services.controller.leader is None else 0.0
+            if silent >= LEADERLESS_SECONDS_MAX:
+                _logger.warning("there is no metadata leader: what was not handed over stays")
+                return
+        working.result()
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def _leave(services: Services, deadline: Deadline) -> None:
     others = await other_servers(services, deadline)
     if not others:
         return
@@ -63,11 +88,30 @@ async def other_servers(services: Services, deadline: Deadline) -> list[str]:
 
 async def hand_over_everything(services: Services, others: list[str], deadline: Deadline) -> Handover:
     groups = asyncio.create_task(_hand_over_groups(services, others, deadline))
-    report = await services.partitions.hand_over_all(timeout=deadline.left())
+    found = await _hand_over_partitions(services, deadline)
     await groups
-    for stream, number, why in report.kept:
+    for stream, number, why in found.kept:
         _logger.info("%s/%d stays here: %s", stream, number, why)
-    return Handover(len(report.moved), list(report.kept))
+    return found
+
+
+async def _hand_over_partitions(services: Services, deadline: Deadline) -> Handover:
+    """All that others have too. Tried again while that helps: a successor may have been late for a moment."""
+    found = Handover()
+    for attempt in range(ATTEMPTS_MAX):
+        report = await services.partitions.hand_over_all(timeout=deadline.left())
+        found.moved += len(report.moved)
+        found.kept = list(report.kept)
+        if not any(_has_other_replicas(services, stream, number) for stream, number, _ in found.kept) or deadline.left() == 0:
+            break
+        if attempt + 1 < ATTEMPTS_MAX:
+            await asyncio.sleep(min(RETRY_SECONDS, deadline.left()))
+    return found
+
+
+def _has_other_replicas(services: Services, stream: str, number: int) -> bool:
+    partition = services.controller.metadata.find(stream, number)
+    return partition is not None and partition.leader == services.server_id and len(partition.replicas) > 1
 
 
 async def _hand_over_groups(services: Services, others: list[str], deadline: Deadline) -> None:

@@ -177,7 +177,7 @@ def common_end(one: extensions.ReplicaLog, other: extensions.ReplicaLog) -> int:
 def _epoch_ends(log: extensions.ReplicaLog) -> dict[int, int]:
     """Exclusive end of each epoch, those without records left out."""
     entries = sorted((one.epoch, one.start_offset) for one in log.epochs)
-    ends = [start for _, start in entries[1:]] + [log.log_end_offset]
+    ends = [*(start for _, start in entries), log.log_end_offset][1:]
     return {epoch: end for (epoch, start), end in zip(entries, ends, strict=True) if end > start}
 
 

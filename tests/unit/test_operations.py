@@ -1,0 +1,189 @@
+"""What operations decide without anybody: what an election loses, why a move stands still, what is left of a removed server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bascule.broker.api.calls import Deadline
+from bascule.broker.operations.election import common_end, loss
+from bascule.broker.operations.moves import stalled
+from bascule.broker.operations.switchboard import Method, Switchboard, refusal
+from bascule.broker.subjects import ControlSubjects
+from bascule.core.metadata.streams import Partition
+from bascule.errors import StateError, Unavailable
+from bascule.net.status import GrpcError, Status
+from bascule.proto import extensions_pb2 as extensions
+from tests.support.memory_bus import MemoryBus
+
+
+def log(end: int, *epochs: tuple[int, int], high_watermark: int = -1) -> extensions.ReplicaLog:
+    return extensions.ReplicaLog(
+        log_end_offset=end,
+        high_watermark=high_watermark,
+        epochs=[extensions.LeaderEpoch(epoch=epoch, start_offset=start) for epoch, start in epochs],
+    )
+
+
+# ── elections ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("chosen", "other", "end"),
+    [
+        (log(10, (1, 0)), log(15, (1, 0)), 10),
+        (log(15, (1, 0)), log(10, (1, 0)), 10),
+        (log(10, (1, 0)), log(10, (1, 0)), 10),
+        # The other went on in a later epoch that begins where the first one ended for it.
+        (log(10, (1, 0)), log(15, (1, 0), (2, 8)), 8),
+        (log(10, (1, 0)), log(15, (1, 0), (2, 10)), 10),
+        (log(10, (1, 0)), log(15, (1, 0), (2, 12)), 10),
+        # Both went on, each in an epoch of its own.
+        (log(12, (1, 0), (2, 9)), log(15, (1, 0), (3, 10)), 9),
+        # An epoch in which nothing was written says nothing.
+        (log(10, (1, 0), (5, 10)), log(15, (1, 0)), 10),
+        (log(0), log(15, (1, 0)), 0),
+        (log(15, (1, 0)), log(0), 0),
+        # What was compacted or expired is not there to compare; the rest is.
+        (log(20, (3, 12)), log(25, (3, 12)), 20),
+    ],
+)
+def test_two_logs_are_equal_up_to_where_their_epochs_part(
+    chosen: extensions.ReplicaLog, other: extensions.ReplicaLog, end: int
+) -> None:
+    assert common_end(chosen, other) == end
+
+
+def test_a_loss_is_what_the_other_has_behind_and_knows_what_was_committed() -> None:
+    found = loss(log(10, (1, 0)), log(15, (1, 0), high_watermark=12))
+    assert (found.from_offset, found.end_offset, found.messages, found.committed_end_offset) == (10, 15, 5, 13)
+    nothing = loss(log(15, (1, 0)), log(10, (1, 0), high_watermark=9))
+    assert nothing.messages == 0
+
+
+# ── moves ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def moving(**changes: Any) -> Partition:
+    fields: dict[str, Any] = {
+        "id": 0,
+        "replicas": ["a", "b", "c"],
+        "leader": "a",
+        "in_sync_replicas": ["a", "b"],
+        "leader_epoch": 1,
+        "epoch": 1,
+        "target_replicas": ["b", "c"],
+        "original_replicas": ["a", "b"],
+    }
+    return Partition(**{**fields, **changes})
+
+
+def test_a_move_stands_still_for_a_reason() -> None:
+    assert stalled(moving(), {"a", "b", "c"}) == ""
+    assert stalled(moving(), {"a", "b"}) == "c does not answer"
+    assert stalled(moving(), {"b", "c"}) == "its leader a does not answer"
+    assert stalled(moving(paused=True), {"a", "b", "c"}) == "the partition is paused"
+    # One that is in sync already need not answer for the move to be over.
+    assert stalled(moving(in_sync_replicas=["a", "b", "c"]), {"a"}) == ""
+
+
+# ── calls between servers ────────────────────────────────────────────────────────────────────────
+
+
+class Servers:
+    """Two switchboards on one bus, whose one method does what a test says."""
+
+    def __init__(self, handler: Any) -> None:
+        bus = MemoryBus()
+        methods = {"Drain": Method(extensions.DrainRequest, extensions.DrainResponse, handler)}
+        self.boards = {name: Switchboard(bus, ControlSubjects("ns"), name, methods) for name in ("a", "b")}
+
+    async def start(self) -> None:
+        services: Any = object()
+        for board in self.boards.values():
+            await board.start(services)
+
+    async def ask(self, server: str, timeout: float = 5.0) -> Any:
+        request = extensions.DrainRequest(server="x")
+        return await self.boards["a"].call(server, "Drain", request, timeout=timeout)
+
+
+def run(handler: Any, work: Any) -> Any:
+    async def main() -> Any:
+        servers = Servers(handler)
+        await servers.start()
+        try:
+            return await work(servers)
+        finally:
+            for board in servers.boards.values():
+                await board.stop()
+
+    return asyncio.run(main())
+
+
+async def answer(_services: Any, request: extensions.DrainRequest, deadline: Deadline) -> extensions.DrainResponse:
+    assert 0 < deadline.left() <= 5
+    return extensions.DrainResponse(kept=[extensions.KeptLeadership(stream=request.server)])
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_a_call_is_the_same_here_and_there(server: str) -> None:
+    found = run(answer, lambda servers: servers.ask(server))
+    assert found.kept[0].stream == "x"
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_a_refusal_comes_back_as_it_was(server: str) -> None:
+    async def refuse(*_: Any) -> None:
+        raise refusal(Status.FAILED_PRECONDITION, "what is wrong", "what to do")
+
+    with pytest.raises(GrpcError) as caught:
+        run(refuse, lambda servers: servers.ask(server))
+    assert (caught.value.status, caught.value.text) == (Status.FAILED_PRECONDITION, "what is wrong\nwhat to do")
+
+
+def test_an_error_of_ours_keeps_its_status_and_hint() -> None:
+    async def fail(*_: Any) -> None:
+        raise StateError("no", hint="yes")
+
+    with pytest.raises(GrpcError) as caught:
+        run(fail, lambda servers: servers.ask("b"))
+    assert (caught.value.status, caught.value.text) == (Status.FAILED_PRECONDITION, "no\nyes")
+
+
+def test_a_bug_over_there_is_told_and_harms_nobody() -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    async def ask_twice(servers: Servers) -> None:
+        for _ in range(2):
+            with pytest.raises(GrpcError) as caught:
+                await servers.ask("b")
+            assert caught.value.status == Status.INTERNAL
+
+    run(fail, ask_twice)
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="`c` does not answer"):
+        run(answer, lambda servers: servers.ask("c", timeout=0.2))
+
+
+def test_what_takes_too_long_is_told() -> None:
+    async def wait(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises((GrpcError, Unavailable)):
+        run(wait, lambda servers: servers.ask("b", timeout=0.2))
+
+
+def test_foreign_bytes_get_no_answer() -> None:
+    async def send(servers: Servers) -> None:
+        bus: Any = servers.boards["a"]._bus
+        with pytest.raises(Unavailable):
+            await bus.request(ControlSubjects("ns").operations("b"), b"rubbish", 0.1)
+        assert (await servers.ask("b")).kept
+
+    run(answer, send)

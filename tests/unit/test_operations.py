@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bascule.broker.api import cluster
 from bascule.broker.api.calls import Deadline
 from bascule.broker.operations.election import common_end, loss
 from bascule.broker.operations.moves import stalled
 from bascule.broker.operations.switchboard import Method, Switchboard, refusal
 from bascule.broker.subjects import ControlSubjects
 from bascule.core.metadata.streams import Partition
-from bascule.errors import StateError, Unavailable
+from bascule.errors import PermissionDenied, StateError, Unavailable
 from bascule.net.status import GrpcError, Status
 from bascule.proto import extensions_pb2 as extensions
 from tests.support.memory_bus import MemoryBus
@@ -187,3 +189,30 @@ def test_foreign_bytes_get_no_answer() -> None:
         assert (await servers.ask("b")).kept
 
     run(answer, send)
+
+
+# ── who may ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Policy:
+    """Denies everything, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def require(self, _peer: Any, resource: str, action: str) -> None:
+        self.asked.append((resource, action))
+        raise PermissionDenied("no")
+
+
+def test_every_call_asks_the_policy_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[str, Any] = {}
+    monkeypatch.setattr(cluster, "routes_of", lambda _services, found, _service: handlers.update(found))
+    services = SimpleNamespace(authorizer=Policy())
+    cluster.routes(services)  # type: ignore[arg-type]
+    methods = [method.name for method in extensions.DESCRIPTOR.services_by_name["Cluster"].methods]
+    assert list(handlers) == methods
+    for name, (request, handler) in handlers.items():
+        with pytest.raises(PermissionDenied):
+            asyncio.run(handler(services, request(), SimpleNamespace(peer=None, timeout=1.0)))
+        assert services.authorizer.asked[-1] == ("*", name)

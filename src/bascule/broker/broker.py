@@ -377,6 +377,8 @@ class Broker:
         try:
             server_tls(tls.cert, tls.key)  # tried on a context of its own first
             self._tls.load_cert_chain(tls.cert, tls.key)
+            if self._flight is not None:
+                self._flight.reload_certificate(tls.cert, tls.key)
         except (BasculeError, OSError) as error:
             _logger.error("the certificate was not changed: %s", getattr(error, "message", error))
         else:

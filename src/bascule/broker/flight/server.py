@@ -165,8 +165,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
             put(services, self._gate, command, reader, writer)
 
     def _caller(self, context: Any) -> Caller:
-        del context
-        return Caller(None)
+        relay = self._gate.relay
+        if relay is None:
+            return Caller(None)
+        try:
+            return Caller(relay.name_of(context.peer()))
+        except (LookupError, ValueError):
+            raise flight.FlightUnauthenticatedError(
+                "PERMISSION_DENIED: this port is reached through TLS only"
+            ) from None
 
 
 def _command(descriptor: Any) -> TableCommand:

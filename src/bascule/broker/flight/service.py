@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bascule import limits
-from bascule.config.address import Address
+from bascule.broker.flight.tls_relay import TlsRelay
+from bascule.config.address import LOOPBACK, Address
 from bascule.config.server import ServerConfig
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
+from bascule.net.tls import server_tls
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services
@@ -34,15 +36,12 @@ class FlightService:
         self._server = server
         self._gate = gate
         self._stopped = False
-        self.port: int = server.port
+        self.port: int = server.port if gate.relay is None else gate.relay.port
 
     @classmethod
     async def start(cls, config: ServerConfig) -> FlightService | None:
         """Take the port. None when the service is off, which the log says where nobody has asked for it."""
         if config.flight.enabled is False:
-            return None
-        if config.tls.is_on:
-            _logger.warning("streams are not served as Arrow tables: TLS is on")
             return None
         try:
             if not arrow.is_installed():
@@ -61,6 +60,11 @@ class FlightService:
         self._gate.open(services, publishing)
         _logger.info("streams are served as Arrow tables on port %d", self.port)
 
+    def reload_certificate(self, certificate: Path, key: Path) -> None:
+        """New connections see it. The files are known to be good."""
+        if self._gate.relay is not None:
+            self._gate.relay.context.load_cert_chain(certificate, key)
+
     async def stop(self) -> None:
         """Running reads end with "not now": their readers go on elsewhere. Who does not notice is cut off."""
         if self._stopped:
@@ -70,8 +74,10 @@ class FlightService:
         closing = threading.Thread(target=self._server.shutdown, name="flight stop", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, limits.FLIGHT_STOP_SECONDS)
+        if self._gate.relay is not None:
+            await asyncio.to_thread(self._gate.relay.stop)
         if closing.is_alive():
-            await asyncio.to_thread(_cut_off, self.port, closing)
+            await asyncio.to_thread(_cut_off, self._server.port, closing)
 
 
 class Gate:
@@ -79,6 +85,8 @@ class Gate:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.relay: TlsRelay | None = None
+        """Everybody comes through it, where there is one."""
         self._services: Services | None = None
         self._publishing: PublishGate | None = None
         self._closed = False
@@ -134,8 +142,15 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
 
     gate = Gate(loop)
     wanted = _free(config)
+    tls = config.tls
     try:
-        return FlightService(make_server(wanted, gate), gate)
+        if not tls.is_on:
+            return FlightService(make_server(wanted, gate), gate)
+        context = server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
+        server = make_server(Address(LOOPBACK, 0), gate)
+        gate.relay = TlsRelay(wanted, context, server.port)
+        gate.relay.start()
+        return FlightService(server, gate)
     except OSError as error:
         raise OperatorError(
             f"cannot serve Arrow Flight on {wanted}: {error}", hint="set another address with `flight.listen`"

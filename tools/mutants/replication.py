@@ -375,6 +375,13 @@ MUTANTS: Final = (
         "            pass\n",
         f"{FOLLOWER}::test_a_silent_leader_is_reported_and_again_every_quarter",
     ),
+    Mutant(
+        "a follower whose disk is slow blames its leader",
+        f"{PARTITION}/follower.py",
+        "        self._heard_ns = now_ns  # nothing was asked meanwhile: a disk that is slow here is not the leader's silence\n",
+        "",
+        f"{FOLLOWER}::test_a_follower_whose_disk_hangs_does_not_blame_its_leader",
+    ),
     # ── the metadata ─────────────────────────────────────────────────────────────────────────────
     Mutant(
         "no fencing of the in-sync set by leader epoch",

@@ -247,6 +247,16 @@ def test_a_silent_leader_is_reported_and_again_every_quarter() -> None:
     assert of_kind(follower.tick(1 * MS), follow.ReportLeader)
 
 
+def test_a_follower_whose_disk_hangs_does_not_blame_its_leader() -> None:
+    follower = FollowerAtWork(**TIMEOUT)
+    follower.answer(b"batches")
+    assert follower.follower.deadline_ns is None
+    assert follower.tick(5000 * MS) == []
+    follower.written(5)
+    assert not of_kind(follower.tick(999 * MS), follow.ReportLeader)
+    assert of_kind(follower.tick(1 * MS), follow.ReportLeader)
+
+
 def test_a_leader_that_answers_well_is_not_reported() -> None:
     follower = FollowerAtWork(**TIMEOUT)
     for _ in range(10):

@@ -106,10 +106,9 @@ class Follower:
 
     @property
     def deadline_ns(self) -> int | None:
-        if self.state in (FollowerState.IDLE, FollowerState.STUCK):
+        if self.state in (FollowerState.IDLE, FollowerState.STUCK, FollowerState.WRITING):
             return None
-        silence = max(self._heard_ns + self.options.leader_timeout_ns, self._report_ns)
-        return silence if self.state is FollowerState.WRITING else min(silence, self._ask_again_ns)
+        return min(max(self._heard_ns + self.options.leader_timeout_ns, self._report_ns), self._ask_again_ns)
 
     @property
     def _ask_again_ns(self) -> int:
@@ -278,6 +277,7 @@ class Follower:
     def _written(self, now_ns: int) -> list[FollowerEffect]:
         assert self.state is FollowerState.WRITING
         self._agrees, self._will_agree = self._agrees or self._will_agree, False
+        self._heard_ns = now_ns  # nothing was asked meanwhile: a disk that is slow here is not the leader's silence
         return [*self._follow_watermark(), *self._sync_if_wanted(), *self._ask(now_ns)]
 
     def _sync_if_wanted(self) -> list[FollowerEffect]:
@@ -288,6 +288,7 @@ class Follower:
         if event.is_damaged:
             self.state = FollowerState.STUCK
             return [Rebuild(event.reason)]
+        self._heard_ns = event.now_ns
         self._agrees = self._will_agree = False  # some of it may have been done: look again where the logs part
         return self._wait(event.now_ns)
 
@@ -307,9 +308,9 @@ class Follower:
 
     def _ticked(self, now_ns: int) -> list[FollowerEffect]:
         effects: list[FollowerEffect] = []
-        if self.state in (FollowerState.IDLE, FollowerState.STUCK):
+        if self.state in (FollowerState.IDLE, FollowerState.STUCK, FollowerState.WRITING):
             return effects
-        if self.state is not FollowerState.WRITING and now_ns >= self._ask_again_ns:
+        if now_ns >= self._ask_again_ns:
             effects += self._ask(now_ns, is_urgent=True)
         if now_ns >= max(self._heard_ns + self.options.leader_timeout_ns, self._report_ns):
             self._report_ns = now_ns + self.options.leader_timeout_ns // 4

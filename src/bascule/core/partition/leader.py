@@ -6,8 +6,8 @@ every replica that could be elected. A follower that keeps up is counted a momen
 watermark would always be a step ahead of it.
 
 The shell's duties: after every append an Appended, after every sync a Synced; effects in their order; the metadata of now (SetChanged)
-before the outcome of a proposal (ProposalSettled); a Tick at `deadline_ns`. Never a second leader for the same leader epoch and state of
-the partition: it would not know what the first one proposed, and that may still be done. So every process begins with new epochs.
+before the outcome of a proposal (ProposalSettled); a Tick at `deadline_ns`. Never a second leader for the same leader epoch and state
+of the partition: it would not know what the first one proposed, and that may still be done. So every process begins with new epochs.
 """
 
 from __future__ import annotations

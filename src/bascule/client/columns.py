@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -40,6 +40,7 @@ from bascule.kernels.publish_window import (
     PublishColumns,
     PublishTarget,
     encode_publish_request,
+    encode_publish_to_subject,
 )
 
 TRY_SECONDS: Final = 10.0
@@ -149,6 +150,30 @@ def _encoded(count: int, columns: MessageColumns) -> tuple[memoryview, memoryvie
     return encode_publish_headers(count, own, times, producer=who.id, epoch=who.epoch, sequence=who.sequence)
 
 
+def _messages(columns: MessageColumns) -> Iterator[tuple[bytes, bytes | None, dict[str, bytes]]]:
+    """One after the other: value, key and headers."""
+    values, value_ends = memoryview(columns.values), memoryview(columns.value_ends)
+    keys = None if columns.keys is None else memoryview(columns.keys)
+    key_ends = None if columns.key_ends is None else memoryview(columns.key_ends)
+    for row in range(len(value_ends)):
+        key = None if keys is None or key_ends is None else bytes(_span(keys, key_ends, row))
+        yield bytes(_span(values, value_ends, row)), key, _headers(columns, row)
+
+
+def _headers(columns: MessageColumns, row: int) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    if columns.headers is not None:
+        rows, names, name_ends, values, value_ends = (memoryview(part) for part in columns.headers)
+        for entry in range(rows[row - 1] if row else 0, rows[row]):
+            found[str(_span(names, name_ends, entry), "utf-8")] = bytes(_span(values, value_ends, entry))
+    if columns.timestamps is not None and (time := memoryview(columns.timestamps)[row]) >= 0:
+        found["bascule-timestamp"] = b"%d" % time
+    if (who := columns.producer) is not None:
+        found["bascule-producer"], found["bascule-epoch"] = who.id, b"%d" % who.epoch
+        found["bascule-sequence"] = b"%d" % (who.sequence + row)
+    return found
+
+
 def _lengths(ends: memoryview) -> list[int]:
     places = ends.tolist()
     return [end - start for start, end in zip([0, *places], places, strict=False)]
@@ -192,25 +217,33 @@ class AsyncColumnPublisher:
             first = large + 1
         return batch.offsets
 
-    async def count_partitions(self, stream: str) -> int:
-        """Raises StreamNotFound."""
-        return len((await self._brokers.stream(stream, Deadline.after(self._timeout))).partitions)
+    async def publish_to_subject(self, subject: str, columns: MessageColumns, ack: str) -> array[int]:
+        """The same for a NATS subject, one message after the other: which streams have it, and where, is not known here."""
+        deadline = Deadline.after(self._timeout)
+        policy = options.ack_policy(ack)
+        offsets = array("q")
+        for value, key, headers in _messages(columns):
+            request = encode_publish_to_subject(subject, value, key or None, headers, ack_policy=policy)
+            offsets.append(await self._call("PublishToSubject", request, deadline))
+        return offsets
 
     def close(self) -> None:
         self._sessions.close()
 
     async def _publish_alone(self, target: PublishTarget, batch: _Batch, row: int, deadline: Deadline) -> None:
-        request = batch.request(target, row)
+        batch.offsets[row] = await self._call("Publish", batch.request(target, row), deadline)
+
+    async def _call(self, method: str, request: bytes, deadline: Deadline) -> int:
+        """Until it is answered: the offset."""
         backoff = Backoff()
         while True:
             try:
-                ack = await call_publish(self._brokers, "Publish", request, deadline.left)
-            except OutcomeUnknown:
+                ack = await call_publish(self._brokers, method, request, min(deadline.left, TRY_SECONDS))
+            except (OutcomeUnknown, Unavailable):
                 if not await backoff.wait(deadline):
                     raise
             else:
-                batch.offsets[row] = -1 if ack is None else ack.offset
-                return
+                return -1 if ack is None else ack.offset
 
     async def _publish_rows(
         self, target: PublishTarget, batch: _Batch, rows: Sequence[int], deadline: Deadline
@@ -292,9 +325,11 @@ class ColumnPublisher:
         work = self._publisher.publish(stream, partition, columns, ack)
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
 
-    def count_partitions(self, stream: str) -> int:
-        """Raises StreamNotFound."""
-        return self._portal.run(self._publisher.count_partitions(stream))
+    def publish_to_subject(
+        self, subject: str, columns: MessageColumns, *, ack: str = "all"
+    ) -> concurrent.futures.Future[array[int]]:
+        work = self._publisher.publish_to_subject(subject, columns, ack)
+        return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
 
     def close(self) -> None:
         self._portal.call(self._publisher.close)

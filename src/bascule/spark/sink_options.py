@@ -10,7 +10,7 @@ from typing import Final
 from bascule.client.options import INT32_MAX, stream_name, subject_name
 from bascule.config.duration import SECOND_NS
 from bascule.config.key import setting
-from bascule.config.kinds import INT64_MAX, Choice, Duration, Integer, Kind, Text, Unfit
+from bascule.config.kinds import INT64_MAX, Choice, Duration, Integer, Kind, Unfit
 from bascule.errors import InvalidOption
 from bascule.spark.option import BATCH, STREAMING, Section, Words, read_options
 from bascule.spark.options import ConnectionOptions

@@ -12,6 +12,7 @@ from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
 from bascule.spark.failures import coded
 from bascule.spark.option import BATCH, STREAMING
 from bascule.spark.options import source_options
+from bascule.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from bascule.spark.stream_reader import StreamReader
 from bascule.spark.table import TABLE, check_schema
 
@@ -28,7 +29,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BasculeSource(DataSource):
-    """Streams as tables, to read in batch and streaming."""
+    """Streams as tables, to read and to write in batch and streaming."""
 
     @classmethod
     def name(cls) -> str:
@@ -47,6 +48,14 @@ class BasculeSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         check_schema(schema)
         return StreamReader(source_options(self.options, STREAMING), schema)
+
+    @coded
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return batch_writer(self.options, schema, overwrite)
+
+    @coded
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return stream_writer(self.options, schema, overwrite)
 
 
 def _asks_for_filters() -> bool:

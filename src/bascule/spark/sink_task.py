@@ -1,0 +1,210 @@
+"""What a task of a write does: routes its rows, numbers them, publishes them and waits until they are stored.
+
+Who a row is, for `exactly-once`, is where it stands: the query, the number of the Spark partition, the batch, and its place among the
+rows of its task that go to the same partition of a stream. All of it is the same when a batch or a task runs again:
+
+    bascule-producer   spark:<query id>:<Spark partition>        of a batch write <producerId>:<Spark partition>
+    bascule-epoch      <batch id>                                of a batch write <producerEpoch>
+    bascule-sequence   0, 1, 2, …                                of the task's rows for this partition of the stream
+
+Brokers keep per partition and producer what they have of its newest epoch. A row that comes again has a sequence they know. A task of
+an older batch that Spark has given up, but that lives on somewhere, has an older epoch and is refused: its rows were stored before the
+newer batch began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from bascule.client import blocking
+from bascule.client.columns import ColumnPublisher, Producer, column_publisher
+from bascule.client.options import TlsOptions
+from bascule.errors import StateError, StreamExists, StreamNotFound
+from bascule.spark.option import STREAMING
+from bascule.spark.options import ConnectionOptions
+from bascule.spark.sink_columns import sorted_rows
+from bascule.spark.sink_options import OnMissingStream, SinkOptions
+from bascule.spark.sink_routing import Group, Router
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+"""Local properties that Spark gives to the tasks of a micro-batch: a writer is told neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which task of which batch of which query this is."""
+
+    name: str
+    epoch: int
+    spark_partition: int
+
+    def producer_id(self, subject: str | None = None) -> bytes:
+        """Streams with wildcards may have several subjects in one partition: each subject counts for itself."""
+        mark = "" if subject is None else ":" + hashlib.sha256(subject.encode()).hexdigest()[:12]
+        return f"{self.name}:{self.spark_partition}{mark}".encode()
+
+
+def identity(options: SinkOptions) -> Identity:
+    """Of the task that runs in this process now."""
+    context: Any = TaskContext.get()
+    if context is None:
+        raise StateError("rows are written outside of a task of Spark")
+    batch_id, query_id = context.getLocalProperty(BATCH_ID_PROPERTY), context.getLocalProperty(QUERY_ID_PROPERTY)
+    partition = context.partitionId()
+    if options.mode == STREAMING:
+        if batch_id is None or query_id is None:
+            raise StateError(
+                "Spark does not say which batch of which query this task belongs to",
+                hint="set `delivery=at-least-once`, or use a version of Spark that was tested",
+            )
+        return Identity(f"spark:{query_id}", int(batch_id), partition)
+    epoch = options.sureness.producer_epoch
+    return Identity(options.sureness.producer_id or "", int(batch_id or 0) if epoch is None else epoch, partition)
+
+
+@dataclass(slots=True)
+class Written(WriterCommitMessage):
+    """What a task has stored: rows by stream and partition, or by subject."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def add(self, target: str, rows: int) -> None:
+        self.rows[target] = self.rows.get(target, 0) + rows
+
+
+def write_task(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Publish the rows of a task. Returns when all are stored; raises when one cannot be."""
+    who = identity(options) if options.is_exactly_once else None
+    turn = 0 if who is None else who.spark_partition + who.epoch
+    connection = connect(options.connection)
+    task = _Task(options, connection, who)
+    router = Router(options, task.count_partitions, turn)
+    if options.sureness.order_by is not None:
+        batches = sorted_rows(batches, options.sureness.order_by)
+    publisher = connection.publisher(options)
+    under_way: list[Future[Any]] = []
+    try:
+        for batch in batches:
+            groups = list(router.split(batch))
+            # One batch is under way while the next is got ready; not two, so that what is sent again cannot be overtaken.
+            _wait(under_way)
+            under_way = [task.publish(publisher, group) for group in groups]
+        _wait(under_way)
+    finally:
+        for future in under_way:
+            future.cancel()
+        publisher.close()
+    return task.written
+
+
+def _wait(futures: list[Future[Any]]) -> None:
+    for future in futures:
+        future.result()
+    futures.clear()
+
+
+class _Task:
+    def __init__(self, options: SinkOptions, connection: SinkConnection, who: Identity | None) -> None:
+        self._options = options
+        self._connection = connection
+        self._who = who
+        self._sequences: dict[tuple[str | None, int, str | None], int] = {}
+        self.written = Written()
+
+    def publish(self, publisher: ColumnPublisher, group: Group) -> Future[Any]:
+        count = group.rows.num_rows
+        columns = group.columns
+        if self._who is not None:
+            columns = group.numbered(self._producer(group, count))
+        ack = str(self._options.sureness.ack_policy)
+        if group.subject is not None:
+            self.written.add(group.subject, count)
+            return publisher.publish_to_subject(group.subject, columns, ack=ack)
+        assert group.stream is not None
+        self.written.add(f"{group.stream}/{group.partition}", count)
+        return publisher.publish(group.stream, group.partition, columns, ack=ack)
+
+    def _producer(self, group: Group, count: int) -> Producer:
+        assert self._who is not None
+        target = group.stream, group.partition, group.subject
+        first = self._sequences.get(target, 0)
+        self._sequences[target] = first + count
+        return Producer(self._who.producer_id(group.subject), self._who.epoch, first)
+
+    def count_partitions(self, stream: str) -> int:
+        """Of a stream that is there, or is created now."""
+        try:
+            return self._connection.count_partitions(stream)
+        except StreamNotFound:
+            if self._options.target.on_missing_stream is OnMissingStream.FAIL:
+                raise StreamNotFound(
+                    f"there is no stream `{stream}` to write to",
+                    hint=f"create it with `bascule stream create {stream}`, or set `onMissingStream=create`",
+                ) from None
+        self._connection.create_stream(stream, self._options)
+        return self._connection.count_partitions(stream)
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────────────────
+
+
+class SinkConnection:
+    """The client of a worker process. Workers run many tasks, one after the other."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._client = blocking.connect(options.servers, tls=_tls(options), token=options.token)
+
+    def publisher(self, options: SinkOptions) -> ColumnPublisher:
+        return column_publisher(self._client, window=options.sureness.in_flight_max, timeout=options.timeout_seconds)
+
+    def count_partitions(self, stream: str) -> int:
+        metadata = self._client.fetch_metadata([stream])
+        found = metadata.streams.get(stream)
+        if found is None:
+            raise StreamNotFound(f"there is no stream `{stream}`")
+        return len(found.partitions)
+
+    def create_stream(self, stream: str, options: SinkOptions) -> None:
+        """Another task may be faster."""
+        target = options.target
+        try:
+            self._client.create_stream(
+                stream, partitions=target.create_partitions, replication_factor=target.create_replication_factor
+            )
+        except StreamExists:
+            return
+
+
+_connections: dict[tuple[int, ConnectionOptions], SinkConnection] = {}
+_connecting = threading.Lock()
+
+
+def connect(options: ConnectionOptions) -> SinkConnection:
+    """The connection of this process: what a parent has open is not for the workers that are forked from it."""
+    key = os.getpid(), options
+    with _connecting:
+        if key not in _connections:
+            _connections[key] = SinkConnection(options)
+        return _connections[key]
+
+
+def _tls(options: ConnectionOptions) -> TlsOptions | bool | None:
+    if options.tls_ca is not None or options.tls_cert is not None:
+        return TlsOptions(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key)
+    return True if options.tls else None
+
+
+__all__ = ["Identity", "Written", "connect", "identity", "write_task"]

@@ -361,7 +361,7 @@ class Broker:
             self.stop_requested.set()
         elif not self._failure.done():
             hint = f"to have it join anew, start it with another data directory than {self.config.data_dir}, or empty this one"
-            self._failure.set_exception(OperatorError(message, hint=hint))
+            self._failure.set_exception(OperatorError(f"{message}, or never was part of it", hint=hint))
 
     async def failed(self) -> None:
         """Raises when something went wrong that a broker cannot live without; waits until then."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_line import Outcome, Run, Terminal
+from tests.cli.command_line import Outcome, Run, Terminal, start
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import RECOVERY_SECONDS, Cluster
@@ -164,6 +164,25 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
         assert call("cluster", "cancel", "--all").ok().lines == ["Nothing moves."]
     finally:
         assert call("cluster", "throttle", "off").ok().lines == ["There is no bound."]
+
+
+def test_a_rebalance_outlives_the_controller_that_began_it(own: Cluster, call: Run, home: Path) -> None:
+    own.create_stream("orders", factor=1, partitions=24)
+    call("cluster", "reassign", "orders", "--replicas", "a").ok()
+    call("publish", "orders", "x" * 1000, "--repeat", "1200", "--partitioner", "round-robin").ok()
+    call("cluster", "throttle", "20kB").ok()
+    with start("cluster", "rebalance", home=home) as process:
+        waiting = eventually(lambda: call("cluster", "status", "--json").json["waiting"], "some wait for others")
+        assert waiting
+        controller = call("cluster", "status", "--json").json["controller"]
+        assert own.stop(controller) == 0
+        own.restart(controller)
+        call("cluster", "throttle", "off").ok()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b""), out
+    hosted = [int(row[4]) for row in call("cluster", "status").ok().rows]
+    assert max(hosted) - min(hosted) <= 1
+    assert len(call("subscribe", "orders", "-p", "all", "-e").ok().lines) == 1200
 
 
 def test_the_throttle_is_set_and_shown(cluster: Cluster, call: Run) -> None:

@@ -30,6 +30,9 @@ from tests.support.waiting import eventually
 
 FAILOVER_SECONDS_MAX: Final = {"1 s": 3.0, "defaults": 20.0}
 FAILOVERS: Final = {"1 s": 5, "defaults": 2}
+FRESH_STREAMS: Final = 20
+FRESH_MS_MAX: Final = 1_000.0
+"""A stream is usable the moment its creation returns."""
 TRY_SECONDS: Final = 0.02
 FAILOVER_PATIENCE_SECONDS: Final = 60.0
 CATCH_UP_MESSAGES: Final = 1_000_000
@@ -42,9 +45,31 @@ IDLE_PERCENT_MAX: Final = 2.0
 
 def rows(directory: Path, quick: bool) -> Iterator[LoadRow | Row]:
     yield from load_replication.rows(directory / "load", quick)
+    yield from fresh_rows(directory / "fresh", quick)
     yield from failover_rows(directory / "failover", quick)
     yield from catch_up_rows(directory / "catch-up", quick)
     yield from idle_rows(directory / "idle", quick)
+
+
+# ── streams that were just created ───────────────────────────────────────────────────────────────
+
+
+def fresh_rows(directory: Path, quick: bool) -> Iterator[Row]:
+    streams = FRESH_STREAMS if not quick else 3
+    with replicated_cluster(directory) as cluster:
+        seconds = [_first_ack(cluster, f"fresh-{number}") for number in range(streams)]
+    conditions = f"{streams} streams with {FACTOR} replicas, from the answer to CreateStream to the first ALL ack"
+    yield at_most("new stream, worst", max(seconds) * 1000, "ms", conditions, FRESH_MS_MAX)
+    yield measured("new stream, median", statistics.median(seconds) * 1000, "ms", conditions)
+
+
+def _first_ack(cluster: Cluster, stream: str) -> float:
+    """Through the broker that created it, whoever leads."""
+    api = cluster.api(cluster.well[0])
+    api.CreateStream(name=stream, subject=subject_of(cluster, stream), replicationFactor=FACTOR)
+    began = time.monotonic()
+    api.publish(stream, b"x", ackPolicy=pb.ALL)
+    return time.monotonic() - began
 
 
 # ── failover ─────────────────────────────────────────────────────────────────────────────────────

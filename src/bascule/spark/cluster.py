@@ -80,7 +80,7 @@ class FlightCluster:
         self._client: BlockingClient | None = None
 
     def subjects(self) -> Mapping[str, str]:
-        return {name: fields["subject"] for name, fields in self._flight.offsets()["streams"].items()}
+        return {name: fields["subject"] for name, fields in self._flight.offsets().items()}
 
     def streams(self, names: Collection[str]) -> Streams:
         if not names:
@@ -92,13 +92,13 @@ class FlightCluster:
             if all(name in there for name in names):
                 raise  # it is being created or deleted at this moment
             return self.streams([name for name in names if name in there])
-        return {name: stream_state(name, fields) for name, fields in answer["streams"].items()}
+        return {name: stream_state(name, fields) for name, fields in answer.items()}
 
     def offsets_at(self, timestamps_ns: ByPartition) -> Mapping[str, Mapping[int, int | None]]:
         answer = self._flight.offsets(list(timestamps_ns), timestamps_ns)
         return {
-            name: {int(number): _found_offset(fields) for number, fields in stream["partitions"].items()}
-            for name, stream in answer["streams"].items()
+            name: {number: _found_offset(fields) for number, fields in stream["partitions"].items()}
+            for name, stream in answer.items()
         }
 
     def read(
@@ -135,7 +135,7 @@ def _tls(options: ConnectionOptions) -> TlsOptions | None:
 
 def stream_state(name: str, fields: Mapping[str, Any]) -> StreamState:
     """One stream of the answer to `offsets`."""
-    partitions = {int(number): _partition_state(entry) for number, entry in fields["partitions"].items()}
+    partitions = {number: _partition_state(entry) for number, entry in fields["partitions"].items()}
     return StreamState(
         name=name,
         id=fields["id"],

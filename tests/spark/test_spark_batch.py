@@ -1,0 +1,230 @@
+"""Batch reads by a real Spark from a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from bascule.client.blocking import BlockingClient
+from bascule.flight.schema import table_schema
+from bascule.spark import register
+from bascule.spark.source import PUSHDOWN_CONF
+from bascule.spark.table import TABLE
+from tests.spark.conftest import MakeStream, Read, publish
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
+
+
+def places(frame: DataFrame) -> list[tuple[int, int]]:
+    """(partition, offset) of all rows, in order."""
+    table = frame.select("partition", "offset").toArrow()
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def tasks(frame: DataFrame) -> int:
+    return int(frame.rdd.getNumPartitions())
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_schema_is_the_one_brokers_send_exactly() -> None:
+    assert to_arrow_schema(TABLE, timezone="UTC").equals(table_schema(), check_metadata=True)
+
+
+def test_rows_are_what_was_published(client: BlockingClient, make_stream: MakeStream, read: Read) -> None:
+    """`format("bascule")` is found with no register call: nothing here has made one."""
+    stream = make_stream(partitions=2)
+    before = datetime.now(UTC)
+    client.publish(stream, b"lamp", key=b"k1", headers={"colour": b"red", "empty": b""}, partition=1)
+    client.publish(stream, b"\xff\x00", partition=0)
+    rows = read(stream=stream).orderBy("partition").toArrow().to_pylist()
+    assert [row["value"] for row in rows] == [b"\xff\x00", b"lamp"]
+    assert [row["key"] for row in rows] == [None, b"k1"]
+    assert [(row["stream"], row["partition"], row["offset"]) for row in rows] == [(stream, 0, 0), (stream, 1, 0)]
+    assert rows[0]["subject"] == f"subject.{stream}"
+    assert rows[0]["replySubject"] is None
+    assert dict(rows[1]["headers"]) == {"colour": b"red", "empty": b""}
+    assert all(before <= row["timestamp"] <= datetime.now(UTC) for row in rows)
+    assert all(row["leaderEpoch"] > 0 for row in rows)
+
+
+def test_columns_are_left_out_by_a_schema(spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream) -> None:
+    stream = make_stream(3)
+    reader = spark.read.format("bascule").options(servers=tables.address, stream=stream)
+    frame = reader.schema("offset bigint, VALUE binary, headers map<string, binary>").load()
+    assert frame.columns == ["offset", "VALUE", "headers"]
+    assert sorted((row.offset, bytes(row.VALUE)) for row in frame.collect()) == [
+        (n, f"0/{n}".encode()) for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("offset string", r"\[INVALID_SCHEMA\] column `offset` was asked for as `string`"),
+        ("topic string", r"\[INVALID_SCHEMA\] a stream has no column `topic`"),
+    ],
+)
+def test_a_schema_that_is_not_a_streams_is_refused(
+    spark: SparkSession, tables: BrokerProcess, schema: str, said: str
+) -> None:
+    with pytest.raises(PySparkException, match=said):
+        spark.read.format("bascule").options(servers=tables.address, stream="any").schema(schema).load().collect()
+
+
+def test_an_empty_stream_has_no_rows(make_stream: MakeStream, read: Read) -> None:
+    assert read(stream=make_stream(partitions=2)).count() == 0
+
+
+# ── which streams ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_streams_are_chosen_by_name_pattern_subject_and_partition(make_stream: MakeStream, read: Read) -> None:
+    one = make_stream(2, partitions=2, name="choice.eu", subject="choice.orders.eu")
+    two = make_stream(3, name="choice.us", subject="choice.orders.us")
+    make_stream(5, name="choicest", subject="choice.returns")
+
+    def chosen(**options: str) -> dict[str, int]:
+        return {row.stream: row.n for row in read(**options).groupBy("stream").agg(fn.count("*").alias("n")).collect()}
+
+    assert chosen(subscribe=f"{one}, {two}") == {one: 4, two: 3}
+    assert chosen(subscribePattern=r"choice\..*") == {one: 4, two: 3}
+    assert chosen(subjectPattern="choice.orders.*") == {one: 4, two: 3}
+    assert chosen(assign='{"choice.eu": [1], "choice.us": [0]}') == {one: 2, two: 3}
+    assert chosen(subscribePattern="nothing-like-this") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stream": "no-such-stream"}, r"\[STREAM_NOT_FOUND\] there is no stream `no-such-stream`"),
+        ({"subscribe": "a", "startingOffset": "earliest"}, r"\[INVALID_OPTION\] `startingoffset` is no option"),
+        ({"stream": "a", "minPartitions": "0"}, r"\[INVALID_OPTION\] option `minPartitions` is `0`"),
+        ({}, r"\[INVALID_OPTION\] no option says which streams"),
+    ],
+)
+def test_errors_arrive_with_their_code(read: Read, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException, match=said):
+        read(**options).collect()
+
+
+# ── where from, where to ─────────────────────────────────────────────────────────────────────────
+
+
+def test_offsets_timestamps_and_cursors_bound_a_read(
+    client: BlockingClient, make_stream: MakeStream, read: Read
+) -> None:
+    stream = make_stream(10, partitions=2)
+    between = datetime.now(UTC)
+    publish(client, stream, 5, first=10)
+    client.set_cursor("job", stream, 0, 12)
+    starting = f'{{"{stream}": {{"0": 8, "1": -2}}}}'
+    ending = f'{{"{stream}": {{"0": -1, "1": 3}}}}'
+    assert places(read(stream=stream, startingOffsets=starting, endingOffsets=ending)) == [
+        *((0, offset) for offset in range(8, 15)),
+        *((1, offset) for offset in range(3)),
+    ]
+    assert places(read(stream=stream, endingTimestamp=between.isoformat())) == [
+        (p, o) for p in (0, 1) for o in range(10)
+    ]
+    begin = {"startingTimestamp": between.isoformat(), "startingOffsetsByTimestampStrategy": "latest"}
+    assert places(read(stream=stream, **begin)) == [(0, offset) for offset in range(10, 15)]
+    assert places(read(stream=stream, startingOffsets="cursor:job")) == [(0, 13), (0, 14), *((1, o) for o in range(10))]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingTimestamp": "2200-01-01"}, r"\[TIMESTAMP_OUT_OF_RANGE\]"),
+        ({"endingOffsets": '{"STREAM": {"0": 99}}'}, r"\[OFFSET_OUT_OF_RANGE\].*99.*ends at 3"),
+        ({"startingOffsets": '{"STREAM": {"1": 0}}'}, r"\[INVALID_OPTION\].*`startingOffsets` leaves out"),
+        ({"startingOffsets": '{"STREAM": {"0": 2}}', "endingOffsets": '{"STREAM": {"0": 1}}'}, r"\[INVALID_OPTION\]"),
+    ],
+)
+def test_bounds_that_a_stream_does_not_have_are_refused(
+    make_stream: MakeStream, read: Read, options: dict[str, str], said: str
+) -> None:
+    stream = make_stream(3)
+    with pytest.raises(PySparkException, match=said):
+        read(stream=stream, **{name: text.replace("STREAM", stream) for name, text in options.items()}).collect()
+
+
+def test_records_that_are_gone_are_an_error_or_skipped(
+    client: BlockingClient, make_stream: MakeStream, read: Read
+) -> None:
+    stream = make_stream(retention_max_messages=10, segment_max_bytes=1024, cleaner_interval=0.05)
+    for first in range(0, 200, 20):
+        publish(client, stream, 20, first=first)
+
+    def log_start() -> int:
+        return min((offset for _, offset in places(read(stream=stream))), default=0)
+
+    eventually(lambda: log_start() > 0, "retention removed records")
+    start = log_start()
+    from_zero = {"stream": stream, "startingOffsets": f'{{"{stream}": {{"0": 0}}}}'}
+    said = rf"\[DATA_LOST\] `{stream}`/0 was to be read from offset 0, but its log starts at {start}: {start} offsets are gone"
+    with pytest.raises(PySparkException, match=said):
+        read(**from_zero).collect()
+    assert places(read(**from_zero, onDataLoss="skip")) == [(0, offset) for offset in range(start, 200)]
+
+
+# ── tasks and filters ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partition_is_read_by_many_tasks(make_stream: MakeStream, read: Read) -> None:
+    stream = make_stream(10, partitions=2)
+    whole, split = read(stream=stream), read(stream=stream, minPartitions="3", maxRecordsPerPartition="4")
+    assert (tasks(whole), tasks(split)) == (2, 6)
+    assert places(split) == places(whole) == [(number, offset) for number in (0, 1) for offset in range(10)]
+
+
+@pytest.fixture(params=["on", "off"])
+def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    before = spark.conf.get(PUSHDOWN_CONF)
+    spark.conf.set(PUSHDOWN_CONF, "true" if request.param == "on" else "false")
+    yield request.param == "on"
+    spark.conf.set(PUSHDOWN_CONF, before or "false")
+
+
+def test_filters_narrow_a_read_when_the_session_pushes_them_and_work_when_it_does_not(
+    client: BlockingClient, make_stream: MakeStream, read: Read, pushdown: bool
+) -> None:
+    """A reader that simply has `pushFilters` ends every query of a session that does not push filters."""
+    stream = make_stream(10, partitions=3)
+    at = datetime.now(UTC)
+    publish(client, stream, 2, partition=1, first=10)
+    frame = read(stream=stream)
+    by_partition = frame.where("partition IN (0, 1) AND offset >= 8")
+    assert places(by_partition) == [(0, 8), (0, 9), (1, 8), (1, 9), (1, 10), (1, 11)]
+    assert tasks(by_partition) == (2 if pushdown else 3)
+    by_time = frame.where(fn.col("timestamp") >= fn.lit(at))
+    assert places(by_time) == [(1, 10), (1, 11)]
+    assert tasks(by_time) == (1 if pushdown else 3)
+    assert places(frame.where("value = X'312F33' AND offset < 5")) == [(1, 3)]
+
+
+# ── other ways in ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_view_in_sql_honours_its_options(spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream) -> None:
+    """`CREATE TABLE … OPTIONS` was seen to ignore them."""
+    stream = make_stream(4)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW orders USING bascule OPTIONS (servers '{tables.address}', stream '{stream}')"
+    )
+    assert spark.sql("SELECT max(offset) AS last FROM orders").collect()[0].last == 3
+
+
+def test_a_session_can_be_told(spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream) -> None:
+    stream = make_stream(2)
+    session = spark.newSession()
+    register(session)
+    assert session.conf.get(PUSHDOWN_CONF) == "true"
+    assert session.read.format("bascule").option("servers", tables.address).load(stream).count() == 2

@@ -146,7 +146,10 @@ def timestamps_ns(array: pa.Array) -> Numbers:
 
 def sorted_rows(batches: Iterable[pa.RecordBatch], columns: tuple[str, ...]) -> Iterable[pa.RecordBatch]:
     """All rows, sorted by these columns (`*`: by all that have an order), and in batches again."""
-    table = pa.Table.from_batches(list(batches))
+    gathered = list(batches)
+    if not gathered:
+        return gathered
+    table = pa.Table.from_batches(gathered)
     names = (
         [name for name in WRITTEN if name in table.column_names and name != "headers"] if "*" in columns else columns
     )

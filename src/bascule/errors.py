@@ -247,6 +247,12 @@ class CheckpointMismatch(StateError):
     code = "CHECKPOINT_MISMATCH"
 
 
+class ArchiveConflict(StateError):
+    """Somebody else writes the archive. Nothing was changed."""
+
+    code = "ARCHIVE_CONFLICT"
+
+
 class ClientClosed(StateError):
     """The client, or the part of it that was used, has been closed."""
 
@@ -336,6 +342,12 @@ class EncryptionKeyError(OperatorError):
     code = "ENCRYPTION_KEY"
 
 
+class ArchiveDamaged(OperatorError):
+    """Files of an archive are missing or are not what was written. Names them."""
+
+    code = "ARCHIVE_DAMAGED"
+
+
 class MissingExtra(OperatorError):
     """Something was used that an optional package brings, and it is not installed. Names the extra."""
 
@@ -384,6 +396,7 @@ GRPC_STATUS: dict[str, str] = {
     "DATA_LOST": "DATA_LOSS",
     "STREAM_RECREATED": "FAILED_PRECONDITION",
     "CHECKPOINT_MISMATCH": "FAILED_PRECONDITION",
+    "ARCHIVE_CONFLICT": "FAILED_PRECONDITION",
     "CLIENT_CLOSED": "CANCELLED",
     "OPERATOR": "INTERNAL",
     "STORAGE": "INTERNAL",
@@ -392,6 +405,7 @@ GRPC_STATUS: dict[str, str] = {
     "NOT_A_LOG": "INTERNAL",
     "FORMAT_TOO_NEW": "FAILED_PRECONDITION",
     "ENCRYPTION_KEY": "FAILED_PRECONDITION",
+    "ARCHIVE_DAMAGED": "DATA_LOSS",
     "MISSING_EXTRA": "FAILED_PRECONDITION",
     "JAVA_NOT_FOUND": "FAILED_PRECONDITION",
     "UNAVAILABLE": "UNAVAILABLE",

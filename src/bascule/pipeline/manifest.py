@@ -1,0 +1,240 @@
+"""What belongs to an archive: a log of commits, each a small file that appears whole or not at all.
+
+    <archive>/
+      _bascule/archive.json                 what it is: format, stream, when it began
+      _bascule/commits/<number>.json        one for each change: files that came, files that went
+      _bascule/lock                         held by the one who writes
+      data/date=2026-11-15/….parquet        messages of one partition, in the order of their offsets
+
+A data file that no commit names does not exist, whatever lies in the folder: so a writer that dies leaves nothing half. The next offset
+of every partition follows from the commits, so a batch that comes again is recognized by the table itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError, StorageError
+
+FORMAT: Final = 1
+FOLDER: Final = "_bascule"
+DATA: Final = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of the archive and what it holds: offsets `first` to `last` of one partition, as many rows as there are."""
+
+    path: str
+    """Below the archive."""
+    stream: str
+    stream_id: int
+    partition: int
+    first_offset: int
+    last_offset: int
+    rows: int
+    bytes: int
+    crc32c: int
+    """Of the rows, as pipeline/digest.py has it."""
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What was read of a partition for this commit, `start` to `end` exclusive, whether there were messages or not: compaction leaves
+    holes, and a hole at the end is no reason to read it again."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    number: int
+    kind: str
+    """`append`, `compact` or `expire`."""
+    at_ns: int
+    query: str = ""
+    batch: int = -1
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[str, ...] = ()
+    covered: tuple[Covered, ...] = ()
+
+
+@dataclass(slots=True)
+class ArchiveState:
+    """All commits so far, taken together."""
+
+    number: int = 0
+    files: dict[str, DataFile] = field(default_factory=dict)
+    next_offsets: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """By stream, stream id and partition: everything below is here, or was never there."""
+    last_commit_ns: int = 0
+
+    def apply(self, commit: Commit) -> None:
+        self.number = commit.number
+        self.last_commit_ns = commit.at_ns
+        for path in commit.removed:
+            self.files.pop(path, None)
+        for one in commit.added:
+            self.files[one.path] = one
+        for covered in commit.covered:
+            key = (covered.stream, covered.stream_id, covered.partition)
+            self.next_offsets[key] = max(self.next_offsets.get(key, 0), covered.end)
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.files.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.files.values())
+
+    def in_order(self) -> list[DataFile]:
+        return sorted(self.files.values(), key=lambda one: (one.stream, one.stream_id, one.partition, one.first_offset))
+
+
+class Archive:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(str(path).removeprefix("file://"))
+        self._commits = self.path / FOLDER / "commits"
+        self._lock: int | None = None
+
+    # ── what it is ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / FOLDER / "archive.json").is_file()
+
+    def create(self, streams: list[str]) -> None:
+        """Make it, unless it is there."""
+        if self.exists:
+            self.describe()
+            return
+        if self.path.exists() and any(self.path.iterdir()):
+            raise CallerError(f"{self.path} is not empty and no archive", hint="give a new folder, or an archive")
+        self._commits.mkdir(parents=True, exist_ok=True)
+        document = {"format": FORMAT, "streams": streams, "created_ns": time.time_ns()}
+        _write_new(self.path / FOLDER / "archive.json", document)
+
+    def describe(self) -> dict[str, Any]:
+        found = _read(self.path / FOLDER / "archive.json")
+        if found.get("format") != FORMAT:
+            raise ArchiveDamaged(
+                f"{self.path} has format {found.get('format')!r}, this version knows {FORMAT}",
+                hint="use the version that wrote it, or a later one",
+            )
+        return found
+
+    # ── commits ──────────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> ArchiveState:
+        """Raises ArchiveDamaged for a commit that is missing or cannot be read."""
+        self.describe()
+        state = ArchiveState()
+        for commit in self.commits():
+            state.apply(commit)
+        return state
+
+    def commits(self) -> Iterator[Commit]:
+        names = sorted(path.name for path in self._commits.glob("*.json"))
+        for expected, name in enumerate(names, start=1):
+            if name != _commit_name(expected):
+                raise ArchiveDamaged(f"{self.path}: commit {expected} is missing, {name} is there")
+            yield _decode_commit(_read(self._commits / name), self._commits / name)
+
+    def commit(self, commit: Commit) -> None:
+        """Add it. Raises ArchiveConflict when another writer was faster: then nothing has happened."""
+        _write_new(self._commits / _commit_name(commit.number), _encode_commit(commit))
+
+    # ── writing alone ────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Held by one process at a time; it ends with the process, however that ends."""
+        handle = os.open(self.path / FOLDER / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise ArchiveConflict(
+                f"{self.path} is being written by another pipeline", hint="stop that one, or wait for it"
+            ) from None
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def remove_leftovers(self) -> int:
+        """Delete data files that no commit names: of writers that died. Only while writing alone."""
+        known = set(self.state().files)
+        removed = 0
+        for path in (self.path / DATA).rglob("*.parquet"):
+            if str(path.relative_to(self.path)) not in known:
+                path.unlink()
+                removed += 1
+        return removed
+
+
+def _commit_name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def _encode_commit(commit: Commit) -> dict[str, Any]:
+    return {"format": FORMAT, **asdict(commit)}
+
+
+def _decode_commit(document: dict[str, Any], path: Path) -> Commit:
+    try:
+        values = {item.name: document[item.name] for item in fields(Commit)}
+        values["added"] = tuple(DataFile(**one) for one in values["added"])
+        values["removed"] = tuple(values["removed"])
+        values["covered"] = tuple(Covered(**one) for one in values["covered"])
+        return Commit(**values)
+    except (KeyError, TypeError) as error:
+        raise ArchiveDamaged(f"{path} is no commit: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ArchiveDamaged(f"{path} does not exist", hint="is this the folder of an archive?") from None
+    except (OSError, ValueError) as error:
+        raise ArchiveDamaged(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ArchiveDamaged(f"{path} holds no object")
+    return found
+
+
+def _write_new(path: Path, document: dict[str, Any]) -> None:
+    """Whole, durable, and only if it is not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            json.dump(document, file, separators=(",", ":"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        raise ArchiveConflict(f"{path} was written by somebody else", hint="one pipeline writes an archive") from None
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

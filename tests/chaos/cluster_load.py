@@ -181,6 +181,7 @@ class ClusterLoad:
             window=WINDOW,
             timeout=self._pace.ack_seconds,
             on_error=lambda _error: None,
+            resend=False,
         )
         while not self._stopping.is_set():
             for _ in range(BURST):

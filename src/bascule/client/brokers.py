@@ -17,6 +17,7 @@ from bascule.client.failures import error_of, is_passing, unknown_outcome
 from bascule.client.metadata import Metadata, PartitionInfo, StreamInfo
 from bascule.client.retry import Backoff, Deadline
 from bascule.errors import (
+    BasculeError,
     ClientClosed,
     DeadlineExceeded,
     PartitionPaused,
@@ -282,6 +283,13 @@ class Brokers:
             last = len(info.partitions) - 1
             raise StreamNotFound(f"stream `{stream}` has no partition {number}", hint=f"its partitions are 0 to {last}")
         return found
+
+    async def leader(self, stream: str, partition: int, deadline: Deadline) -> str:
+        """Who leads a partition, as far as is known; empty when nobody can say."""
+        try:
+            return (await self.partition(stream, partition, deadline)).leader
+        except BasculeError:
+            return ""
 
     async def leader_channel(self, stream: str, partition: int, deadline: Deadline) -> Channel:
         info = await self.partition(stream, partition, deadline)

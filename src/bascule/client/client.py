@@ -19,12 +19,13 @@ from bascule.client.options import AckPolicy, Duration, TlsOptions
 from bascule.client.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.partitioner import Partitioner
 from bascule.client.positions import Position, Start, Stop
-from bascule.client.publish_session import PublishSessions
+from bascule.client.publish_session import AckFuture, PublishSession, PublishSessions, fail
 from bascule.client.publisher import OnError
 from bascule.client.publishing import WINDOW_DEFAULT, PublishCalls
 from bascule.client.retry import Deadline
 from bascule.client.streams import StreamCalls
 from bascule.client.subscription import Subscription
+from bascule.errors import BasculeError
 from bascule.net.nats_auth import Login
 
 
@@ -64,7 +65,7 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         self._round_robins = {}
         # Weak: what nobody uses any more need not be kept for closing it.
         self._parts: WeakSet[_Closable] = WeakSet()
-        self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, lambda _: None)
+        self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, _fail)
         self._keep: Callable[[Any], None] = self._parts.add
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -219,6 +220,10 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         )
         self._keep(publisher)
         return publisher
+
+
+def _fail(_session: PublishSession, _number: int, waiter: AckFuture | None, error: BasculeError) -> None:
+    fail(waiter, error)
 
 
 def _numbers(partition: Any) -> list[int]:

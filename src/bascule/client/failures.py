@@ -24,6 +24,9 @@ from bascule.net.status import Status
 NO_METADATA_LEADER: Final = "no known metadata leader"
 """What a broker says, with INTERNAL, while its cluster elects a leader."""
 
+NOT_STORED: Final = "was not stored, publish it again"
+"""What a broker says, with UNAVAILABLE, when a message met a leader that had handed over."""
+
 LOOK_FIRST: Final = "look whether it happened before you do it again"
 
 _KINDS: Final[dict[int, type[BasculeError]]] = {

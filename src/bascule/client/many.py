@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 from bascule.client.brokers import Brokers
 from bascule.client.failures import publish_failure, unknown_outcome
 from bascule.client.publish_call import call_publish, is_large
-from bascule.client.publish_session import PublishSessions
-from bascule.client.retry import Backoff, Deadline
-from bascule.errors import BasculeError, Unavailable
+from bascule.client.publish_session import EXPIRY_SECONDS, PublishSessions
+from bascule.client.retry import LEADER_CHECK_SECONDS, Backoff, Deadline
+from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
 from bascule.kernels.publish_window import (
     FAILED,
     NOT_SENT,
@@ -32,6 +33,8 @@ async def publish_many(
     seconds: float,
     offsets: list[int],
     errors: dict[int, BasculeError],
+    *,
+    resends: bool = False,
 ) -> None:
     """Fills `offsets` and `errors`. `rows` are the places of values by partition."""
     deadline = Deadline.after(seconds)
@@ -39,7 +42,8 @@ async def publish_many(
         for partition, places in rows.items():
             if places:
                 target = PublishTarget(stream, partition, policy)
-                group.create_task(_in_order(brokers, sessions, target, places, values, keys, deadline, offsets, errors))
+                work = _in_order(brokers, sessions, target, places, values, keys, deadline, offsets, errors, resends)
+                group.create_task(work)
 
 
 async def _in_order(
@@ -52,6 +56,7 @@ async def _in_order(
     deadline: Deadline,
     offsets: list[int],
     errors: dict[int, BasculeError],
+    resends: bool,
 ) -> None:
     """One partition's: large ones alone, what lies between them at once."""
     small: list[int] = []
@@ -60,16 +65,22 @@ async def _in_order(
         if not is_large(values[place], key, None):
             small.append(place)
             continue
-        await _publish(sessions, target, small, values, keys, deadline, offsets, errors)
+        await _publish(sessions, target, small, values, keys, deadline, offsets, errors, resends)
         small = []
         request = encode_publish_request(target, values[place], key)
         try:
-            ack = await call_publish(brokers, "Publish", request, deadline.left)
+            ack = await call_publish(
+                brokers,
+                "Publish",
+                request,
+                deadline.left,
+                resend_to=(target.stream, target.partition) if resends else None,
+            )
         except BasculeError as error:
             errors[place] = error
         else:
             offsets[place] = -1 if ack is None else ack.offset
-    await _publish(sessions, target, small, values, keys, deadline, offsets, errors)
+    await _publish(sessions, target, small, values, keys, deadline, offsets, errors, resends)
 
 
 async def _publish(
@@ -81,8 +92,9 @@ async def _publish(
     deadline: Deadline,
     offsets: list[int],
     errors: dict[int, BasculeError],
+    resends: bool,
 ) -> None:
-    """Small ones. What was surely not sent goes to another session while there is time."""
+    """Small ones. What is surely not stored goes to another session while there is time, and with `resends` also what may be."""
     backoff = Backoff()
     while places:
         problem: BasculeError = Unavailable("the messages were not sent in time")
@@ -106,8 +118,9 @@ async def _publish(
                 deadline=deadline.at,
             )
             session.publish_columns(columns)
-            await done
-            places = _take_outcomes(columns, places, offsets, errors)
+            await (_answered(sessions, columns, done, deadline) if resends else done)
+            places, unknown = _take_outcomes(columns, places, offsets, errors, resends)
+            problem = unknown or problem
         if places and not await backoff.wait(deadline):
             errors.update(dict.fromkeys(places, problem))
             return
@@ -115,11 +128,27 @@ async def _publish(
         errors[place] = Unavailable("the message was not sent in time")
 
 
+async def _answered(
+    sessions: PublishSessions, columns: PublishColumns, done: asyncio.Future[PublishColumns], deadline: Deadline
+) -> None:
+    """Until every row has its outcome, or another broker leads the partition: then none is waited for any longer."""
+    stream, partition = columns.target.stream, columns.target.partition
+    led_by = sessions.leader_of(stream, partition)
+    while not (await asyncio.wait([done], timeout=LEADER_CHECK_SECONDS))[0]:
+        before = columns.answered
+        has_moved = await sessions.has_moved(stream, partition, led_by, deadline)
+        if has_moved and columns.answered == before and not columns.done:
+            columns.deadline = monotonic()  # what has not been sent is not sent there
+            await asyncio.sleep(2 * EXPIRY_SECONDS)
+            return
+
+
 def _take_outcomes(
-    columns: PublishColumns, places: list[int], offsets: list[int], errors: dict[int, BasculeError]
-) -> list[int]:
-    """The places of those that were never sent."""
+    columns: PublishColumns, places: list[int], offsets: list[int], errors: dict[int, BasculeError], resends: bool
+) -> tuple[list[int], BasculeError | None]:
+    """The places of those that are sent again, and what is told of them if there is no time for it."""
     again = []
+    unknown: BasculeError | None = None
     for place, offset, outcome in zip(places, columns.offsets, columns.outcomes, strict=True):
         if outcome == STORED:
             offsets[place] = offset
@@ -127,8 +156,17 @@ def _take_outcomes(
             continue
         elif outcome == NOT_SENT:
             again.append(place)
-        elif outcome >= FAILED:
-            errors[place] = publish_failure(outcome - FAILED, columns.texts.get(outcome, ""))
         else:
-            errors[place] = unknown_outcome("the message was sent", "the connection was lost, or time was up")
-    return again
+            error = _failure(outcome, columns)
+            if isinstance(error, Unavailable) or (resends and isinstance(error, OutcomeUnknown)):
+                again.append(place)
+                unknown = error
+            else:
+                errors[place] = error
+    return again, unknown
+
+
+def _failure(outcome: int, columns: PublishColumns) -> BasculeError:
+    if outcome >= FAILED:
+        return publish_failure(outcome - FAILED, columns.texts.get(outcome, ""))
+    return unknown_outcome("the message was sent", "the connection was lost, or time was up")

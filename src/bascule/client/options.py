@@ -130,6 +130,15 @@ def ack_policy(value: object) -> int:
     return found
 
 
+def resends(value: object, policy: int) -> bool:
+    """Whether a message that may be stored is sent again. By default for who wants all replicas to have it."""
+    if value is None:
+        return policy == ACK_POLICIES["all"]
+    if flag("resend", value) and policy == ACK_POLICIES["none"]:
+        raise wrong("resend", value, "False with ack='none': nobody hears whether a message has to be sent again")
+    return bool(value)
+
+
 def payload(option: str, value: object) -> bytes:
     if isinstance(value, bytes):
         return value

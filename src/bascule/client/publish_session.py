@@ -1,7 +1,7 @@
 """A call of PublishAsync to one broker: messages go out as they come, acks find their way back to whoever waits.
 
 A session that ends is over. What it had sent and was not answered is of unknown outcome, unless the broker has surely not seen
-the call.
+the call. Sessions go to the leader of a partition: whoever waits for long can ask whether it still is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bascule.client.brokers import Address, Brokers, start
 from bascule.client.failures import publish_failure, status_name, unknown_outcome
-from bascule.client.retry import Deadline
+from bascule.client.retry import LEADER_CHECK_SECONDS, Deadline
 from bascule.errors import BasculeError, ClientClosed, Unavailable
 from bascule.kernels.client_streams import PublishAsyncClientStream
 from bascule.kernels.publish_window import Ack, PublishColumns, PublishTarget
@@ -26,6 +26,9 @@ EXPIRY_SECONDS: Final = 0.05
 
 AckFuture = asyncio.Future[Ack]
 
+OnFailure = Callable[["PublishSession", int, AckFuture | None, BasculeError], None]
+"""Called with the session, the number of the publish (−1 when it is not known), whoever waits, and why there is no ack."""
+
 
 def fail(future: asyncio.Future[Any] | None, error: BasculeError) -> None:
     """Give a future its error. It counts as looked at: publishers report failures in their own way too."""
@@ -35,7 +38,7 @@ def fail(future: asyncio.Future[Any] | None, error: BasculeError) -> None:
 
 
 class PublishSession:
-    def __init__(self, channel: Channel, window: int, on_failure: Callable[[BasculeError], None]) -> None:
+    def __init__(self, channel: Channel, window: int, on_failure: OnFailure) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_failure = on_failure
         self._room: asyncio.Event = asyncio.Event()
@@ -45,6 +48,8 @@ class PublishSession:
         self._is_finishing = False
         self.channel = channel
         self.is_over = False
+        self.is_retired = False
+        """It takes no more messages: some of those it has will not be answered, and keep their places."""
         self.stream = PublishAsyncClientStream(
             window,
             on_writable=self._room.set,
@@ -59,7 +64,11 @@ class PublishSession:
 
     @property
     def is_usable(self) -> bool:
-        return not self.is_over and not self._is_finishing and self.channel.is_connected
+        return not self.is_over and not self._is_finishing and not self.is_retired and self.channel.is_connected
+
+    def retire(self) -> None:
+        self.is_retired = True
+        self._room.set()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
@@ -72,13 +81,12 @@ class PublishSession:
         expected_offset: int,
         future: AckFuture | None,
         deadline: float,
-    ) -> bool:
-        """False when there is no room: nothing was sent then."""
-        if self.stream.publish(target, value, key, headers, expected_offset, future, deadline) < 0:
-            return False
-        if self._expiry is None and future is not None:
+    ) -> int:
+        """Its number; below 0 when there is no room, and nothing was sent."""
+        number = self.stream.publish(target, value, key, headers, expected_offset, future, deadline)
+        if self._expiry is None and future is not None and number >= 0:
             self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
-        return True
+        return number
 
     def publish_columns(self, columns: PublishColumns) -> None:
         self.stream.publish_columns(columns)
@@ -86,16 +94,21 @@ class PublishSession:
             self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
 
     async def wait_for_room(self, deadline: Deadline) -> None:
-        """Until a message may be sent, or the session is over. TimeoutError when that takes too long."""
+        """Until a message may be sent, or never more. TimeoutError when that takes too long."""
         async with asyncio.timeout(deadline.left):
-            while not self.is_over and not self.stream.has_room:
+            while not self.is_over and not self.is_retired and not self.stream.has_room:
                 self._room.clear()
                 await self._room.wait()
 
-    async def wait_until_idle(self) -> None:
-        """Until every message was answered or given up."""
+    async def wait_until_idle(self, is_given_up: Callable[[], bool] = lambda: False) -> None:
+        """Until every message was answered or given up, by this session or by whoever uses it."""
+        looked_at = monotonic()
         while not self.is_over and not self.stream.is_idle:
             await asyncio.sleep(0 if self.stream.window.outstanding < 2 else 0.001)
+            if monotonic() - looked_at > EXPIRY_SECONDS:
+                looked_at = monotonic()
+                if is_given_up():
+                    return
 
     async def finish(self, timeout: float) -> None:
         """Until the broker says that it has taken everything: the only word there is of messages without acks."""
@@ -111,7 +124,7 @@ class PublishSession:
         except TimeoutError:
             self.close()
         if self.stream.status != OK:
-            self._on_failure(unknown_outcome("messages without acks were sent", self._reason()))
+            self._on_failure(self, -1, None, unknown_outcome("messages without acks were sent", self._reason()))
 
     def close(self) -> None:
         """What is outstanding is of unknown outcome."""
@@ -121,20 +134,17 @@ class PublishSession:
 
     # ── what the kernel tells ────────────────────────────────────────────────────────────────────
 
-    def _failed(self, waiter: AckFuture | None, _number: int, code: int, text: str) -> None:
-        error = publish_failure(code, text)
-        fail(waiter, error)
-        self._on_failure(error)
+    def _failed(self, waiter: AckFuture | None, number: int, code: int, text: str) -> None:
+        self._on_failure(self, number, waiter, publish_failure(code, text))
 
     def _lost(self, publishes: list[tuple[int, AckFuture | None]]) -> None:
         error: BasculeError
-        for _, waiter in publishes:
+        for number, waiter in publishes:
             if self.stream.finished and self.stream.unprocessed:
                 error = Unavailable(f"the message was not sent: {self._reason()}")
             else:
                 error = unknown_outcome("the message was sent", self._reason())
-            fail(waiter, error)
-            self._on_failure(error)
+            self._on_failure(self, number, waiter, error)
 
     def _reason(self) -> str:
         if self._end_reason:
@@ -160,12 +170,16 @@ class PublishSession:
 class PublishSessions:
     """One session for each broker that is published to: the leader of the partition, or another one when it cannot be reached."""
 
-    def __init__(self, brokers: Brokers, window: int, on_failure: Callable[[BasculeError], None]) -> None:
+    def __init__(self, brokers: Brokers, window: int, on_failure: OnFailure) -> None:
         self._brokers = brokers
         self._window = window
         self._on_failure = on_failure
         self._by_channel: dict[int, PublishSession] = {}
         self._by_partition: dict[tuple[str, int], PublishSession] = {}
+        self._leaders: dict[tuple[str, int], str] = {}
+        """Who led a partition when its session was chosen."""
+        self._retired: list[PublishSession] = []
+        """Sessions with publishes that nobody waits for any more, and perhaps with others: they take no new ones."""
         self._closed = False
 
     def ready(self, stream: str, partition: int) -> PublishSession | None:
@@ -178,25 +192,73 @@ class PublishSessions:
         session = self.ready(stream, partition)
         if session is not None:
             return session
-        channel = await self._channel(stream, partition, deadline)
+        channel, leader = await self._channel(stream, partition, deadline)
         if self._closed:
             raise ClientClosed("the publisher was closed")
         self._by_channel = {key: old for key, old in self._by_channel.items() if old.is_usable}
+        self._end_retired()
         session = self._by_channel.get(id(channel))
         if session is None:
             session = PublishSession(channel, self._window, self._on_failure)
             session.start()
             self._by_channel[id(channel)] = session
         self._by_partition[stream, partition] = session
+        self._leaders[stream, partition] = leader
         return session
 
-    async def _channel(self, stream: str, partition: int, deadline: Deadline) -> Channel:
+    def leader_of(self, stream: str, partition: int) -> str:
+        """Who led the partition when its session was chosen."""
+        return self._leaders.get((stream, partition), "")
+
+    async def has_moved(
+        self, stream: str, partition: int, led_by: str, deadline: Deadline, *, asks: bool = True
+    ) -> bool:
+        """Whether another broker leads the partition by now: an ack that has not come will not. The next message goes to the one that
+        leads now. Without `asks` what is known will do."""
+        if asks:
+            self._brokers.forget(stream)
+        leader = await self._brokers.leader(stream, partition, deadline)
+        if not leader or leader == led_by:
+            return False
+        session = self._by_partition.get((stream, partition))
+        if session is not None and self.leader_of(stream, partition) == led_by:
+            self._retire(session)
+        return True
+
+    def _retire(self, session: PublishSession) -> None:
+        """Publishes that are not answered keep their places in its window: who goes on needs another one."""
+        self._by_partition = {key: one for key, one in self._by_partition.items() if one is not session}
+        self._by_channel = {key: one for key, one in self._by_channel.items() if one is not session}
+        self._retired.append(session)
+        session.retire()
+
+    def _end_retired(self) -> None:
+        for session in self._retired:
+            if session.stream.is_idle:
+                session.close()
+        self._retired = [session for session in self._retired if not session.is_over]
+
+    async def answer(self, future: AckFuture, target: PublishTarget, deadline: Deadline) -> Ack:
+        """The ack of what was sent just now. Raises OutcomeUnknown too when another broker leads the partition meanwhile."""
+        led_by = self.leader_of(target.stream, target.partition)
+        while not deadline.has_passed:
+            done, _ = await asyncio.wait([future], timeout=min(LEADER_CHECK_SECONDS, deadline.left))
+            if done:
+                break
+            has_moved = await self.has_moved(target.stream, target.partition, led_by, deadline)
+            if has_moved and not future.done():
+                raise unknown_outcome("the message was sent", "another broker leads the partition by now")
+        return await future
+
+    async def _channel(self, stream: str, partition: int, deadline: Deadline) -> tuple[Channel, str]:
+        """Where to publish, and who leads."""
+        leader = (await self._brokers.partition(stream, partition, deadline)).leader
         try:
-            return await self._brokers.leader_channel(stream, partition, deadline)
+            return await self._brokers.leader_channel(stream, partition, deadline), leader
         except Unavailable:
             # Every broker takes publishes for every partition.
             self._brokers.forget(stream)
-            return await self._brokers.any_channel(deadline)
+            return await self._brokers.any_channel(deadline), leader
 
     @property
     def sessions(self) -> list[PublishSession]:
@@ -204,7 +266,7 @@ class PublishSessions:
 
     def close(self) -> None:
         self._closed = True
-        for session in self.sessions:
+        for session in [*self.sessions, *self._retired]:
             session.close()
 
 

@@ -4,8 +4,8 @@
         future = await publisher.send(b"lamp", key=b"customer-7")
         ack = await future                       # or let it be: leaving the block waits for all of them
 
-A message is never sent twice. When a broker dies, what was under way gets OutcomeUnknown, since it may be stored; what comes
-later goes to the broker when it is back, or to another one.
+When a broker dies, or another one comes to lead a partition, what was under way is sent again if it is surely not stored, and with
+`resend` also if it may be: then it may be stored twice. By default that is so with `ack="all"`. Otherwise it gets OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import Any, Final, Self
 
 from bascule.client import options
 from bascule.client.brokers import Brokers, timed_out
+from bascule.client.failures import unknown_outcome
 from bascule.client.options import Bytes
 from bascule.client.partitioner import Partitioner, choose, partitioner
 from bascule.client.publish_call import call_publish, is_large
-from bascule.client.publish_session import AckFuture, PublishSessions, fail
-from bascule.client.retry import Backoff, Deadline
-from bascule.errors import BasculeError, ClientClosed, Unavailable
+from bascule.client.publish_session import AckFuture, PublishSession, PublishSessions, fail
+from bascule.client.resending import AgainQueue, Outgoing, UnderWay, may_be_sent_again
+from bascule.client.retry import LEADER_CHECK_SECONDS, Backoff, Deadline
+from bascule.errors import BasculeError, ClientClosed, OutcomeUnknown, Unavailable
 from bascule.kernels.publish_window import Ack, PublishTarget, encode_publish_request
 
 SMALL_BYTES: Final = 512 << 10
@@ -46,9 +48,13 @@ class BasePublisher(ABC):
         window: int,
         timeout: float,
         on_error: OnError | None,
+        resend: bool | None = None,
     ) -> None:
         self.stream = options.stream_name(stream)
         self.ack_policy = options.ack_policy(ack)
+        self.resend = resend
+        self.resends = options.resends(resend, self.ack_policy)
+        """Whether what may be stored is sent again."""
         self.window = options.integer("window", window, 1, 1 << 20)
         self.timeout = options.seconds("timeout", timeout)
         self.sent = 0
@@ -177,8 +183,13 @@ class Publisher(BasePublisher):
     def __init__(self, brokers: Brokers, stream: str, **choices: Any) -> None:
         super().__init__(stream, **choices)
         self._brokers = brokers
-        self._sessions = PublishSessions(brokers, power_of_two(self.window), self._note)
+        self._sessions = PublishSessions(brokers, power_of_two(self.window), self._not_acked)
         self._targets: dict[int, PublishTarget] = {}
+        self._under_way: dict[PublishSession, UnderWay] = {}
+        self._again: dict[int, AgainQueue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._sequence = 0
 
     async def _count_partitions(self) -> int:
         return len((await self._brokers.stream(self.stream, Deadline.after(self.timeout))).partitions)
@@ -195,15 +206,127 @@ class Publisher(BasePublisher):
         session = self._sessions.ready(self.stream, partition)
         if session is None or (len(value) > SMALL_BYTES and is_large(value, key, headers)):
             return False
-        target = self._targets.get(partition)
-        if target is None:
-            target = self._targets[partition] = PublishTarget(self.stream, partition, self.ack_policy)
+        if self._again and self._again.get(partition):
+            return False  # not before what is older
         if self.ack_policy == options.ACK_POLICIES["none"]:
-            if not session.publish(target, value, key, headers, expected_offset, None, 0.0):
+            if session.publish(self._target(partition), value, key, headers, expected_offset, None, 0.0) < 0:
                 return False
             future.set_result(None)  # type: ignore[arg-type]
             return True
-        return session.publish(target, value, key, headers, expected_offset, future, monotonic() + self.timeout)
+        now = monotonic()
+        self._sequence += 1
+        deadline = now + self.timeout
+        led_by = self._sessions.leader_of(self.stream, partition) if self.resends else ""
+        return self._send_on(
+            session,
+            Outgoing(self._sequence, partition, value, key, headers, expected_offset, future, deadline, now, led_by),
+        )
+
+    def _target(self, partition: int) -> PublishTarget:
+        target = self._targets.get(partition)
+        if target is None:
+            target = self._targets[partition] = PublishTarget(self.stream, partition, self.ack_policy)
+        return target
+
+    def _send_on(self, session: PublishSession, message: Outgoing) -> bool:
+        _, partition, value, key, headers, expected_offset, future, deadline, _, _ = message
+        target = self._target(partition)
+        number = session.publish(target, value, key, headers, expected_offset, future, deadline)
+        if number < 0:
+            return False
+        if self.resend is not False:
+            under_way = self._under_way.get(session)
+            if under_way is None:
+                under_way = self._began(session)
+            under_way.add(number, message)
+        return True
+
+    def _began(self, session: PublishSession) -> UnderWay:
+        """The first message on a session."""
+        self._under_way = {one: kept for one, kept in self._under_way.items() if not one.is_over}
+        found = self._under_way[session] = UnderWay()
+        if self.resends and self._watch is None:
+            self._watch = self._loop.create_task(self._look_for_new_leaders(), name="publisher")
+        return found
+
+    # ── sending again ────────────────────────────────────────────────────────────────────────────
+
+    def _not_acked(self, session: PublishSession, number: int, waiter: AckFuture | None, error: BasculeError) -> None:
+        if self.resend is False or number < 0:
+            self._give_up(waiter, error)
+            return
+        under_way = self._under_way.get(session)
+        message = None if under_way is None else under_way.take(number)
+        if message is None:
+            return  # it goes another way already
+        if self._closed or not may_be_sent_again(error, message, self.resend, self.resends):
+            self._give_up(waiter, error)
+        else:
+            self._send_again(message, error)
+
+    def _give_up(self, waiter: AckFuture | None, error: BasculeError) -> None:
+        fail(waiter, error)
+        self._note(error)
+
+    def _send_again(self, message: Outgoing, reason: BasculeError) -> None:
+        queue = self._again.get(message.partition)
+        if queue is None:
+            queue = self._again[message.partition] = AgainQueue()
+        queue.add(message, reason, monotonic())
+        if not queue.is_sending:
+            queue.is_sending = True
+            task = self._loop.create_task(self._work_off(message.partition, queue), name="publisher")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work_off(self, partition: int, queue: AgainQueue) -> None:
+        try:
+            while queue:
+                message = queue.first
+                if message.future.done():
+                    queue.pop()  # its ack has come after all
+                elif monotonic() >= message.deadline or self._closed:
+                    self._give_up(message.future, queue.pop())
+                else:
+                    await asyncio.sleep(queue.backoff.next_seconds())
+                    await self._send_some(partition, queue)
+        finally:
+            queue.is_sending = False
+
+    async def _send_some(self, partition: int, queue: AgainQueue) -> None:
+        """As many as a session takes. Returns when it takes no more, or has none."""
+        while queue and not self._closed:
+            message = queue.first
+            deadline = Deadline(message.deadline)
+            try:
+                session = await self._sessions.get(self.stream, partition, deadline)
+                await session.wait_for_room(deadline)
+                leader = self._sessions.leader_of(self.stream, partition)
+                again = message._replace(sent_at=monotonic(), led_by=leader)
+                if not message.future.done() and not self._send_on(session, again):
+                    return
+                queue.pop()
+            except (Unavailable, TimeoutError):
+                return
+            except BasculeError as error:
+                queue.pop()
+                self._give_up(message.future, error)
+
+    async def _look_for_new_leaders(self) -> None:
+        """A broker that hangs keeps its connections: what it was sent and does not answer goes to the one that leads instead."""
+        while not self._closed:
+            await asyncio.sleep(LEADER_CHECK_SECONDS)
+            sent_before = monotonic() - LEADER_CHECK_SECONDS
+            waiting = [(one, one.waiting_since(sent_before)) for one in self._under_way.values()]
+            if any(partitions for _, partitions in waiting):
+                self._brokers.forget(self.stream)
+            for under_way, partitions in waiting:
+                for partition, led_by in partitions:
+                    deadline = Deadline.after(self.timeout)
+                    if await self._sessions.has_moved(self.stream, partition, led_by, deadline, asks=False):
+                        reason = unknown_outcome("the message was sent", "another broker leads the partition by now")
+                        for message in under_way.take_partition(partition, led_by):
+                            self._send_again(message, reason)
 
     async def _send_alone(
         self,
@@ -219,7 +342,9 @@ class Publisher(BasePublisher):
         target = PublishTarget(self.stream, partition, self.ack_policy)
         request = encode_publish_request(target, value, key, headers, expected_offset=expected_offset)
         try:
-            future.set_result(await call_publish(self._brokers, "Publish", request, self.timeout))  # type: ignore[arg-type]
+            place = (self.stream, partition) if self.resends and expected_offset < 0 else None
+            ack = await call_publish(self._brokers, "Publish", request, self.timeout, resend_to=place)
+            future.set_result(ack)  # type: ignore[arg-type]
         except Unavailable:
             raise
         except BasculeError as error:
@@ -240,6 +365,8 @@ class Publisher(BasePublisher):
                 self._check_open()
                 if self._try_send(*message):
                     return
+                if self._again.get(message[0]):
+                    backoff.reset()
                 problem = Unavailable("the connection to the broker was lost")
             except TimeoutError:
                 raise timed_out("waiting for room to publish", self.timeout) from None
@@ -249,14 +376,24 @@ class Publisher(BasePublisher):
                 raise problem from None
 
     async def _drain(self) -> None:
-        for session in self._sessions.sessions:
-            if self.ack_policy == options.ACK_POLICIES["none"]:
-                await session.finish(self.timeout)
-            else:
-                await session.wait_until_idle()
+        while True:
+            for session in self._sessions.sessions:
+                if self.ack_policy == options.ACK_POLICIES["none"]:
+                    await session.finish(self.timeout)
+                elif self.resend is False:
+                    await session.wait_until_idle()
+            for session, under_way in list(self._under_way.items()):
+                await session.wait_until_idle(lambda one=under_way: one.is_empty)  # type: ignore[misc]
+            if not self._tasks:
+                return
+            await asyncio.wait(self._tasks)
 
     async def _release(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         self._sessions.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 async def publish_one(
@@ -267,8 +404,10 @@ async def publish_one(
     headers: Mapping[str, bytes] | None,
     expected_offset: int,
     timeout: float,
+    *,
+    resends: bool = False,
 ) -> Ack:
-    """One message and its ack. Tried again as long as it has surely not reached a broker."""
+    """One message and its ack. Tried again as long as it is surely not stored; with `resends` also when it may be."""
     deadline = Deadline.after(timeout)
     backoff = Backoff()
     while True:
@@ -276,12 +415,16 @@ async def publish_one(
         try:
             session = await sessions.get(target.stream, target.partition, deadline)
             await session.wait_for_room(deadline)
-            if session.publish(target, value, key, headers, expected_offset, future, deadline.at):
-                return await future
+            if session.publish(target, value, key, headers, expected_offset, future, deadline.at) >= 0:
+                return await (sessions.answer(future, target, deadline) if resends else future)
             problem: BasculeError = Unavailable("the connection to the broker was lost")
         except TimeoutError:
             raise timed_out("waiting for room to publish", timeout) from None
         except Unavailable as error:
+            problem = error
+        except OutcomeUnknown as error:
+            if not resends:
+                raise
             problem = error
         if not await backoff.wait(deadline):
             raise problem from None

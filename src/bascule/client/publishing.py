@@ -37,6 +37,7 @@ class Published:
 
 class PublishCalls(ClientCore):
     _sessions: PublishSessions
+    _patience: float
     _keep: Callable[[Any], None]
 
     async def publish(
@@ -52,6 +53,7 @@ class PublishCalls(ClientCore):
         expected_offset: int | None = None,
         correlation_id: str = "",
         timeout: float | None = None,
+        resend: bool | None = None,
     ) -> Ack | None:
         """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only on
         its way (`"none"`, which gives None).
@@ -60,23 +62,31 @@ class PublishCalls(ClientCore):
         optimistic concurrency control takes the message only at `expected_offset`, if one is given, and raises IncorrectOffset
         otherwise.
 
-        Raises OutcomeUnknown when the message may be stored and no ack came in time. It is sent again by itself only while it
-        has surely not reached a broker.
+        A message that is surely not stored is sent again by itself. One that may be, because its leader died, is sent again with
+        `resend`, and may then be stored twice; by default with `ack="all"`, for which there is also more time: the client's
+        `patience`, unless a `timeout` is given. Otherwise, and where an offset is expected, OutcomeUnknown is raised.
         """
-        seconds = self._seconds(timeout)
+        policy = options.ack_policy(ack)
+        resends = options.resends(resend, policy) and expected_offset is None
+        seconds = self._publish_seconds(timeout, resends=resends)
         body = options.payload("value", value)
         key_bytes = None if key is None else options.payload("key", key)
         extra = options.headers(headers)
-        policy = options.ack_policy(ack)
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
         target = PublishTarget(stream, number, policy)
         if policy != options.ACK_POLICIES["none"] and not correlation_id and not is_large(body, key_bytes, extra):
-            return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds)
+            return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds, resends=resends)
         request = encode_publish_request(
             target, body, key_bytes, extra, correlation_id=correlation_id.encode(), expected_offset=expected
         )
-        return await call_publish(self._brokers, "Publish", request, seconds)
+        return await call_publish(
+            self._brokers, "Publish", request, seconds, resend_to=(stream, number) if resends else None
+        )
+
+    def _publish_seconds(self, timeout: float | None, *, resends: bool) -> float:
+        """A cluster needs a while to agree on another leader: who may send again has the client's patience."""
+        return self._patience if timeout is None and resends else self._seconds(timeout)
 
     async def publish_to_subject(
         self,
@@ -112,21 +122,34 @@ class PublishCalls(ClientCore):
         ack: AckPolicy = "leader",
         timeout: float | None = None,
         raise_errors: bool = True,
+        resend: bool | None = None,
     ) -> Published:
-        """Publish many messages, as fast as it goes, and wait for all acks. Those of one partition are stored in their order.
+        """Publish many messages, as fast as it goes, and wait for all acks. Those of one partition are stored in their order, but
+        for those that had to be sent again; see `publish` for `resend`.
 
         Raises the first failure, once everything was answered or given up; with `raise_errors=False` it is in the result instead.
         """
-        seconds = self._seconds(timeout)
+        policy = options.ack_policy(ack)
+        resends = options.resends(resend, policy)
+        seconds = self._publish_seconds(timeout, resends=resends)
         bodies = [options.payload("values", value) for value in values]
         names = None if keys is None else [None if key is None else options.payload("keys", key) for key in keys]
         if names is not None and len(names) != len(bodies):
             raise options.wrong("keys", f"{len(names)} keys", f"as long as `values`, {len(bodies)}")
-        policy = options.ack_policy(ack)
         rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
         result = Published([-1] * len(bodies), {})
         await publish_many(
-            self._brokers, self._sessions, stream, policy, rows, bodies, names, seconds, result.offsets, result.errors
+            self._brokers,
+            self._sessions,
+            stream,
+            policy,
+            rows,
+            bodies,
+            names,
+            seconds,
+            result.offsets,
+            result.errors,
+            resends=resends,
         )
         if result.errors and raise_errors:
             raise result.errors[min(result.errors)]
@@ -142,8 +165,13 @@ class PublishCalls(ClientCore):
         window: int = WINDOW_DEFAULT,
         timeout: float | None = None,
         on_error: OnError | None = None,
+        resend: bool | None = None,
     ) -> Publisher:
         """A publisher of many messages to one stream: `window` of them may wait for their ack, each `timeout` seconds at most.
+
+        Messages that are surely not stored are sent again by themselves, with `resend` (by default with `ack="all"`) also those
+        that may be, and then perhaps twice; with `resend=False` none is. What is sent again may come behind messages that were
+        under way with it; a window of 1 keeps the order.
 
         `on_error` is called with every failure. Without it, `flush` and the end of an `async with` block raise the first one.
         """
@@ -154,8 +182,9 @@ class PublishCalls(ClientCore):
             partition=partition,
             partitioner_choice=partitioner,
             window=window,
-            timeout=self._seconds(timeout),
+            timeout=self._publish_seconds(timeout, resends=options.resends(resend, options.ack_policy(ack))),
             on_error=on_error,
+            resend=resend,
         )
         self._keep(publisher)
         return publisher

@@ -11,6 +11,10 @@ from typing import Final
 FIRST_WAIT_SECONDS: Final = 0.05
 LONGEST_WAIT_SECONDS: Final = 1.0
 
+LEADER_CHECK_SECONDS: Final = 1.0
+"""Whoever waits so long for an ack looks whether another broker leads the partition meanwhile. An ack of all replicas may take as long
+as a dead one needs to be noticed: time alone is no reason to send anything again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:

@@ -1,0 +1,116 @@
+"""What a publisher has under way, and what of it has to be sent again: when a leader refused it, died, or was replaced.
+
+A session knows its publishes by numbers. Here each number leads to its message until the ack has come. Whatever is sent again goes out
+in the order it was first sent, and before anything newer of the same partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from bascule.client.publish_session import AckFuture
+from bascule.client.retry import Backoff
+from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
+
+KEPT_BYTES_MIN: Final = 4 << 20
+"""Up to it nobody looks which messages have been acked meanwhile and need not be kept."""
+
+CALM_SECONDS: Final = 5.0
+"""A partition that had no failure for so long begins with the shortest wait again."""
+
+
+class Outgoing(NamedTuple):
+    sequence: int
+    """Of the message among the publisher's."""
+    partition: int
+    value: bytes
+    key: bytes | None
+    headers: dict[str, bytes] | None
+    expected_offset: int
+    future: AckFuture
+    deadline: float
+    """On the monotonic clock: when it is given up."""
+    sent_at: float
+    led_by: str
+    """The partition's leader then."""
+
+
+class UnderWay:
+    """The messages of one session that may still have to be sent again."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, Outgoing] = {}
+        self._bytes = 0
+        self._bytes_max = KEPT_BYTES_MIN
+
+    def add(self, number: int, message: Outgoing) -> None:
+        self._messages[number] = message
+        self._bytes += len(message.value) + 256
+        if self._bytes > self._bytes_max:
+            self._forget_answered()
+
+    def take(self, number: int) -> Outgoing | None:
+        return self._messages.pop(number, None)
+
+    def take_partition(self, partition: int, led_by: str) -> list[Outgoing]:
+        """Those without an answer that were sent while this broker led, oldest first."""
+        self._forget_answered()
+        wanted = (partition, led_by)
+        numbers = [number for number, one in self._messages.items() if (one.partition, one.led_by) == wanted]
+        return [self._messages.pop(number) for number in numbers]
+
+    @property
+    def is_empty(self) -> bool:
+        self._forget_answered()
+        return not self._messages
+
+    def waiting_since(self, sent_before: float) -> set[tuple[int, str]]:
+        """Partitions with messages that were sent before that moment and have no answer, and who led them."""
+        self._forget_answered()
+        return {(one.partition, one.led_by) for one in self._messages.values() if one.sent_at < sent_before}
+
+    def _forget_answered(self) -> None:
+        self._messages = {number: one for number, one in self._messages.items() if not one.future.done()}
+        self._bytes = sum(len(one.value) + 256 for one in self._messages.values())
+        # Twice what is needed: each message is looked at a few times in its life, not once for every other.
+        self._bytes_max = KEPT_BYTES_MIN + 2 * self._bytes
+
+
+@dataclass(slots=True)
+class AgainQueue:
+    """Messages of one partition that are to be sent again, the oldest first."""
+
+    reasons: dict[int, BasculeError] = field(default_factory=dict)
+    """By sequence: what is told if time is up before it could be sent."""
+    backoff: Backoff = field(default_factory=Backoff)
+    failed_at: float = 0.0
+    is_sending: bool = False
+    _messages: list[Outgoing] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, message: Outgoing, reason: BasculeError, now: float) -> None:
+        heapq.heappush(self._messages, message)  # sequences differ: nothing else is ever compared
+        self.reasons[message.sequence] = reason
+        if now - self.failed_at > CALM_SECONDS:
+            self.backoff.reset()
+        self.failed_at = now
+
+    @property
+    def first(self) -> Outgoing:
+        return self._messages[0]
+
+    def pop(self) -> BasculeError:
+        """The first one is dealt with. Why it was here."""
+        return self.reasons.pop(heapq.heappop(self._messages).sequence)
+
+
+def may_be_sent_again(error: BasculeError, message: Outgoing, resend: bool | None, resends: bool) -> bool:
+    """Surely not stored: unless the caller wants nothing sent twice. Perhaps stored: only if the caller does not mind finding it
+    there twice, and never where it was to get a certain offset."""
+    if isinstance(error, Unavailable):
+        return resend is not False
+    return resends and isinstance(error, OutcomeUnknown) and message.expected_offset < 0

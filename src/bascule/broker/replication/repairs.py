@@ -67,7 +67,8 @@ class Repairs:
         if not reason or self._controller is None or not self._can_leave(partition):
             return False
         if key not in self._tasks:
-            _logger.error("%s/%d: this replica cannot be relied on: %s", stream, key[1], reason)
+            level = logging.ERROR if log.is_damaged else logging.WARNING
+            _logger.log(level, "%s/%d: this replica leaves the in-sync ones first: %s", stream, key[1], reason)
             if log.is_damaged:
                 self._damaged[key] = reason
             self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")

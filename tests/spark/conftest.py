@@ -14,9 +14,9 @@ from bascule import blocking
 from bascule.client.blocking import BlockingClient
 from tests.support.broker_fixtures import pytest_runtest_makereport, unique_name
 from tests.support.broker_process import BrokerProcess
-from tests.support.spark_session import spark, tables
+from tests.support.spark_session import connect_spark, connect_url, spark, tables
 
-__all__ = ["pytest_runtest_makereport", "spark", "tables"]
+__all__ = ["connect_spark", "connect_url", "pytest_runtest_makereport", "spark", "tables"]
 
 
 @pytest.fixture(scope="session")

@@ -8,45 +8,55 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from bascule.spark import java
+from bascule.spark import session
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 
 SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": 2,
     "spark.sql.session.timeZone": "America/St_Johns",  # whoever forgets UTC is found
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
+    # A server of Spark Connect within the same Java, on a free port.
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": 0,
 }
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    java.prepare()
     directory = tmp_path_factory.mktemp("spark")
-    builder = SparkSession.builder.master("local[2]").appName("bascule tests")
-    for name, value in {
-        **SETTINGS,
-        "spark.sql.warehouse.dir": str(directory),
-        "spark.local.dir": str(directory),
-    }.items():
-        builder = builder.config(name, value)
+    places = {"spark.sql.warehouse.dir": directory, "spark.local.dir": directory}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ResourceWarning
-        )  # py4j leaves the pipes of its gateway to the garbage collector
-        session = builder.getOrCreate()
-        yield session
-        session.stop()
+        # py4j leaves the pipes of its gateway to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        found = session("bascule tests", "local[2]", **SETTINGS, **places)
+        yield found
+        found.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """Where the session's Java serves Spark Connect."""
+    java: Any = spark.sparkContext._jvm
+    service = getattr(getattr(java.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    return f"sc://127.0.0.1:{service.localPort()}"
+
+
+@pytest.fixture(scope="session")
+def connect_spark(connect_url: str) -> Iterator[Any]:
+    """A session of Spark Connect. Made from Connect's own class: the usual way refuses a process that has a classic session."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    found = ConnectSession.builder.remote(connect_url).getOrCreate()
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")

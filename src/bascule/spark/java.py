@@ -141,9 +141,12 @@ exec {java} "$@"
 
 def _ready(home: Path, version: int, origin: str, environ: Mapping[str, str]) -> Java:
     modules = _MODULES.search(_release(home))
+    launchers = cache_directory(environ) / "java"
+    if home.parent == launchers:  # chosen before, by whoever started this process
+        return Java(home, version, origin, (home / "release").resolve().parent)
     if modules is None or VECTOR_MODULE in modules[1].split():
         return Java(home, version, origin, home)
-    return Java(write_launcher(home, cache_directory(environ) / "java"), version, origin, home)
+    return Java(write_launcher(home, launchers), version, origin, home)
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:

@@ -32,6 +32,10 @@ class Checkpoint:
     compacted: bool = False
     """Whether compaction ever ran: holes between segments are then no damage."""
 
+    front_gap_start: int = -1
+    front_gap_end: int = -1
+    """What compaction, not retention, took from the front of the log, if the log still begins at its end; −1 for nothing."""
+
     cutting: bool = False
     """Whether a truncation was under way: what is gone may be gone from memory only."""
 

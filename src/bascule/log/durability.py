@@ -59,6 +59,7 @@ class Durability:
         """Whether the process before this one may have left changes to the directory that were never synced."""
         self._is_new = is_new
         self._written = written
+        self._front_gap = (-1, -1) if written is None else (written.front_gap_start, written.front_gap_end)
         self.synced = synced
         self.failure: StorageError | None = None
         self.lock = threading.RLock()
@@ -139,6 +140,17 @@ class Durability:
                 self._disk.sync_directory(str(ancestor))
             self._is_new = False
 
+    def note_front_compacted(self, before: int, after: int) -> None:
+        """Compaction left nothing of what the log began with: it began at `before` and begins at `after` now."""
+        start, end = self._front_gap
+        self._front_gap = (start if end == before else before, after)
+
+    def retention_start_offset(self, log_start_offset: int) -> int:
+        """Below it records were deleted, or nobody knows; from there to the start of the log only compaction took something, and
+        whoever reads on from there misses nothing."""
+        start, end = self._front_gap
+        return start if end == log_start_offset else log_start_offset
+
     def write_checkpoint(
         self,
         *,
@@ -163,6 +175,8 @@ class Durability:
                 log_start_offset=log_start_offset,
                 cleaned_to=cleaned_to,
                 compacted=compacted,
+                front_gap_start=self._front_gap[0],
+                front_gap_end=self._front_gap[1],
                 cutting=cutting,
             )
             if checkpoint != self._written or durable:

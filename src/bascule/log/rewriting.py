@@ -131,8 +131,12 @@ class Rewrite:
         self._disk.sync_directory(log.directory)
 
     def _vanish(self) -> None:
+        segments = self._log.segments
         with self._log.lock:
-            self._log.segments.replace(self._group, None)
+            before = segments.oldest.base_offset
+            segments.replace(self._group, None)
+            if segments.oldest.base_offset > before:
+                self._log.durability.note_front_compacted(before, segments.oldest.base_offset)
             for segment in self._group:
                 segment.retire()
         for segment in self._group:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bascule import limits
 from bascule.broker.api.streams import resume
 from bascule.broker.partition import LedPartition
+from bascule.broker.stream_options import settings_of
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import StreamNotFound, StreamRecreated, Unavailable
 from bascule.flight.failures import not_leader
 from bascule.flight.tickets import OffsetsQuery
+from bascule.log import PartitionLog
 from bascule.net.status import GrpcError
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class Directory:
                 stream.name: {
                     "id": stream.id,
                     "subject": stream.subject,
+                    "retention": _retention(stream),
                     "partitions": {
                         str(partition.id): {
                             "leader": partition.leader,
@@ -132,7 +135,7 @@ class Directory:
         log = self.led(stream, partition.id).log
         high_watermark = log.readable_end_offset(committed=True) - 1
         return {
-            "log_start": log.log_start_offset,
+            "log_start": retained_from(log),
             "high_watermark": high_watermark,
             "log_end": log.log_end_offset,
             "last_timestamp": log.last_timestamp,
@@ -148,6 +151,21 @@ class Directory:
         log = self.led(stream, partition.id).log
         end_offset = log.readable_end_offset(committed=True)
         return {"timestamp_offset": min(log.earliest_offset_at(timestamp), end_offset)}
+
+
+def _retention(stream: Stream) -> dict[str, int]:
+    """What the stream keeps; 0 for no limit."""
+    options = settings_of(stream).log_options
+    return {
+        "max_age_ns": options.retention_age_max_ns,
+        "max_bytes": options.retention_bytes_max,
+        "max_messages": options.retention_records_max,
+    }
+
+
+def retained_from(log: PartitionLog) -> int:
+    """Where the log begins for somebody who must not miss anything: what compaction took from its front is no loss."""
+    return log.durability.retention_start_offset(log.log_start_offset)
 
 
 def _bracketed(host: str) -> str:

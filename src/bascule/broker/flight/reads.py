@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from bascule import limits
-from bascule.broker.flight.directory import Directory
+from bascule.broker.flight.directory import Directory, retained_from
 from bascule.broker.flight.service import Gate
 from bascule.broker.partition import LedPartition
 from bascule.errors import (
     BasculeError,
     CorruptBatch,
+    LogClosed,
     LogDeleted,
     OffsetOutOfRange,
     StorageError,
@@ -69,8 +70,8 @@ class Read:
                 f"{self._next_offset} to {self._end}",
                 hint="records are shown once they are committed; ask for the high watermark first",
             )
-        if self._next_offset < log.log_start_offset and self._next_offset < self._end:
-            raise below_start(ticket.stream, ticket.partition, self._next_offset, log.log_start_offset)
+        if self._next_offset < retained_from(log) and self._next_offset < self._end:
+            raise below_start(ticket.stream, ticket.partition, self._next_offset, retained_from(log))
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         with self._gate.call():
@@ -78,6 +79,9 @@ class Read:
                 yield from self._batches()
             except LogDeleted:
                 raise StreamDeleted(f"the stream {self._ticket.stream!r} was deleted while it was read") from None
+            except LogClosed:
+                # paused, moved, or about to be deleted: whoever asks again learns which
+                raise Unavailable(f"{self._name} was closed while it was read") from None
             except CorruptBatch as error:
                 raise self._damaged(error) from None
 
@@ -111,8 +115,8 @@ class Read:
         found = log.read(self._next_offset, bytes_max=limits.FLIGHT_READ_BYTES)
         first = log.readable_end_offset(committed=True) if found is None else found.first_offset
         # Asked behind the read: what retention removed meanwhile was passed over silently.
-        if first > self._next_offset and log.log_start_offset > self._next_offset:
-            raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, log.log_start_offset)
+        if first > self._next_offset and (start := retained_from(log)) > self._next_offset:
+            raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, start)
         if found is None and first < self._end:
             raise Unavailable(f"{self._name} ends at {first} now: it was cut back while it was read")
         return found

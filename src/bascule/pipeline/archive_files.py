@@ -1,0 +1,204 @@
+"""Parquet files of an archive: written by Spark's tasks straight from Arrow, read back by whoever checks or merges them.
+
+A file holds messages of one partition and one day (UTC, by their timestamps) in the order of their offsets, and is rolled by size. It
+is synced before its name is told to anybody.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bascule.errors import BasculeError
+from bascule.flight.schema import table_schema
+from bascule.pipeline.digest import Digest
+from bascule.pipeline.manifest import DATA, DataFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES_DEFAULT: Final = 128 << 20
+ROW_GROUP_ROWS: Final = 128 * 1024
+READ_ROWS: Final = 16 * 1024
+_DAY_US: Final = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What a task needs to know. Pickled, so nothing is open in it."""
+
+    root: str
+    stream_ids: dict[str, int]
+    next_offsets: dict[tuple[str, int], int]
+    """Of each partition: what lies below is in the archive already and is left out."""
+    file_bytes: int = FILE_BYTES_DEFAULT
+    compression: str = "zstd"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For mapInArrow: messages in, one row for each file out."""
+        import pyarrow as pa
+
+        written = list(self.write(batches))
+        if written:
+            rows = [asdict(one) for one in written]
+            yield pa.RecordBatch.from_pylist(rows, schema=stats_schema())
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[DataFile]:
+        writer: _Writer | None = None
+        try:
+            for batch in batches:
+                for run in _runs(self._missing(batch)):
+                    if writer is not None and not writer.continues(run):
+                        finished, writer = writer.finish(), None
+                        yield finished
+                    if writer is None:
+                        writer = _Writer(self, run)
+                    writer.add(run)
+            if writer is not None:
+                finished, writer = writer.finish(), None
+                yield finished
+        finally:
+            if writer is not None:
+                writer.abandon()
+
+    def _missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without what the archive has: this batch may have come before."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        batch = batch.cast(table_schema()) if batch.schema != table_schema() else batch
+        keep: Any = None
+        for (stream, partition), floor in self.next_offsets.items():
+            ours = pc.and_(pc.equal(batch["stream"], stream), pc.equal(batch["partition"], partition))
+            is_old = pc.and_(ours, pc.less(batch["offset"], floor))
+            keep = pc.invert(is_old) if keep is None else pc.and_not(keep, is_old)
+        if keep is None:
+            return batch
+        found = batch.filter(keep)
+        assert isinstance(found, pa.RecordBatch)
+        return found
+
+
+def stats_schema() -> pa.Schema:
+    """One row for each file: DataFile."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    names = {"path": text, "stream": text, "date": text}
+    return pa.schema([(name, names.get(name, number)) for name in DataFile.__slots__])
+
+
+STATS_DDL: Final = ", ".join(
+    f"`{name}` {'string' if name in ('path', 'stream', 'date') else 'bigint'}" for name in DataFile.__slots__
+)
+"""The same for Spark."""
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of one partition and one day each."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not batch.num_rows:
+        return
+    days = pc.divide(batch["timestamp"].cast(pa.int64()), _DAY_US)
+    keys = [batch["stream"], batch["partition"], days]
+    if all(pc.count_distinct(key).as_py() == 1 for key in keys):
+        yield batch
+        return
+    changed = None
+    for key in keys:
+        differs = pc.not_equal(key[1:], key[:-1])
+        changed = differs if changed is None else pc.or_(changed, differs)
+    cuts = [0, *(number + 1 for number in pc.indices_nonzero(changed).to_pylist()), batch.num_rows]
+    for start, end in itertools.pairwise(cuts):
+        yield batch.slice(start, end - start)
+
+
+class _Writer:
+    """One file."""
+
+    def __init__(self, task: WriteTask, first: pa.RecordBatch) -> None:
+        import pyarrow.parquet as pq
+
+        self._task = task
+        self._stream = first["stream"][0].as_py()
+        self._partition = first["partition"][0].as_py()
+        self._date = first["timestamp"][0].as_py().strftime("%Y-%m-%d")
+        self._first_offset = first["offset"][0].as_py()
+        self._last_offset = self._first_offset - 1
+        self._digest = Digest()
+        name = f"{self._stream}-{self._partition}-{self._first_offset:020d}-{uuid.uuid4().hex}.parquet"
+        self._name = f"{DATA}/date={self._date}/{name}"
+        self._path = Path(task.root) / self._name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("xb")
+        self._writer = pq.ParquetWriter(self._file, table_schema(), compression=task.compression)
+
+    def continues(self, run: pa.RecordBatch) -> bool:
+        """Whether these rows belong into this file."""
+        return bool(
+            self._file.tell() < self._task.file_bytes
+            and run["stream"][0].as_py() == self._stream
+            and run["partition"][0].as_py() == self._partition
+            and run["timestamp"][0].as_py().strftime("%Y-%m-%d") == self._date
+        )
+
+    def add(self, run: pa.RecordBatch) -> None:
+        import pyarrow.compute as pc
+
+        offsets = run["offset"]
+        is_rising = len(offsets) < 2 or pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()
+        if offsets[0].as_py() <= self._last_offset or not is_rising:
+            raise BasculeError(
+                f"{self._stream}/{self._partition}: offset {offsets[0].as_py()} comes behind {self._last_offset}: "
+                "messages reached the archive out of order"
+            )
+        self._writer.write_batch(run, row_group_size=ROW_GROUP_ROWS)
+        self._digest.add(run)
+        self._last_offset = offsets[-1].as_py()
+
+    def finish(self) -> DataFile:
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        size = self._file.tell()
+        self._file.close()
+        _sync_directory(self._path.parent)
+        return DataFile(
+            self._name,
+            self._stream,
+            self._task.stream_ids[self._stream],
+            self._partition,
+            self._first_offset,
+            self._last_offset,
+            self._digest.rows,
+            size,
+            self._digest.value,
+            self._date,
+        )
+
+    def abandon(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_file(root: Path, one: DataFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file. Raises OSError or pyarrow's errors for one that is not there or damaged."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(root / one.path) as file:
+        yield from file.iter_batches(READ_ROWS)

@@ -65,18 +65,10 @@ def test_columns_are_left_out_by_a_schema(spark: SparkSession, tables: BrokerPro
     ]
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ("offset string", r"\[INVALID_SCHEMA\] column `offset` was asked for as `string`"),
-        ("topic string", r"\[INVALID_SCHEMA\] a stream has no column `topic`"),
-    ],
-)
-def test_a_schema_that_is_not_a_streams_is_refused(
-    spark: SparkSession, tables: BrokerProcess, schema: str, said: str
-) -> None:
-    with pytest.raises(PySparkException, match=said):
-        spark.read.format("bascule").options(servers=tables.address, stream="any").schema(schema).load().collect()
+def test_a_schema_that_is_not_a_streams_is_refused(spark: SparkSession, tables: BrokerProcess) -> None:
+    reader = spark.read.format("bascule").options(servers=tables.address, stream="any").schema("offset string")
+    with pytest.raises(PySparkException, match=r"\[INVALID_SCHEMA\] column `offset` was asked for as `string`"):
+        reader.load().collect()
 
 
 def test_an_empty_stream_has_no_rows(make_stream: MakeStream, read: Read) -> None:
@@ -101,18 +93,9 @@ def test_streams_are_chosen_by_name_pattern_subject_and_partition(make_stream: M
     assert chosen(subscribePattern="nothing-like-this") == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"stream": "no-such-stream"}, r"\[STREAM_NOT_FOUND\] there is no stream `no-such-stream`"),
-        ({"subscribe": "a", "startingOffset": "earliest"}, r"\[INVALID_OPTION\] `startingoffset` is no option"),
-        ({"stream": "a", "minPartitions": "0"}, r"\[INVALID_OPTION\] option `minPartitions` is `0`"),
-        ({}, r"\[INVALID_OPTION\] no option says which streams"),
-    ],
-)
-def test_errors_arrive_with_their_code(read: Read, options: dict[str, str], said: str) -> None:
-    with pytest.raises(PySparkException, match=said):
-        read(**options).collect()
+def test_errors_arrive_with_their_code(read: Read) -> None:
+    with pytest.raises(PySparkException, match=r"\[STREAM_NOT_FOUND\] there is no stream `no-such-stream`"):
+        read(stream="no-such-stream").collect()
 
 
 # ── where from, where to ─────────────────────────────────────────────────────────────────────────
@@ -137,23 +120,6 @@ def test_offsets_timestamps_and_cursors_bound_a_read(
     begin = {"startingTimestamp": between.isoformat(), "startingOffsetsByTimestampStrategy": "latest"}
     assert places(read(stream=stream, **begin)) == [(0, offset) for offset in range(10, 15)]
     assert places(read(stream=stream, startingOffsets="cursor:job")) == [(0, 13), (0, 14), *((1, o) for o in range(10))]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"startingTimestamp": "2200-01-01"}, r"\[TIMESTAMP_OUT_OF_RANGE\]"),
-        ({"endingOffsets": '{"STREAM": {"0": 99}}'}, r"\[OFFSET_OUT_OF_RANGE\].*99.*ends at 3"),
-        ({"startingOffsets": '{"STREAM": {"1": 0}}'}, r"\[INVALID_OPTION\].*`startingOffsets` leaves out"),
-        ({"startingOffsets": '{"STREAM": {"0": 2}}', "endingOffsets": '{"STREAM": {"0": 1}}'}, r"\[INVALID_OPTION\]"),
-    ],
-)
-def test_bounds_that_a_stream_does_not_have_are_refused(
-    make_stream: MakeStream, read: Read, options: dict[str, str], said: str
-) -> None:
-    stream = make_stream(3)
-    with pytest.raises(PySparkException, match=said):
-        read(stream=stream, **{name: text.replace("STREAM", stream) for name, text in options.items()}).collect()
 
 
 def test_records_that_are_gone_are_an_error_or_skipped(

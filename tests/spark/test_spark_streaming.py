@@ -121,14 +121,3 @@ def test_a_stream_that_is_created_while_a_query_runs_is_read_from_its_beginning(
     assert query.run(subscribePattern=r"later\..*", startingOffsets="latest") == []
     make_stream(3, name="later.us")
     assert query.run(subscribePattern=r"later\..*") == [0, 1, 2]
-
-
-def test_a_checkpoint_of_another_source_is_refused(make_stream: MakeStream, query: Query) -> None:
-    stream = make_stream(3)
-    query.run(stream=stream, startingOffsets="earliest")
-    file = query.checkpoint / "offsets" / "0"
-    lines = file.read_text("utf-8").splitlines()
-    file.write_text("\n".join([*lines[:2], '{"logOffset": 3}']), "utf-8")
-    (query.checkpoint / "offsets" / ".0.crc").unlink()
-    with pytest.raises(StreamingQueryException, match=r"\[CHECKPOINT_MISMATCH\]"):
-        query.run(stream=stream)

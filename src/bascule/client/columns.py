@@ -25,6 +25,7 @@ from bascule.client import options
 from bascule.client.blocking import BlockingClient
 from bascule.client.brokers import Brokers
 from bascule.client.failures import publish_failure, unknown_outcome
+from bascule.client.many import answered
 from bascule.client.publish_call import LARGE_BYTES, call_publish
 from bascule.client.publish_session import PublishSessions
 from bascule.client.publisher import power_of_two
@@ -263,7 +264,7 @@ class AsyncColumnPublisher:
                 done: asyncio.Future[PublishColumns] = asyncio.get_running_loop().create_future()
                 at = min(deadline.at, Deadline.after(TRY_SECONDS).at)
                 session.publish_columns(sent := batch.picked(target, rows, waiter=done, deadline=at))
-                await done
+                await answered(self._sessions, sent, done, deadline)
                 if not sent.failed:
                     _note_offsets(batch, rows, sent)
                     return

@@ -118,7 +118,7 @@ async def _publish(
                 deadline=deadline.at,
             )
             session.publish_columns(columns)
-            await (_answered(sessions, columns, done, deadline) if resends else done)
+            await (answered(sessions, columns, done, deadline) if resends else done)
             places, unknown = _take_outcomes(columns, places, offsets, errors, resends)
             problem = unknown or problem
         if places and not await backoff.wait(deadline):
@@ -128,7 +128,7 @@ async def _publish(
         errors[place] = Unavailable("the message was not sent in time")
 
 
-async def _answered(
+async def answered(
     sessions: PublishSessions, columns: PublishColumns, done: asyncio.Future[PublishColumns], deadline: Deadline
 ) -> None:
     """Until every row has its outcome, or another broker leads the partition: then none is waited for any longer."""

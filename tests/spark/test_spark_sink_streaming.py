@@ -1,0 +1,103 @@
+"""Streaming writes: what a row says of itself, and what happens to batches that come again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bascule.client.blocking import BlockingClient
+from tests.spark.conftest import MakeStream, publish
+from tests.spark.test_spark_sink import stored, values
+from tests.support.broker_process import BrokerProcess
+
+
+class Copy:
+    """A query from stream to stream, run until everything is read."""
+
+    def __init__(self, spark: SparkSession, servers: str, checkpoint: Path) -> None:
+        self._spark = spark
+        self._servers = servers
+        self.checkpoint = checkpoint
+
+    def start(self, source: str, target: str, *, read: dict[str, str] | None = None, **options: str) -> Any:
+        rows = self._spark.readStream.format("bascule").options(
+            servers=self._servers, stream=source, startingOffsets="earliest", **(read or {})
+        )
+        writer = rows.load().select("key", "value", "headers").writeStream.format("bascule")
+        writer = writer.options(servers=self._servers, stream=target, **options)
+        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+
+    def run(self, source: str, target: str, **options: Any) -> str:
+        """The query's id."""
+        query = self.start(source, target, **options)
+        query.awaitTermination()
+        return str(query.id)
+
+    def forget_commit(self, batch_id: int) -> None:
+        """What a crash between the write of a batch and its commit leaves."""
+        for name in (str(batch_id), f".{batch_id}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, tables: BrokerProcess, tmp_path: Path) -> Copy:
+    return Copy(spark, tables.address, tmp_path / "checkpoint")
+
+
+def identities(client: BlockingClient, stream: str) -> list[tuple[str, int, int]]:
+    """What messages say of themselves: producer, epoch, sequence."""
+    return [
+        (
+            message.headers["bascule-producer"].decode(),
+            int(message.headers["bascule-epoch"]),
+            int(message.headers["bascule-sequence"]),
+        )
+        for messages in stored(client, stream)
+        for message in messages
+    ]
+
+
+def test_rows_know_their_query_batch_and_place(client: BlockingClient, make_stream: MakeStream, copy: Copy) -> None:
+    """Trap 3: a writer is told neither batch nor query; the task's properties know both."""
+    source, target = make_stream(5, partitions=2), make_stream()
+    query = copy.run(source, target, delivery="exactly-once", read={"maxOffsetsPerTrigger": "6"})
+    found = Counter((producer, epoch) for producer, epoch, _ in identities(client, target))
+    assert found == {
+        (f"spark:{query}:0", 0): 3,
+        (f"spark:{query}:1", 0): 3,
+        (f"spark:{query}:0", 1): 2,
+        (f"spark:{query}:1", 1): 2,
+    }
+    for producer, epoch in found:
+        sequences = [each[2] for each in identities(client, target) if each[:2] == (producer, epoch)]
+        assert sequences == [*range(len(sequences))]
+
+
+def test_at_least_once_says_nothing_and_a_batch_that_comes_again_is_there_twice(
+    client: BlockingClient, make_stream: MakeStream, copy: Copy
+) -> None:
+    """Trap 4: which `exactly-once` is for."""
+    source, target = make_stream(5), make_stream()
+    copy.run(source, target)
+    copy.forget_commit(0)
+    copy.run(source, target)
+    assert Counter(values(client, target)) == {b"0/%d" % number: 2 for number in range(5)}
+    assert not any(message.headers for message in stored(client, target)[0])
+
+
+def test_a_batch_that_comes_again_is_stored_once(client: BlockingClient, make_stream: MakeStream, copy: Copy) -> None:
+    source, target = make_stream(40, partitions=2), make_stream(partitions=3)
+    once = {"delivery": "exactly-once", "partitioner": "round-robin"}
+    copy.run(source, target, **once)
+    everything = identities(client, target)
+    for _ in range(2):
+        copy.forget_commit(0)
+        copy.run(source, target, **once)
+    assert identities(client, target) == everything
+    publish(client, source, 3, first=40)
+    copy.run(source, target, **once)
+    assert sorted(values(client, target)) == sorted(values(client, source))

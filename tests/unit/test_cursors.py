@@ -189,14 +189,26 @@ def test_a_cluster_that_just_began_makes_cursors_wait_until_it_has_their_stream(
     run(scenario())
 
 
-def test_a_cursor_that_could_not_be_stored_is_an_error(tmp_path: Path) -> None:
+def test_a_cursor_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, config=with_cursors()) as cluster:
             server = await ready(cluster.alone)
-            server.publisher.failures.append(GrpcError(Status.DEADLINE_EXCEEDED, "no ack"))
+            server.publisher.failures.append(GrpcError(Status.INVALID_ARGUMENT, "too large"))
             code, text = await refused(put(server, 1))
             assert code == "INTERNAL"
-            assert "no ack" in text
+            assert "too large" in text
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("status", [Status.DEADLINE_EXCEEDED, Status.UNKNOWN, Status.UNAVAILABLE])
+def test_a_cursor_is_set_again_while_its_partition_has_no_leader(tmp_path: Path, status: Status) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, config=with_cursors()) as cluster:
+            server = await ready(cluster.alone)
+            server.publisher.failures += [GrpcError(status, "no ack"), GrpcError(status, "no ack")]
+            await put(server, 5)
+            assert await get(server) == 5
 
     run(scenario())
 

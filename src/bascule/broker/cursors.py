@@ -6,7 +6,8 @@
 
 Setting a cursor is publishing: any server can. Fetching one is reading the log of its partition, so it is asked of that
 partition's leader. The leader remembers what it has read, and before every answer reads what was committed since: an answer is
-never older than the last cursor that was acknowledged.
+never older than the last cursor that was acknowledged. A leader that has others beside it makes sure that it still is the leader, and
+one that has just begun waits until it knows what the one before had committed. Both calls try again while leaders change.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import zlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from bascule import limits
 from bascule.broker.api.streams import resume
+from bascule.broker.partition import LedPartition
 from bascule.broker.raft_transport import Bus, publish_quietly
 from bascule.broker.stream_options import CURSORS_STREAM
 from bascule.broker.subjects import ControlSubjects
@@ -36,6 +40,7 @@ from bascule.proto.internal_pb2 import Cursor, FetchCursorRequest, FetchCursorRe
 
 if TYPE_CHECKING:
     from bascule.broker.partition import LocalPartition
+    from bascule.broker.replication.leading import Leading
     from bascule.broker.services import Services
 
 NONE: Final = -1
@@ -45,10 +50,22 @@ INLINE_RECORDS_MAX: Final = 256
 """So many records are read by the event loop itself; more by a thread."""
 
 POLL_SECONDS: Final = 0.01
+TRY_SECONDS: Final = 2.0
+"""So long a leader may be silent before it is asked again who leads. Setting a cursor twice does no harm."""
+RETRY_SECONDS: Final = 0.1
+_PASSING: Final = (
+    Status.UNKNOWN,
+    Status.UNAVAILABLE,
+    Status.DEADLINE_EXCEEDED,
+    Status.INTERNAL,
+    Status.FAILED_PRECONDITION,
+)
 FORWARDED_SECONDS: Final = 5.0
 """How long the leader tries when another server asks it."""
 
 _logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 def cursor_key(cursor_id: str, stream: str, partition: int) -> bytes:
@@ -80,10 +97,14 @@ class CursorStore:
         key = cursor_key(cursor_id, stream, partition)
         number = cursors_partition(key, len((await self._stream(timeout)).partitions))
         value = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset).SerializeToString()
-        try:
+
+        async def attempt(seconds: float) -> None:
             await services.publisher.publish(
-                CURSORS_STREAM, number, key=key, value=value, ack_policy=ALL, timeout=timeout
+                CURSORS_STREAM, number, key=key, value=value, ack_policy=ALL, timeout=seconds
             )
+
+        try:
+            await _insist(attempt, timeout)
         except (GrpcError, BasculeError) as error:
             raise GrpcError(Status.INTERNAL, f"the cursor was not stored: {_text(error)}") from None
 
@@ -92,17 +113,24 @@ class CursorStore:
     async def fetch(self, stream: str, partition: int, cursor_id: str, *, timeout: float) -> int:
         """The offset that was set last, -1 for none. Raises GrpcError."""
         key = cursor_key(cursor_id, stream, partition)
-        found = await self._stream(timeout)
-        number = cursors_partition(key, len(found.partitions))
-        leader = found.partitions[number].leader
-        if leader == self._server_id:
-            return await self._fetch_here(number, key, timeout)
-        return await self._fetch_from(leader, number, key, timeout)
+        await self._stream(timeout)
+
+        async def attempt(seconds: float) -> int:
+            found = await self._stream(seconds)  # who leads now
+            number = cursors_partition(key, len(found.partitions))
+            leader = found.partitions[number].leader
+            if leader == self._server_id:
+                return await self._fetch_here(number, key, seconds)
+            return await self._fetch_from(leader, number, key, seconds)
+
+        return await _insist(attempt, timeout)
 
     async def _fetch_here(self, number: int, key: bytes, timeout: float) -> int:
         try:
             async with asyncio.timeout(timeout):
                 local = await self._led(number)
+                if isinstance(local, LedPartition) and local.leading is not None and local.leading.core.followers:
+                    await self._make_sure(local, local.leading)
                 return await self._read(local, key)
         except TimeoutError:
             raise GrpcError(Status.INTERNAL, "the cursor could not be read in time") from None
@@ -121,6 +149,15 @@ class CursorStore:
         if not local.is_open:
             await asyncio.to_thread(lambda: local.log)
         return local
+
+    async def _make_sure(self, local: LedPartition, leading: Leading) -> None:
+        """That no other server has come to lead, and that what is committed is known."""
+        metadata = await self._running().controller.fresh_metadata()
+        partition = metadata.streams[CURSORS_STREAM].partition(local.number)
+        if partition is None or (partition.leader, partition.leader_epoch) != (self._server_id, local.leader_epoch):
+            raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {local.number}")
+        while not leading.core.knows_what_is_committed:
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _read(self, local: LocalPartition, key: bytes) -> int:
         try:
@@ -274,6 +311,20 @@ def _cursor_in(record: Record) -> int | None:
         return None if record.value is None else Cursor.FromString(record.value).offset
     except DecodeError:
         return None  # somebody published to the stream by hand
+
+
+async def _insist(attempt: Callable[[float], Awaitable[_T]], timeout: float) -> _T:
+    """Until it succeeds, or time is up: a leader may be dead, or about to hand over, and another one be there in a moment."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return await attempt(min(left, TRY_SECONDS))
+        except (GrpcError, BasculeError) as error:
+            is_passing = isinstance(error, BasculeError) or error.status in _PASSING
+            if not is_passing or deadline - time.monotonic() < RETRY_SECONDS:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 def _text(error: GrpcError | BasculeError) -> str:

@@ -122,6 +122,18 @@ def test_a_leader_with_others_commits_nothing_before_they_have_fetched_in_its_ep
     assert (leader.committed, leader.acked) == (7, 8)
 
 
+def test_a_leader_knows_what_is_committed_once_its_followers_have_what_it_began_with() -> None:
+    leader = LeaderAtWork(end=10, committed=3, **INTERVAL)
+    assert not leader.leader.knows_what_is_committed
+    leader.append(2)
+    leader.fetch("b", 10)
+    leader.fetch("c", 9)
+    assert not leader.leader.knows_what_is_committed
+    leader.fetch("c", 10)
+    assert leader.leader.knows_what_is_committed
+    assert LeaderAtWork("a", "a", end=10, **INTERVAL).leader.knows_what_is_committed
+
+
 def test_must_hold_a_leader_that_is_missing_in_the_set_counts_itself() -> None:
     leader = LeaderAtWork(in_sync="b", min_insync_replicas=2, **INTERVAL)
     assert leader.leader.in_sync_replicas == {"a", "b"}

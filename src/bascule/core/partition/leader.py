@@ -85,6 +85,11 @@ class Leader:
         return self._followers
 
     @property
+    def knows_what_is_committed(self) -> bool:
+        """Whether everything that any leader before it has committed is known to be: what it began with is."""
+        return self._high_watermark + 1 >= self._epoch_start_offset
+
+    @property
     def can_commit(self) -> bool:
         return len(self.in_sync_replicas) >= self.options.min_insync_replicas
 

@@ -11,7 +11,10 @@ from bascule.errors import MissingExtra
 
 def is_installed() -> bool:
     """Asks the file system only: importing takes a quarter of a second and tens of megabytes."""
-    return importlib.util.find_spec("pyarrow") is not None
+    try:
+        return importlib.util.find_spec("pyarrow") is not None
+    except ImportError:
+        return False
 
 
 def require() -> Any:

@@ -1,0 +1,316 @@
+"""The service of tables in the life of a broker: ports, TLS, who may read what, stopping, and machines without Arrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+import bascule
+from bascule import TlsOptions, errors
+from bascule.flight.reader import FlightConnection
+from bascule.flight.tickets import ReadTicket
+from tests.broker.test_broker_doors import MODEL, Guarded
+from tests.support.api_client import Api
+from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import Authority, Certificate
+from tests.support.tables import SERVING, numbers, read_rows
+from tests.support.waiting import eventually
+
+
+def filled(broker: BrokerProcess, rows: int = 100, size: int = 0) -> None:
+    """A stream `s` with so many rows."""
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    api.close()
+    with FlightConnection(broker.address) as tables:
+        tables.put("s", numbers(rows, size=size).to_batches(max_chunksize=5_000))
+
+
+# ── ports ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_broker_that_serves_no_tables_says_so_to_readers(start_broker: StartBroker) -> None:
+    broker = start_broker({"flight.enabled": False})
+    assert "flight" not in json.loads(broker.addresses_file.read_text())
+    with pytest.raises(errors.Unavailable, match="serves tables") as refused:
+        FlightConnection(broker.address, patience=0.1).offsets()
+    assert "flight.enabled" in (refused.value.hint or "")
+
+
+def test_a_port_that_was_asked_for_must_be_free(start_broker: StartBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = start_broker({**SERVING, "flight.listen": address}, launch_only=True)
+        assert broker.wait() != 0
+        assert f"cannot serve Arrow Flight on {address}" in broker.said()
+
+
+def test_two_brokers_never_share_a_port(start_broker: StartBroker) -> None:
+    """gRPC would: each call would reach one of the two by chance."""
+    first = start_broker({**SERVING})
+    second = start_broker({**SERVING, "flight.listen": first.flight_address}, launch_only=True)
+    assert second.wait() != 0
+    assert "cannot serve Arrow Flight" in second.said()
+
+
+WITHOUT_ARROW = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pyarrow":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def without_arrow(directory: Path) -> dict[str, str]:
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(WITHOUT_ARROW)
+    return {"PYTHONPATH": os.pathsep.join([str(directory), str(Path(bascule.__file__).parents[1])])}
+
+
+def test_a_broker_without_arrow_says_that_it_serves_no_tables_and_works(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker(env=without_arrow(tmp_path / "site"), directory=tmp_path / "b")
+    broker.stop()
+    del broker.config["flight.enabled"]  # as it is when nobody says anything
+    broker.start()
+    assert "streams are not served as Arrow tables: pyarrow is not installed" in broker.said()
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    assert api.publish("s", b"x").offset == 0
+    api.close()
+
+
+def test_a_broker_that_must_serve_tables_and_cannot_does_not_start(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker(dict(SERVING), env=without_arrow(tmp_path / "site"), launch_only=True)
+    assert broker.wait() != 0
+    assert "`flight.enabled` is true, but pyarrow is not installed" in broker.said()
+    assert "Traceback" not in broker.said()
+
+
+# ── stopping ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reader_that_does_not_read_does_not_hold_up_a_stop(start_broker: StartBroker) -> None:
+    broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
+    filled(broker, 60_000, size=2_000)
+    client = flight.FlightClient(f"grpc://{broker.flight_address}")
+    reader = client.do_get(flight.Ticket(ReadTicket(stream="s", partition=0).encode()))
+    reader.read_chunk()
+    began = time.monotonic()
+    assert broker.stop() == 0
+    assert time.monotonic() - began < 15
+    with pytest.raises(flight.FlightError):
+        while True:
+            reader.read_chunk()
+    client.close()
+
+
+def test_readers_go_on_where_they_were_when_the_server_is_back(start_broker: StartBroker) -> None:
+    broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
+    filled(broker, 20_000, size=500)
+    broker.config["listen"], broker.config["flight.listen"] = broker.address, broker.flight_address
+    with FlightConnection(broker.address) as tables:
+        found = []
+        for batch in tables.read("s", 0, columns=["offset", "value"], batch_rows=500):
+            found += batch["offset"].to_pylist()
+            if found[-1] == 999:
+                broker.restart()  # kill -9
+            if found[-1] == 5_999:
+                broker.stop()
+                broker.start()
+    assert found == list(range(20_000))
+
+
+def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroker) -> None:
+    broker = start_broker(dict(SERVING))
+    filled(broker, 60_000, size=2_000)
+    with FlightConnection(broker.address, timeout=1.0, patience=1.0) as tables:
+        batches = tables.read("s", 0)
+        next(batches)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(errors.Unavailable):
+                for _ in batches:
+                    pass
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+    with FlightConnection(broker.address) as tables:
+        assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
+
+
+# ── TLS and who may read what ────────────────────────────────────────────────────────────────────
+
+
+def options(guarded: Guarded, own: Certificate | None) -> TlsOptions:
+    if own is None:
+        return TlsOptions(ca=guarded.authority.file)
+    return TlsOptions(ca=guarded.authority.file, cert=own.cert, key=own.key)
+
+
+def test_tables_behind_tls(start_broker: StartBroker, tmp_path: Path) -> None:
+    guarded = Guarded(start_broker, tmp_path / "tls", dict(SERVING))
+    guarded.admin_api.CreateStream(name="s", subject="s")
+    with FlightConnection(guarded.broker.address, tls=options(guarded, None)) as tables:
+        tables.put("s", numbers(20_000, size=1_000).to_batches(max_chunksize=5_000))
+        assert tables.offsets(["s"])["s"]["partitions"][0]["location"].startswith("grpc+tls://")
+        rows = read_rows(tables, "s", 0, columns=["offset"])
+    assert [row["offset"] for row in rows] == list(range(20_000))
+    address = json.loads(guarded.broker.addresses_file.read_text())["flight"]
+    with flight.FlightClient(f"grpc://{address}") as plain, pytest.raises(flight.FlightError):
+        list(plain.list_flights(options=flight.FlightCallOptions(timeout=5)))
+    stranger = Authority(tmp_path, "stranger")
+    with (
+        FlightConnection(f"grpc+tls://{address}", tls=TlsOptions(ca=stranger.file), patience=0.1) as distrusting,
+        pytest.raises(errors.Unavailable),
+    ):
+        distrusting.offsets()
+
+
+def inner_ports(broker: BrokerProcess, known: set[int]) -> list[int]:
+    """Ports on which the broker listens beside those it tells of."""
+    inodes = {str(path.readlink()) for path in Path(f"/proc/{broker.pid}/fd").iterdir()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            port = int(fields[1].rpartition(":")[2], 16)
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes and port not in known:
+                found.append(port)
+    return found
+
+
+def test_nobody_gets_past_tls(start_broker: StartBroker, tmp_path: Path) -> None:
+    """Behind TLS there is a port in the clear, on this machine only. Whoever finds it is refused."""
+    guarded = Guarded(start_broker, tmp_path / "tls", dict(SERVING))
+    guarded.admin_api.CreateStream(name="s", subject="s")
+    addresses = json.loads(guarded.broker.addresses_file.read_text())
+    known = {int(addresses[name].rpartition(":")[2]) for name in ("grpc", "flight")}
+    (inner,) = inner_ports(guarded.broker, known)
+    with flight.FlightClient(f"grpc://127.0.0.1:{inner}") as client:
+        ticket = flight.Ticket(ReadTicket(stream="s", partition=0).encode())
+        for call in (
+            lambda: list(client.list_flights()),
+            lambda: client.get_flight_info(flight.FlightDescriptor.for_path("s")),
+            lambda: client.do_get(ticket).read_all(),
+            lambda: list(client.do_action(flight.Action("offsets", b"{}"))),
+        ):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                call()
+        with pytest.raises(
+            pa.ArrowException, match="PERMISSION_DENIED"
+        ):  # here pyarrow loses what kind of error it was
+            client.get_schema(flight.FlightDescriptor.for_path("s"))
+
+
+@pytest.fixture
+def policed(start_broker: StartBroker, tmp_path: Path) -> Iterator[tuple[Guarded, Path]]:
+    """`admin` may do everything with `s`, `reader` may read it."""
+    model, policy = tmp_path / "model.conf", tmp_path / "policy.csv"
+    model.write_text(MODEL)
+    actions = {
+        "admin": ("CreateStream", "FetchPartitionMetadata", "Subscribe", "Publish"),
+        "reader": ("FetchPartitionMetadata", "Subscribe"),
+    }
+    lines = [f"p, {who}, s, {action}" for who, granted in actions.items() for action in granted]
+    lines += [f"p, {who}, *, FetchMetadata" for who in (*actions, "outsider")]
+    policy.write_text("\n".join(lines) + "\n")
+    config: dict[str, Any] = {
+        **SERVING,
+        "tls.client.auth.enabled": True,
+        "tls.client.auth.ca": "the authority",
+        "tls.client.authz.enabled": True,
+        "tls.client.authz.model": str(model),
+        "tls.client.authz.policy": str(policy),
+    }
+    yield Guarded(start_broker, tmp_path / "tls", config), policy
+
+
+def test_the_policy_counts_for_tables_too_by_the_common_name(policed: tuple[Guarded, Path]) -> None:
+    guarded, policy = policed
+    guarded.admin_api.CreateStream(name="s", subject="s")
+    address = guarded.broker.address
+    reader, outsider = guarded.authority.issue("reader"), guarded.authority.issue("outsider")
+    with FlightConnection(address, tls=options(guarded, guarded.admin)) as tables:
+        tables.put("s", numbers(10))
+    with FlightConnection(address, tls=options(guarded, reader)) as tables:
+        assert len(read_rows(tables, "s", 0)) == 10
+        with pytest.raises(errors.PermissionDenied, match="Publish on resource s"):
+            tables.put("s", numbers(1))
+    with FlightConnection(address, tls=options(guarded, outsider)) as tables:
+        assert "s" in tables.offsets()
+        with pytest.raises(errors.PermissionDenied, match="FetchPartitionMetadata on resource s"):
+            tables.offsets(["s"])
+        with pytest.raises(errors.PermissionDenied, match="Subscribe on resource s"):
+            read_rows(tables, "s", 0, 0, 10)
+        policy.write_text(policy.read_text() + "p, outsider, s, Subscribe\n")
+        os.kill(guarded.broker.pid, signal.SIGHUP)
+
+        def may_read() -> bool:
+            try:
+                return len(read_rows(tables, "s", 0, 0, 10)) == 10
+            except errors.PermissionDenied:
+                return False
+
+        eventually(may_read, "the new policy counts")
+
+
+def test_without_a_certificate_nobody_is_served(policed: tuple[Guarded, Path]) -> None:
+    guarded, _ = policed
+    address = json.loads(guarded.broker.addresses_file.read_text())["flight"]
+    with (
+        FlightConnection(f"grpc+tls://{address}", tls=options(guarded, None), patience=0.1, timeout=3) as tables,
+        pytest.raises(errors.Unavailable),
+    ):
+        tables.offsets()
+
+
+def test_a_new_certificate_is_used_without_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
+    guarded = Guarded(start_broker, tmp_path / "tls", dict(SERVING))
+    address = json.loads(guarded.broker.addresses_file.read_text())["flight"]
+    renewed = Authority(tmp_path, "renewed")
+    issued = renewed.issue("server")
+    Path(guarded.broker.config["tls.cert"]).write_bytes(issued.cert.read_bytes())
+    Path(guarded.broker.config["tls.key"]).write_bytes(issued.key.read_bytes())
+    os.kill(guarded.broker.pid, signal.SIGHUP)
+
+    def is_renewed() -> bool:
+        with FlightConnection(f"grpc+tls://{address}", tls=TlsOptions(ca=renewed.file), patience=0.1) as tables:
+            try:
+                return tables.offsets() is not None
+            except errors.Unavailable:
+                return False
+
+    eventually(is_renewed, "the new certificate is shown")
+
+
+def test_arrow_takes_no_ssl_context(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidOption, match="tls"):
+        FlightConnection(tls=object())  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidOption, match="cannot be read"):
+        FlightConnection(tls=TlsOptions(ca=tmp_path / "nothing.pem"))
+
+
+def test_api_is_still_the_same(start_broker: StartBroker) -> None:
+    """A client of Liftbridge never notices the field that tells where tables are served."""
+    broker = start_broker(dict(SERVING))
+    api: Api = broker.api()
+    (found,) = api.FetchMetadata().brokers
+    assert f"{found.host}:{found.port}" == broker.address
+    assert found.flightPort == int(broker.flight_address.rpartition(":")[2])
+    api.close()

@@ -18,7 +18,7 @@ from bascule.pipeline.manifest import FOLDER, Archive, ArchiveState, Commit, Cov
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 

@@ -1,0 +1,179 @@
+"""A stream in an archive: all of it, once, and the proof."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bascule.client.blocking import BlockingClient
+from bascule.flight.reader import FlightConnection
+from bascule.pipeline.archive import ArchiveJob, ArchiveOptions, run_archive
+from bascule.pipeline.manifest import Archive
+from bascule.pipeline.verification import Report, Verification
+from tests.spark.conftest import MakeStream, publish
+from tests.support.broker_process import BrokerProcess
+
+Verify = Callable[[Path], Report]
+
+
+@pytest.fixture
+def verify(tables: BrokerProcess) -> Verify:
+    def check(path: Path) -> Report:
+        with FlightConnection(tables.address) as connection:
+            return Verification(Archive(path), connection, lambda _: None).run()
+
+    return check
+
+
+def options_of(tables: BrokerProcess, stream: str, path: Path, **more: Any) -> ArchiveOptions:
+    return ArchiveOptions(streams=(stream,), path=str(path), servers=tables.address, **more)
+
+
+def texts(report: Report) -> list[str]:
+    return [f"{fault.kind}: {fault.text}" for fault in report.faults]
+
+
+def test_everything_is_archived_once_and_the_rest_later(
+    spark: SparkSession,
+    tables: BrokerProcess,
+    client: BlockingClient,
+    make_stream: MakeStream,
+    verify: Verify,
+    tmp_path: Path,
+) -> None:
+    stream = make_stream(500, partitions=3)
+    options = options_of(tables, stream, tmp_path / "lake")
+    state = run_archive(spark, options, once=True)
+    assert state.rows == 1500
+    publish(client, stream, 100, partition=1, first=500)
+    state = run_archive(spark, options, once=True)
+    assert state.rows == 1600
+    assert {key[2]: end for key, end in state.next_offsets.items()} == {0: 500, 1: 600, 2: 500}
+    report = verify(tmp_path / "lake")
+    assert (report.is_equal, report.rows, report.rows_compared, report.unchecked) == (True, 1600, 1600, [])
+    files = [str(tmp_path / "lake" / one.path) for one in state.in_order()]
+    assert spark.read.parquet(*files).where("partition = 1").count() == 600
+
+
+def test_a_batch_that_comes_again_writes_nothing(
+    spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream, verify: Verify, tmp_path: Path
+) -> None:
+    stream = make_stream(300)
+    options = options_of(tables, stream, tmp_path / "lake")
+    before = run_archive(spark, options, once=True)
+    noted = tmp_path / "lake/_bascule/checkpoint/commits"
+    last = max(int(path.name) for path in noted.glob("[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):  # as if the driver had died before Spark noted the batch
+        (noted / name).unlink()
+    after = run_archive(spark, options, once=True)
+    assert (after.rows, after.number) == (before.rows, before.number)
+    shutil.rmtree(tmp_path / "lake/_bascule/checkpoint")  # as if the checkpoint had been lost: everything comes again
+    after = run_archive(spark, options, once=True)
+    assert (after.rows, after.number) == (before.rows, before.number)
+    assert verify(tmp_path / "lake").is_equal
+
+
+def test_what_died_before_its_commit_leaves_nothing(
+    spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream, verify: Verify, tmp_path: Path
+) -> None:
+    stream = make_stream(200)
+    options = options_of(tables, stream, tmp_path / "lake")
+
+    class Dies(ArchiveJob):
+        def _commit(self, *_: Any) -> None:
+            raise RuntimeError("killed")
+
+    job = Dies(spark, options)
+    job.open()
+    query = job.start(once=True)
+    with pytest.raises(Exception, match="killed"):
+        query.awaitTermination()
+    job.close()
+    assert list((tmp_path / "lake/data").rglob("*.parquet"))
+    state = run_archive(spark, options, once=True)
+    on_disk = {str(path.relative_to(tmp_path / "lake")) for path in (tmp_path / "lake/data").rglob("*.parquet")}
+    assert on_disk == set(state.files)
+    assert verify(tmp_path / "lake").is_equal
+
+
+class TestDamage:
+    """A damaged archive is told from a good one, and what is wrong with it is named."""
+
+    @pytest.fixture(scope="class")
+    def whole(
+        self,
+        spark: SparkSession,
+        tables: BrokerProcess,
+        client: BlockingClient,
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> Path:
+        path = tmp_path_factory.mktemp("archive") / "lake"
+        client.create_stream("damaged-archive", "damaged-archive")
+        publish(client, "damaged-archive", 100)
+        run_archive(spark, options_of(tables, "damaged-archive", path), once=True)
+        return path
+
+    @pytest.fixture
+    def lake(self, whole: Path, tmp_path: Path) -> Path:
+        shutil.copytree(whole, tmp_path / "lake")
+        return tmp_path / "lake"
+
+    def rewrite(self, lake: Path, change: Callable[[Any], Any]) -> str:
+        import pyarrow.parquet as pq
+
+        path = next((lake / "data").rglob("*.parquet"))
+        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+        return str(path.relative_to(lake))
+
+    def test_the_copy_is_equal(self, lake: Path, verify: Verify) -> None:
+        assert texts(verify(lake)) == []
+
+    def test_a_row_dropped(self, lake: Path, verify: Verify) -> None:
+        import pyarrow as pa
+
+        name = self.rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 41), table.slice(42)]))
+        assert texts(verify(lake)) == [
+            f"rows-missing: {name}: offsets 41 of damaged-archive/0 are in the log and not in it"
+        ]
+
+    def test_a_row_doubled(self, lake: Path, verify: Verify) -> None:
+        import pyarrow as pa
+
+        name = self.rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 8), table.slice(7)]))
+        assert texts(verify(lake)) == [f"rows-doubled: {name}: offsets 7 of damaged-archive/0 are in it more than once"]
+
+    def test_a_row_changed(self, lake: Path, verify: Verify) -> None:
+        import pyarrow as pa
+
+        def change(table: Any) -> Any:
+            values = table["value"].to_pylist()
+            values[50] = b"something else"
+            return table.set_column(1, table.schema.field(1), pa.array(values, pa.binary()))
+
+        name = self.rewrite(lake, change)
+        assert texts(verify(lake)) == [
+            f"rows-changed: {name}: offsets 50 of damaged-archive/0 are not what the log has"
+        ]
+
+    def test_a_file_removed(self, lake: Path, verify: Verify) -> None:
+        path = next((lake / "data").rglob("*.parquet"))
+        path.unlink()
+        assert texts(verify(lake)) == [
+            f"file-missing: {path.relative_to(lake)} is gone, and with it 100 messages, offsets 0 to 99"
+        ]
+
+    def test_a_file_cut_short(self, lake: Path, verify: Verify) -> None:
+        path = next((lake / "data").rglob("*.parquet"))
+        path.write_bytes(path.read_bytes()[:-20])
+        assert [fault.kind for fault in verify(lake).faults] == ["file-unreadable"]
+
+    def test_without_the_log_its_own_checksums_speak(self, lake: Path) -> None:
+        assert Verification(Archive(lake), None, lambda _: None).run().is_equal
+        self.rewrite(lake, lambda table: table.slice(0, 99))
+        report = Verification(Archive(lake), None, lambda _: None).run()
+        assert [fault.kind for fault in report.faults] == ["rows-missing"]

@@ -28,6 +28,7 @@ from tests.simulation.cluster_log import Content
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_replica import Key, Replica
+    from tests.simulation.cluster_server import Server
     from tests.simulation.cluster_simulator import ClusterSimulation
 
 
@@ -95,6 +96,20 @@ class Checker:
                 f"{op.replica} joins with {log.synced_end_offset} synced, {truth.acked_end_offset} are acked"
             )
         self.counts["joins"] += 1
+
+    def server_ready(self, server: Server) -> None:
+        """It has told what it lost: where it still counts as in sync, it has everything."""
+        for stream in self.world.metadata_log.truth.streams.values():
+            for partition in stream.partitions:
+                key = (stream.id, partition.id)
+                truth, log = self.truth(key), server.log_of(key)
+                is_lossy = any(epoch > truth.believed_epoch for epoch in truth.lossy_epochs)
+                if log is None or is_lossy or server.has_damage(key) or server.id not in partition.in_sync_replicas:
+                    continue
+                if log.log_end_offset < len(truth.committed):
+                    raise Violation(
+                        f"{server.id} is still in sync with {log.log_end_offset}, {len(truth.committed)} are committed"
+                    )
 
     def _check_group(self, name: str) -> None:
         group = self.world.metadata_log.truth.groups.get(name)

@@ -104,6 +104,7 @@ class Server:
         self.is_ready = True
         self.lost_power = False
         self.restored()
+        self.world.checker.server_ready(self)
 
     def kill(self) -> None:
         self._stop_uncleanly()

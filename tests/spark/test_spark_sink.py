@@ -31,6 +31,11 @@ def values(client: BlockingClient, stream: str) -> list[bytes]:
     return [message.value for messages in stored(client, stream) for message in messages]
 
 
+def own_headers(message: Message) -> dict[str, bytes]:
+    """Without those that every message has."""
+    return {name: value for name, value in message.headers.items() if name not in ("subject", "reply")}
+
+
 class Write:
     def __init__(self, spark: SparkSession, servers: str) -> None:
         self.spark = spark
@@ -61,8 +66,8 @@ def test_rows_are_messages_with_key_value_headers_and_time(
     )
     first, second = stored(client, stream)[0]
     assert (first.key, first.value) == (b"ka", b"va")
-    assert dict(first.headers) == {"h": b"1", "bascule-timestamp": b"1767225600000000000"}
-    assert (second.key or b"", second.value, dict(second.headers)) == (b"", b"", {})
+    assert own_headers(first) == {"h": b"1", "bascule-timestamp": b"1767225600000000000"}
+    assert (second.key or b"", second.value, own_headers(second)) == (b"", b"", {})
 
 
 def test_a_key_goes_to_the_partition_that_every_client_sends_it_to(
@@ -125,11 +130,3 @@ def test_what_is_wrong_is_said_before_anything_is_written(write: Write, options:
 def test_a_stream_that_is_missing_fails_the_write_and_is_named(write: Write) -> None:
     with pytest.raises(Exception, match=r"\[STREAM_NOT_FOUND\] there is no stream `not-there` to write to"):
         write("SELECT 'a' AS value", "not-there")
-
-
-def test_messages_of_a_megabyte_and_more_travel_too(
-    client: BlockingClient, make_stream: MakeStream, write: Write
-) -> None:
-    stream = make_stream()
-    write("SELECT 'small' AS value UNION ALL SELECT REPEAT('x', 1500000) UNION ALL SELECT 'last'", stream)
-    assert sorted(map(len, values(client, stream))) == [4, 5, 1_500_000]

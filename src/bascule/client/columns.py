@@ -38,6 +38,7 @@ from bascule.kernels.publish_window import (
     OUTCOME_UNKNOWN,
     SENT,
     STORED,
+    WAITING,
     PublishColumns,
     PublishTarget,
     encode_publish_request,
@@ -265,7 +266,7 @@ class AsyncColumnPublisher:
                 at = min(deadline.at, Deadline.after(TRY_SECONDS).at)
                 session.publish_columns(sent := batch.picked(target, rows, waiter=done, deadline=at))
                 await answered(self._sessions, sent, done, deadline)
-                if not sent.failed:
+                if sent.done and not sent.failed:
                     _note_offsets(batch, rows, sent)
                     return
                 rows, problem = _unanswered(batch, rows, sent)
@@ -305,8 +306,10 @@ def _unanswered(batch: _Batch, rows: Sequence[int], sent: PublishColumns) -> tup
 def _failure(outcome: int, sent: PublishColumns) -> BasculeError:
     if outcome == NOT_SENT:
         return Unavailable("the messages were not sent in time")
-    if outcome == OUTCOME_UNKNOWN:
-        return unknown_outcome("the message was sent", "the connection was lost, or time was up")
+    if outcome in (OUTCOME_UNKNOWN, WAITING):
+        return unknown_outcome(
+            "the message was sent", "the connection was lost, time was up, or another broker leads now"
+        )
     return publish_failure(outcome - FAILED, sent.texts.get(outcome, ""))
 
 

@@ -1,0 +1,138 @@
+"""Messages in columns: what is stored is what was given, in order, whatever happens to connections and brokers."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pytest
+
+from bascule import blocking
+from bascule.client.blocking import BlockingClient
+from bascule.client.columns import ColumnPublisher, MessageColumns, Producer, column_publisher
+from bascule.client.publish_call import LARGE_BYTES
+from bascule.errors import RecordTooLarge, StreamNotFound, Unavailable
+from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[BlockingClient]:
+    with blocking.connect(broker.address) as found:
+        yield found
+
+
+@pytest.fixture
+def publisher(client: BlockingClient) -> Iterator[ColumnPublisher]:
+    found = column_publisher(client, window=64, timeout=30)
+    yield found
+    found.close()
+
+
+def ends(texts: list[bytes]) -> array[int]:
+    return array("q", accumulate(map(len, texts)))
+
+
+def columns(
+    values: list[bytes],
+    keys: list[bytes] | None = None,
+    headers: list[dict[str, bytes]] | None = None,
+    producer: Producer | None = None,
+) -> MessageColumns:
+    entries = None
+    if headers is not None:
+        names = [name.encode() for row in headers for name in row]
+        contents = [content for row in headers for content in row.values()]
+        rows = array("q", accumulate(map(len, headers)))
+        entries = rows, b"".join(names), ends(names), b"".join(contents), ends(contents)
+    return MessageColumns(
+        b"".join(values),
+        ends(values),
+        None if keys is None else b"".join(keys),
+        None if keys is None else ends(keys),
+        entries,
+        producer=producer,
+    )
+
+
+def test_columns_are_stored_in_their_order(client: BlockingClient, publisher: ColumnPublisher, name: str) -> None:
+    client.create_stream(name, partitions=2)
+    values = [b"%d" % number for number in range(1000)]
+    offsets = publisher.publish(name, 1, columns(values, [b"k"] * 1000, [{"h": value} for value in values])).result()
+    assert offsets.tolist() == [*range(1000)]
+    found = list(client.subscribe(name, partition=1, start="earliest", stop="latest"))
+    assert [(message.key, message.value, message.headers["h"]) for message in found] == [
+        (b"k", value, value) for value in values
+    ]
+
+
+def test_large_messages_travel_alone_keep_their_place_and_say_who_sent_them(
+    start_broker: StartBroker, name: str
+) -> None:
+    broker = start_broker({"clustering.replication.max.bytes": 4 << 20}, embedded=True)
+    values = [b"a", b"x" * (LARGE_BYTES + 1), b"b", b"c", b"y" * (LARGE_BYTES + 1)]
+    headers = [{"n": b"%d" % number} for number in range(5)]
+    given = columns(values, [b"k%d" % number for number in range(5)], headers, Producer(b"me", 3, 7))
+    with blocking.connect(broker.address) as client:
+        client.create_stream(name)
+        publisher = column_publisher(client, window=64, timeout=30)
+        assert publisher.publish(name, 0, given).result().tolist() == [0, 1, 2, 3, 4]
+        found = list(client.subscribe(name, start="earliest", stop="latest"))
+    assert [message.value for message in found] == values
+    assert [(message.key, message.headers["n"]) for message in found] == [(b"k%d" % n, b"%d" % n) for n in range(5)]
+    assert [message.headers["bascule-sequence"] for message in found] == [b"7", b"8", b"9", b"10", b"11"]
+
+
+def test_a_message_that_is_too_large_is_refused_for_good(
+    client: BlockingClient, publisher: ColumnPublisher, name: str
+) -> None:
+    client.create_stream(name)
+    with pytest.raises(RecordTooLarge):
+        publisher.publish(name, 0, columns([b"a", b"x" * (LARGE_BYTES + 1)])).result(timeout=20)
+
+
+def test_subjects_get_the_same_messages(client: BlockingClient, publisher: ColumnPublisher, name: str) -> None:
+    client.create_stream(name, f"s.{name}.*")
+    given = columns([b"a", b"b"], [b"k", b"l"], [{"h": b"1"}, {}], Producer(b"me", 3, 9))
+    assert publisher.publish_to_subject(f"s.{name}.x", given).result().tolist() == [0, 1]
+    found = list(client.subscribe(name, start="earliest", stop="latest"))
+    assert [(m.key, m.value, m.headers.get("h"), m.subject) for m in found] == [
+        (b"k", b"a", b"1", f"s.{name}.x"),
+        (b"l", b"b", None, f"s.{name}.x"),
+    ]
+    assert [m.headers["bascule-sequence"] for m in found] == [b"9", b"10"]
+    assert {(m.headers["bascule-producer"], m.headers["bascule-epoch"]) for m in found} == {(b"me", b"3")}
+
+
+def test_a_stream_that_is_not_there_is_said_at_once(publisher: ColumnPublisher, name: str) -> None:
+    with pytest.raises(StreamNotFound):
+        publisher.publish(name, 0, columns([b"a"])).result(timeout=20)
+
+
+def test_what_a_dead_broker_did_not_answer_is_sent_again(start_broker: StartBroker, name: str) -> None:
+    """At least once: everything is there, some of it perhaps twice."""
+    broker = start_broker({"listen": "127.0.0.1:0"})
+    broker.config["listen"] = broker.address  # it comes back where it was
+    with blocking.connect(broker.address) as client:
+        client.create_stream(name)
+        publisher = column_publisher(client, window=16, timeout=60)
+        values = [b"%d" % number for number in range(20_000)]
+        future = publisher.publish(name, 0, columns(values))
+        restart = threading.Timer(0.05, broker.restart)
+        restart.start()
+        future.result()
+        restart.join()
+        found = [message.value for message in client.subscribe(name, start="earliest", stop="latest")]
+    assert set(found) == set(values)
+
+
+def test_without_brokers_it_gives_up_in_time(start_broker: StartBroker, name: str) -> None:
+    broker = start_broker()
+    with blocking.connect(broker.address) as client:
+        client.create_stream(name)
+        publisher = column_publisher(client, window=16, timeout=1)
+        broker.kill()
+        with pytest.raises(Unavailable):
+            publisher.publish(name, 0, columns([b"a"])).result(timeout=20)

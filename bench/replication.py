@@ -35,7 +35,7 @@ FRESH_MS_MAX: Final = 1_000.0
 """A stream is usable the moment its creation returns."""
 TRY_SECONDS: Final = 0.02
 FAILOVER_PATIENCE_SECONDS: Final = 60.0
-CATCH_UP_MESSAGES: Final = 1_000_000
+CATCH_UP_MESSAGES: Final = 3_000_000
 CATCH_UP_SIZE: Final = 128
 IDLE_PARTITIONS: Final = 1_000
 IDLE_SECONDS: Final = 30.0

@@ -196,3 +196,76 @@ async def test_resending_needs_an_ack(cluster: Cluster, stream: str) -> None:
             client.publisher(stream, ack="none", resend=True)
         with pytest.raises(errors.InvalidOption, match="resend"):
             await client.publish(stream, b"x", resend="yes")  # type: ignore[arg-type]
+
+
+# ── consumer groups ──────────────────────────────────────────────────────────────────────────────
+
+
+@on_loop
+async def test_a_group_misses_nothing_when_its_coordinator_is_killed(cluster: Cluster) -> None:
+    """The broker that dies also leads partitions of the stream, and perhaps the cursors."""
+    name, partitions = unique_name("read"), 4
+    await asyncio.to_thread(lambda: cluster.create_stream(name, partitions=partitions))
+    await asyncio.to_thread(cluster.wait_until_in_sync, "__cursors")
+    readers: dict[tuple[int, int], str] = {}
+    read: dict[int, list[int]] = {number: [] for number in range(partitions)}
+    sent: list[asyncio.Future[bascule.Ack]] = []
+    stopping = asyncio.Event()
+
+    async def consume(consumer: bascule.Consumer, who: str) -> None:
+        async for message in consumer:
+            held = consumer._held.get(bascule.Assignment(name, message.partition))
+            if held is not None:
+                reader = readers.setdefault((message.partition, held.epoch), who)
+                assert reader == who, f"{reader} and {who} read partition {message.partition} in epoch {held.epoch}"
+            offsets = read[message.partition]
+            assert message.offset <= (max(offsets) + 1 if offsets else 0), "messages were skipped"
+            offsets.append(message.offset)
+
+    async def publish(client: bascule.Client) -> None:
+        async with client.publisher(name, ack="all", partitioner="round-robin") as publisher:
+            while not stopping.is_set():
+                sent.append(await publisher.send(b"x"))
+                await asyncio.sleep(0.002)
+
+    def total() -> int:
+        return sum(len(offsets) for offsets in read.values())
+
+    async with connected(cluster) as one, connected(cluster) as two:
+        consumers = [
+            await client.consumer(name, name, consumer_id=who, auto_checkpoint=0.2).open()
+            for client, who in ((one, "one"), (two, "two"))
+        ]
+        tasks = [asyncio.create_task(consume(each, who)) for each, who in zip(consumers, ("one", "two"), strict=True)]
+        publishing = asyncio.create_task(publish(one))
+        await until(
+            lambda: any(task.done() for task in tasks) or (set(readers.values()) == {"one", "two"} and total() > 100),
+            "both read",
+        )
+        for task in tasks:
+            assert not task.done(), task.exception()
+        victim = consumers[0]._coordination.membership.coordinator
+        await asyncio.to_thread(cluster.kill, victim)
+        await until(
+            lambda: all(each._coordination.membership.coordinator not in ("", victim) for each in consumers),
+            "another coordinator was found",
+        )
+        before = total()
+        await until(lambda: any(task.done() for task in tasks) or total() > before + 200, "both read on")
+        stopping.set()
+        await soon(publishing)
+        ends: dict[int, int] = {}
+        for number in range(partitions):
+            ends[number] = (await one.fetch_partition_metadata(name, number)).newest_offset
+        await until(
+            lambda: any(task.done() for task in tasks) or all(max(read[n], default=-1) == ends[n] for n in ends),
+            "everything is read",
+        )
+        for task in tasks:
+            assert not task.done(), task.exception()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in consumers:
+            await each.close()
+    for offsets in read.values():
+        assert set(offsets) == set(range(max(offsets) + 1)), "a gap"

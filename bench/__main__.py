@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import (
     client,
     controller,
+    flight,
     load_acked,
     load_ingest,
     load_latency,
@@ -41,6 +42,7 @@ LOAD_SUITES: dict[str, Callable[[Systems], Iterator[Row | LoadRow]]] = {
     "latency": load_latency.rows,
     "subscribe": load_subscribe.rows,
     "client": client.rows,
+    "flight": flight.rows,
 }
 """Those that need servers: a broker, nats-server and JetStream are started for all of them together."""
 CLUSTER_SUITES: dict[str, Callable[[Path, bool], Iterator[Row | LoadRow]]] = {"replication": replication.rows}

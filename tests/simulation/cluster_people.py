@@ -37,6 +37,7 @@ class People:
             self.resume: rng.choice((0.5, 2)),
             self.cut: 0.15 * rng.choice((0, 0, 1, 3)),
             self.heal: rng.choice((0.3, 1)),
+            self.reconnect: rng.choice((0, 0.2, 1)),
             self.slow_down: 0.1 * rng.choice((0, 0, 1, 3)),
             self.fill_disk: 0.1 * rng.choice((0, 0, 1, 3)),
             self.fail_syncs: 0.05 * rng.choice((0, 0, 1, 3)),
@@ -208,6 +209,12 @@ class People:
 
     def heal(self) -> None:
         self.world.cut = set()
+
+    def reconnect(self) -> None:
+        server = self._up()
+        if server is not None:
+            for replica in list(server.replicas.values()):
+                replica.reconnected()
 
     def slow_down(self) -> None:
         server = self._victim()

@@ -295,6 +295,15 @@ class Replica:
 
         self.server.propose(op, settle)
 
+    def reconnected(self) -> None:
+        """The line to the other servers was away for a moment: everybody begins to ask, and to notify, again."""
+        role = self.role
+        if isinstance(role, Leader):
+            for replica in role.followers:
+                self.server.call(self.world.notice_ns(), self._notify, role, replica, True)
+        else:
+            self._step_follower(follow.Reconnected(self.server.local_ns()))
+
     # ── publishing ───────────────────────────────────────────────────────────────────────────────
 
     def publish(self, numbers: list[int], wants_all: bool) -> None:

@@ -26,9 +26,25 @@ from tests.support.waiting import eventually
 T = TypeVar("T")
 
 
+CURSORS = {"cursors.stream.partitions": 1}
+PATIENT = {
+    "clustering.replica.max.lag.time": "20s",
+    "clustering.replica.max.leader.timeout": "20s",
+    "clustering.replica.max.idle.wait": "5s",
+}
+"""What is done in good order needs no time-out: with these, whoever waits for one is noticed."""
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[Cluster]:
-    with Cluster(tmp_path, nats=nats_server, config={"cursors.stream.partitions": 1}) as found:
+    with Cluster(tmp_path, nats=nats_server, config={**CURSORS, **PATIENT}) as found:
+        yield found
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, nats_server: NatsServer) -> Iterator[Cluster]:
+    """One whose servers die and are missed soon."""
+    with Cluster(tmp_path, nats=nats_server, config=CURSORS) as found:
         yield found
 
 
@@ -440,7 +456,8 @@ def test_a_live_server_is_removed_under_load_and_stops(cluster: Cluster, which: 
     assert "was removed from the cluster" in cluster.brokers[name].tail()
 
 
-def test_a_dead_server_is_replaced(cluster: Cluster) -> None:
+def test_a_dead_server_is_replaced(mortal: Cluster) -> None:
+    cluster = mortal
     cluster.create_stream("orders", partitions=3)
     publish(cluster, "orders", 100)
     cluster.kill("b")
@@ -456,7 +473,8 @@ def test_a_dead_server_is_replaced(cluster: Cluster) -> None:
     assert len(values(cluster, "orders")) == 100
 
 
-def test_what_only_a_dead_server_has_is_not_given_up_by_itself(cluster: Cluster) -> None:
+def test_what_only_a_dead_server_has_is_not_given_up_by_itself(mortal: Cluster) -> None:
+    cluster = mortal
     cluster.create_stream("solo", factor=1, partitions=3)
     for partition in range(3):
         publish(cluster, "solo", 10, partition)

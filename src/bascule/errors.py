@@ -241,6 +241,12 @@ class StreamRecreated(StateError):
     code = "STREAM_RECREATED"
 
 
+class MalformedValue(StateError):
+    """A message's value is not what its readers were told it is. Names the stream, the partition and the offset."""
+
+    code = "MALFORMED_VALUE"
+
+
 class CheckpointMismatch(StateError):
     """Offsets that a reader kept do not fit the stream, or are no offsets: going on would skip or repeat records."""
 
@@ -395,6 +401,7 @@ GRPC_STATUS: dict[str, str] = {
     "NOT_GROUP_MEMBER": "FAILED_PRECONDITION",
     "DATA_LOST": "DATA_LOSS",
     "STREAM_RECREATED": "FAILED_PRECONDITION",
+    "MALFORMED_VALUE": "FAILED_PRECONDITION",
     "CHECKPOINT_MISMATCH": "FAILED_PRECONDITION",
     "ARCHIVE_CONFLICT": "FAILED_PRECONDITION",
     "CLIENT_CLOSED": "CANCELLED",

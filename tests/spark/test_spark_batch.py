@@ -71,6 +71,14 @@ def test_a_schema_that_is_not_a_streams_is_refused(spark: SparkSession, tables: 
         reader.load().collect()
 
 
+def test_values_in_json_become_columns(client: BlockingClient, make_stream: MakeStream, read: Read) -> None:
+    stream = make_stream()
+    client.publish_many(stream, [b'{"id": 1, "tags": ["a"]}', b"{", b'{"id": 2}'])
+    rows = read(stream=stream, valueFormat="json", valueSchema="id BIGINT NOT NULL, tags ARRAY<STRING>")
+    found = rows.selectExpr("offset", "value.id", "value.tags", "malformedValue").orderBy("offset").collect()
+    assert [tuple(row) for row in found] == [(0, 1, ["a"], None), (1, None, None, bytearray(b"{")), (2, 2, None, None)]
+
+
 def test_an_empty_stream_has_no_rows(make_stream: MakeStream, read: Read) -> None:
     assert read(stream=make_stream(partitions=2)).count() == 0
 

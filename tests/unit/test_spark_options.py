@@ -66,6 +66,10 @@ WRONG = [
     ("onDataLoss", "ignore"),
     ("failOnDataLoss", "maybe"),
     ("cursor", ""),
+    ("valueFormat", "xml"),
+    ("valueSchema", ""),
+    ("valueMessage", ""),
+    ("valueMode", "dropmalformed"),
 ]
 
 
@@ -189,6 +193,20 @@ def test_the_least_of_a_trigger_is_not_above_its_most() -> None:
 def test_a_certificate_has_a_key() -> None:
     with pytest.raises(InvalidOption, match="tlsCert"):
         batch(tlsCert="a.pem")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"valueFormat": "json"},
+        {"valueSchema": "a INT"},
+        {"valueFormat": "avro", "valueSchema": "{}", "valueMessage": "a.B"},
+        {"valueFormat": "protobuf", "valueSchema": "a.desc"},
+    ],
+)
+def test_typed_values_have_a_format_and_a_schema(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match=r"value(Schema|Message)"):
+        batch(**given)
 
 
 # ── right ones ───────────────────────────────────────────────────────────────────────────────────

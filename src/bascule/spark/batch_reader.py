@@ -16,6 +16,7 @@ from bascule.spark.filters import Bounds, bounds_of, narrow
 from bascule.spark.options import SourceOptions
 from bascule.spark.reading import ReadRange, read_range, tasks
 from bascule.spark.resolve import ending_offsets, require, select, starting_offsets
+from bascule.spark.values import ValueReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 class BatchReader(DataSourceReader):
     """Plans in the driver, reads in executors; pickled in between, so it holds nothing but what was asked for."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, values: ValueReader | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._values = values
         self._bounds = Bounds()
 
     @coded
@@ -42,7 +44,7 @@ class BatchReader(DataSourceReader):
         return tasks(self._options, ranges, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, partition)
+        return read_range(self._options, self._schema, self._values, partition)
 
 
 class FilteringBatchReader(BatchReader):

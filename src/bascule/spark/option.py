@@ -82,6 +82,11 @@ def read_options(kind: type[S], given: Mapping[str, str], mode: str, foreign: Ma
                 f"option `{key.name}` is `{value}`, but this is a {mode} read",
                 hint=f"it is for {right} reads: leave it out",
             )
+    return read_section(kind, given)
+
+
+def read_section(kind: type[S], given: Mapping[str, str]) -> S:
+    """The options of one section, whatever else is given."""
     return _section(kind, {name.lower(): value for name, value in given.items()})
 
 

@@ -16,7 +16,7 @@ from bascule.config.duration import MINUTE_NS
 from bascule.config.key import setting
 from bascule.config.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Size, Text, Unfit
 from bascule.errors import BasculeError, InvalidOption
-from bascule.spark.option import BATCH, STREAMING, Pattern, Section, Words, read_options
+from bascule.spark.option import BATCH, STREAMING, Pattern, Section, Words, read_options, read_section
 from bascule.spark.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -39,6 +39,17 @@ class OnDataLoss(StrEnum):
 class TimestampStrategy(StrEnum):
     ERROR = "error"
     LATEST = "latest"
+
+
+class ValueFormat(StrEnum):
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class ValueMode(StrEnum):
+    PERMISSIVE = "permissive"
+    FAILFAST = "failfast"
 
 
 class Servers(Kind[str]):
@@ -294,6 +305,36 @@ class ProgressOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class ValueOptions(Section):
+    """Typed values"""
+
+    format: ValueFormat | None = setting(
+        "valueFormat",
+        Choice(ValueFormat),
+        None,
+        meaning="What values hold: the column `value` is a struct then.",
+        consequence="Values are decoded in Python. Spark's own `from_json` is faster where it is enough.",
+    )
+    schema: str | None = setting(
+        "valueSchema",
+        Text(),
+        None,
+        meaning="For `json` columns as in SQL: `id BIGINT, tags ARRAY<STRING>`. For `avro` a record's schema in JSON. For `protobuf` "
+        "the path of a descriptor set, as `protoc --include_imports --descriptor_set_out` writes it; the driver reads it.",
+    )
+    message: str | None = setting(
+        "valueMessage", Text(), None, meaning="For `protobuf` the full name of the message: `shop.Order`."
+    )
+    mode: ValueMode = setting(
+        "valueMode",
+        Choice(ValueMode),
+        ValueMode.PERMISSIVE,
+        meaning="`permissive`: a value that cannot be decoded is null, and stands as it came in the column `malformedValue`, for dead "
+        "letters. `failfast`: it ends the query and is named.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """All of a read's options. Pickled with the reader: plain values only."""
 
@@ -305,6 +346,7 @@ class SourceOptions:
     parallelism: ParallelismOptions = field(default_factory=ParallelismOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     progress: ProgressOptions = field(default_factory=ProgressOptions)
+    value: ValueOptions = field(default_factory=ValueOptions)
     mode: str = BATCH
 
     @property
@@ -356,6 +398,13 @@ def source_options(given: Mapping[str, str], mode: str) -> SourceOptions:
     return options
 
 
+def value_options(given: Mapping[str, str]) -> ValueOptions:
+    """What is said of values, of which the columns depend. Spark asks for them before it tells whether it will read or write."""
+    value = read_section(ValueOptions, given)
+    _check_value(value)
+    return value
+
+
 def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, least: int = 0) -> None:
     lowered = {name.lower() for name in given}
     found = [name for name in names if name.lower() in lowered]
@@ -379,8 +428,25 @@ def _check(options: SourceOptions) -> None:
         raise InvalidOption(
             "one of options `tlsCert` and `tlsKey` is missing", hint="they belong together: give both or none"
         )
+    _check_value(options.value)
     if options.mode == BATCH:
         _check_batch_bounds(options)
+
+
+def _check_value(value: ValueOptions) -> None:
+    wanted = {None: (False, False), ValueFormat.PROTOBUF: (True, True)}.get(value.format, (True, False))
+    for name, given, is_wanted in zip(
+        ("valueSchema", "valueMessage"), (value.schema, value.message), wanted, strict=True
+    ):
+        if is_wanted and given is None:
+            raise InvalidOption(
+                f"option `valueFormat` is `{value.format}`, but `{name}` is missing", hint=f"set `{name}` too"
+            )
+        if given is not None and not is_wanted:
+            written = "not set" if value.format is None else f"`{value.format}`"
+            raise InvalidOption(
+                f"option `{name}` is set, but `valueFormat` is {written}", hint="leave the one out, or set the other"
+            )
 
 
 def _check_batch_bounds(options: SourceOptions) -> None:

@@ -9,14 +9,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.errors import BasculeError, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.errors import BasculeError, InvalidSchema, OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.spark import cluster
 from bascule.spark.advance import lost
 from bascule.spark.failures import with_code
 from bascule.spark.offsets import Offsets
 from bascule.spark.options import SourceOptions
 from bascule.spark.plan import PartitionKey, Range, SplitLimits, split
-from bascule.spark.table import arrow_schema, check_schema, conform
+from bascule.spark.table import MALFORMED, arrow_schema, check_schema
+from bascule.spark.values import ValueColumn, ValueReader
 
 
 @dataclass
@@ -40,16 +41,55 @@ def tasks(options: SourceOptions, ranges: dict[PartitionKey, Range], end: Offset
     ]
 
 
-def read_range(options: SourceOptions, schema: StructType, task: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: SourceOptions, schema: StructType, values: ValueReader | None, task: InputPartition
+) -> Iterator[pa.RecordBatch]:
     """The batches of a task. Spark makes a task without a range when there are none at all: it reads nothing."""
     if not isinstance(task, ReadRange):
         return
-    declared, columns = arrow_schema(schema), check_schema(schema)
     try:
-        for batch in _read(options, columns, task):
-            yield conform(batch, declared)
+        rows = Rows(schema, values)
+        for batch in _read(options, rows.asked, task):
+            yield rows.conform(batch, task)
     except BasculeError as error:
         raise with_code(error) from None
+
+
+class Rows:
+    """From the columns that a broker sends to those that Spark was promised, which differ in case, order, nullability and types."""
+
+    def __init__(self, schema: StructType, values: ValueReader | None) -> None:
+        self._declared = arrow_schema(schema)
+        self._names = checked_columns(schema, values)
+        asked = ["value" if name == MALFORMED else name for name in self._names]
+        self._value: ValueColumn | None = None
+        if values is not None and "value" in asked:
+            self._value = ValueColumn(values, _struct(schema))
+            asked.append("offset")  # to name what cannot be decoded
+        self.asked = tuple(dict.fromkeys(asked))
+
+    def conform(self, batch: pa.RecordBatch, task: ReadRange) -> pa.RecordBatch:
+        """Copies nothing but values that are decoded."""
+        columns = dict(zip(self.asked, batch.columns, strict=True))
+        if self._value is not None:
+            offsets = columns["offset"]
+            place = f"`{task.stream}`/{task.partition} at offset "
+            columns["value"], columns[MALFORMED] = self._value.decode(
+                columns["value"], lambda row: f"{place}{offsets[row].as_py()}"
+            )
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._declared)
+
+
+def checked_columns(schema: StructType, values: ValueReader | None) -> tuple[str, ...]:
+    """The columns that a schema asks for. Raises InvalidSchema."""
+    return check_schema(schema) if values is None else check_schema(schema, values.table_like(schema))
+
+
+def _struct(schema: StructType) -> StructType:
+    for field in schema:
+        if field.name.lower() == "value" and isinstance(field.dataType, StructType):
+            return field.dataType
+    raise InvalidSchema(f"column `{MALFORMED}` was asked for without `value`", hint="ask for both")
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:

@@ -11,10 +11,12 @@ from pyspark.sql.types import StructType
 from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
 from bascule.spark.failures import coded
 from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import source_options
+from bascule.spark.options import SourceOptions, source_options, value_options
+from bascule.spark.reading import Rows
 from bascule.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from bascule.spark.stream_reader import StreamReader
-from bascule.spark.table import TABLE, check_schema
+from bascule.spark.table import TABLE
+from bascule.spark.values import ValueReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,19 +37,21 @@ class BasculeSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> StructType:
-        return TABLE
+    @coded
+    def schema(self) -> StructType | str:
+        values = ValueReader.of(value_options(self.options))
+        return TABLE if values is None else values.table()
 
     @coded
     def reader(self, schema: StructType) -> BatchReader:
-        check_schema(schema)
         kind = FilteringBatchReader if _asks_for_filters() else BatchReader
-        return kind(source_options(self.options, BATCH), schema)
+        options = source_options(self.options, BATCH)
+        return kind(options, schema, _values(options, schema))
 
     @coded
     def streamReader(self, schema: StructType) -> StreamReader:
-        check_schema(schema)
-        return StreamReader(source_options(self.options, STREAMING), schema)
+        options = source_options(self.options, STREAMING)
+        return StreamReader(options, schema, _values(options, schema))
 
     @coded
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -56,6 +60,13 @@ class BasculeSource(DataSource):
     @coded
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return stream_writer(self.options, schema, overwrite)
+
+
+def _values(options: SourceOptions, schema: StructType) -> ValueReader | None:
+    """How values are decoded, if they are; a schema that does not fit is refused here, in the driver."""
+    values = ValueReader.of(options.value)
+    Rows(schema, values)
+    return values
 
 
 def _asks_for_filters() -> bool:

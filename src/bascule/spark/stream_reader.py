@@ -36,6 +36,7 @@ from bascule.spark.plan import TriggerLimits, admit, is_due
 from bascule.spark.reading import ReadRange, read_range, tasks
 from bascule.spark.resolve import require, select, starting_offsets
 from bascule.spark.state import Streams
+from bascule.spark.values import ValueReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +50,10 @@ MILLISECOND_NS = 1_000_000
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in the driver, reads in executors. Nothing open is kept in it, because it is pickled."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, values: ValueReader | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._values = values
         self._initial: dict[str, Any] | None = None
         self._frozen: Streams | None = None
         self._seen: Streams = {}
@@ -138,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(self._options, planned_ranges(begin, last, self._seen), last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, partition)
+        return read_range(self._options, self._schema, self._values, partition)
 
     # ── afterwards ───────────────────────────────────────────────────────────────────────────────
 

@@ -39,18 +39,20 @@ TABLE: Final = StructType(
     ]
 )
 
-_BY_NAME: Final = {field.name.lower(): field for field in TABLE}
+MALFORMED: Final = "malformedValue"
+"""The column that a read with typed values has for those that cannot be decoded."""
 
 
-def check_schema(schema: StructType) -> tuple[str, ...]:
-    """The columns of the stream that a schema asks for, in its order. Raises InvalidSchema for one that there is not."""
-    return tuple(_column(field) for field in schema)
+def check_schema(schema: StructType, table: StructType = TABLE) -> tuple[str, ...]:
+    """The columns of the table that a schema asks for, in its order. Raises InvalidSchema for one that there is not."""
+    by_name = {field.name.lower(): field for field in table}
+    return tuple(_column(field, by_name) for field in schema)
 
 
-def _column(field: StructField) -> str:
-    known = _BY_NAME.get(field.name.lower())
+def _column(field: StructField, by_name: dict[str, StructField]) -> str:
+    known = by_name.get(field.name.lower())
     if known is None:
-        listed = ", ".join(f"`{each.name}`" for each in TABLE)
+        listed = ", ".join(f"`{each.name}`" for each in by_name.values())
         raise InvalidSchema(f"a stream has no column `{field.name}`", hint=f"there are {listed}")
     if not _is_same(known.dataType, field.dataType):
         raise InvalidSchema(
@@ -70,8 +72,3 @@ def _is_same(known: Any, given: Any) -> bool:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema that Spark compares the first batch with."""
     return to_arrow_schema(schema, timezone="UTC")
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under the names, and with the nullability, that were declared. Copies nothing."""
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -27,6 +27,7 @@ top
 bench publish|subscribe|latency
 doctor
 context add|list|use|remove|show
+spark shell
 log inspect|verify
 config reference|check
 server

@@ -8,13 +8,14 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from bascule.cli import EXIT_CODES, facts
+from bascule.cli.check import FAILED, OK, SKIPPED, WARNING, Check
 from bascule.cli.output import milliseconds, plural, printable, say, show_json, styled
 from bascule.cli.target import Target, connected
 from bascule.errors import BasculeError, StateError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from bascule.client.client import Client
     from bascule.client.metadata import BrokerInfo, PartitionInfo, StreamInfo
 
-OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 MARKS: Final = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red"), SKIPPED: ("-", "bright_black")}
 
 CLOCK_SECONDS_MAX: Final = 5.0
@@ -33,19 +33,16 @@ OPEN_FILES_MIN: Final = 4096
 CERTIFICATE_DAYS_MIN: Final = 14
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What was looked at, how it is, and what to do next if it is not well."""
-
-    name: str
-    state: str
-    found: str
-    next_step: str = ""
+class What(StrEnum):
+    SPARK = "spark"
 
 
 @connected
 def doctor(
     target: Target,
+    what: Annotated[
+        What | None, typer.Argument(help="`spark`: look at Spark on this machine instead.", show_default=False)
+    ] = None,
     nats: Annotated[
         str | None, typer.Option(metavar="URL", help="Also look at this NATS server.", show_default=False)
     ] = None,
@@ -55,13 +52,38 @@ def doctor(
     write: Annotated[
         bool, typer.Option("--write", help="Also create a stream, publish, read it back, compare clocks, delete it.")
     ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="With `spark`: also look at this directory for checkpoints.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what is wrong: address, connection, TLS, API, brokers, streams, NATS, clocks, disk. Exit code 3 if something is."""
+    """Look for what is wrong: address, connection, TLS, API, brokers, streams, NATS, clocks, disk. Exit code 3 if something is.
+
+    `bascule doctor spark` looks at Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also
+    runs a job.
+    """
     import asyncio
 
+    if what is What.SPARK:
+        _report(_spark_checks(checkpoint, write, quiet=as_json), as_json)
+        return
     url = nats or target.context.nats
-    checks = asyncio.run(_checks(target, url, data_dir, write, quiet=as_json))
+    _report(asyncio.run(_checks(target, url, data_dir, write, quiet=as_json)), as_json)
+
+
+def _spark_checks(checkpoint: Path | None, write: bool, *, quiet: bool) -> list[Check]:
+    from bascule.cli import doctor_spark
+
+    found = []
+    for check in doctor_spark.look(checkpoint, write):
+        found.append(check)
+        if not quiet:
+            _print(check)
+    return found
+
+
+def _report(checks: list[Check], as_json: bool) -> None:
     if as_json:
         show_json(
             [{"check": one.name, "state": one.state, "found": one.found, "next": one.next_step} for one in checks]

@@ -27,6 +27,7 @@ from bascule.cli import (
     log,
     publish,
     server,
+    spark,
     stream,
     subscribe,
     top,
@@ -36,6 +37,7 @@ from bascule.errors import BasculeError, OperatorError
 
 MESSAGES: Final = "Messages"
 CLUSTER: Final = "Clusters"
+SPARK: Final = "Spark"
 SERVERS: Final = "Servers"
 
 
@@ -71,6 +73,7 @@ app.command("doctor", rich_help_panel=CLUSTER)(doctor.doctor)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=CLUSTER)
 app.add_typer(context.app, name="context", rich_help_panel=CLUSTER)
 app.add_typer(bench.app, name="bench", rich_help_panel=CLUSTER)
+app.add_typer(spark.app, name="spark", rich_help_panel=SPARK)
 app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False, rich_help_panel=SERVERS)(
     server.server
 )

@@ -102,7 +102,10 @@ async def _hand_over_partitions(services: Services, deadline: Deadline) -> Hando
         report = await services.partitions.hand_over_all(timeout=deadline.left())
         found.moved += len(report.moved)
         found.kept = list(report.kept)
-        if not any(_has_other_replicas(services, stream, number) for stream, number, _ in found.kept) or deadline.left() == 0:
+        if (
+            not any(_has_other_replicas(services, stream, number) for stream, number, _ in found.kept)
+            or deadline.left() == 0
+        ):
             break
         if attempt + 1 < ATTEMPTS_MAX:
             await asyncio.sleep(min(RETRY_SECONDS, deadline.left()))

@@ -68,8 +68,8 @@ class FlightConnection:
         streams: Iterable[str] | None = None,
         timestamps: Mapping[str, Mapping[int, int]] | None = None,
     ) -> dict[str, Any]:
-        """Of each stream `id`, `subject`, `retention` and `partitions`, and of each partition, by its number, `leader`, `location`, `log_start`,
-        `high_watermark` (-1 for none), `log_end`, `leader_epoch`, `last_timestamp` (ns), `size_bytes` and `paused`.
+        """Of each stream `id`, `subject`, `retention` and `partitions`, and of each partition, by its number, `leader`, `location`,
+        `log_start`, `high_watermark` (-1 for none), `log_end`, `leader_epoch`, `last_timestamp` (ns), `size_bytes` and `paused`.
 
         With `timestamps` (stream → partition → ns) also `timestamp_offset`: the first at or behind that time. None asks for all
         streams; then what is paused, or has no leader that answers, has None for its numbers. Named streams have all of them, or

@@ -18,6 +18,7 @@ SERVERS: Final = "tests/unit/test_metadata_servers.py"
 STREAMS: Final = "tests/unit/test_metadata_streams.py"
 MOVES: Final = "tests/unit/test_metadata_reassignment.py"
 GROUPS: Final = "tests/unit/test_metadata_groups.py"
+REPLICATOR: Final = "tests/unit/partition/test_replicator.py"
 
 MUTANTS: Final = (
     # ── committing ───────────────────────────────────────────────────────────────────────────────
@@ -501,5 +502,20 @@ MUTANTS: Final = (
         "needed = (len(known.in_sync_replicas) - 1) // 2 + 1",
         "needed = (len(known.in_sync_replicas) - 1) // 2",
         f"{GROUPS}::test_a_leader_is_replaced_when_more_than_half_of_its_followers_report_it",
+    ),
+    # ── the shell ────────────────────────────────────────────────────────────────────────────────
+    Mutant(
+        "a proposal that was not sent settles the one before",
+        "src/bascule/broker/replication/replicator.py",
+        "            outcome = Outcome.UNKNOWN\n",
+        "            outcome = Outcome.REFUSED\n",
+        f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",
+    ),
+    Mutant(
+        "the outcome of a proposal is told before what the metadata says",
+        "src/bascule/broker/replication/replicator.py",
+        "            leading.refresh(partition)\n            leading.settled(effect.replica, outcome)\n",
+        "            leading.settled(effect.replica, outcome)\n            leading.refresh(partition)\n",
+        f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",
     ),
 )

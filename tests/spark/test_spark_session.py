@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import bascule.spark
 from bascule.errors import InvalidOption
+from tests.spark.conftest import MakeStream
 from tests.support.broker_process import BrokerProcess, clean_environ
 
 
@@ -96,3 +97,25 @@ spark.stop()
 def test_nothing_is_said_that_nobody_asked_for(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     spark.range(3).selectExpr("id", "rand() r").orderBy("r").collect()
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_shell_has_a_session_and_the_streams_of_its_context(
+    connect_url: str, tables: BrokerProcess, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    stream = make_stream(3, partitions=2)
+    command = [sys.executable, "-m", "bascule.cli.main", "spark", "shell", "-s", tables.address]
+    command += ["--master", connect_url, "--conf", "spark.sql.ansi.enabled=false"]
+    code = f"""
+print(stream({stream!r}).count(), stream({stream!r}, endingOffsets='{{"{stream}": {{"0": 1, "1": 2}}}}').count())
+print(spark.conf.get("spark.sql.ansi.enabled"), servers)
+"""
+    env = {**clean_environ(), "XDG_CONFIG_HOME": str(tmp_path)}
+    for arguments, text in ((["-c", code], ""), ([], code)):
+        done = subprocess.run(
+            [*command, *arguments], input=text, capture_output=True, text=True, timeout=300, env=env, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, f"6 3\nfalse {tables.address}\n"), done.stderr
+    done = subprocess.run([*command, "-c", "1 / 0"], capture_output=True, text=True, timeout=300, env=env, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "Bascule has a bug" not in done.stderr

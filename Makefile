@@ -23,8 +23,10 @@ help: ## show this list
 run: build ## build what is needed and run a broker with NATS, a sample stream and a live publisher
 	$(VENV)/bin/bascule demo
 
+# Tests with Spark share one Java, so one process runs them all; it has tasks of its own for every core.
 test: build ## run all tests but the long ones
-	$(PY) -m pytest -n $(WORKERS) -m "not soak"
+	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark
+	$(PY) -m pytest -m "not soak" tests/spark
 
 coverage: build ## the same, and which lines they reach (takes half as long again)
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" --cov --cov-report=term

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from bascule.client.blocking import BlockingClient
 from tests.spark.conftest import MakeStream, publish
 from tests.spark.test_spark_sink import own_headers, stored, values
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import ROOT, BrokerProcess
 
 
 class Copy:
@@ -101,3 +102,17 @@ def test_a_batch_that_comes_again_is_stored_once(client: BlockingClient, make_st
     publish(client, source, 3, first=40)
     copy.run(source, target, **once)
     assert sorted(values(client, target)) == sorted(values(client, source))
+
+
+GUIDE = ROOT / "docs" / "guides" / "spark-sink.md"
+BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_does_what_it_says(
+    spark: SparkSession, tables: BrokerProcess, client: BlockingClient, tmp_path: Path
+) -> None:
+    names: dict[str, object] = {"spark": spark}
+    for block in BLOCK.findall(GUIDE.read_text("utf-8"))[1:]:  # the first one makes the session
+        exec(block.replace("127.0.0.1:9292", tables.address).replace("/tmp/checkpoints", str(tmp_path)), names)
+    assert sorted(values(client, "shouting")) == [b"CHAIR", b"LAMP"]
+    assert sorted(values(client, "orders")) == [b"chair", b"chair", b"lamp", b"lamp"]

@@ -27,6 +27,7 @@ top
 bench publish|subscribe|latency
 doctor
 context add|list|use|remove|show
+pipeline archive|status|verify
 spark shell
 log inspect|verify
 config reference|check

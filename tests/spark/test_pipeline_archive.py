@@ -15,6 +15,8 @@ from bascule.flight.reader import FlightConnection
 from bascule.pipeline.archive import ArchiveJob, ArchiveOptions, run_archive
 from bascule.pipeline.manifest import Archive
 from bascule.pipeline.verification import Report, Verification
+from tests.cli.command_line import Outcome
+from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream, publish
 from tests.support.broker_process import BrokerProcess
 
@@ -177,3 +179,28 @@ class TestDamage:
         self.rewrite(lake, lambda table: table.slice(0, 99))
         report = Verification(Archive(lake), None, lambda _: None).run()
         assert [fault.kind for fault in report.faults] == ["rows-missing"]
+
+
+def test_the_command_line_archives_shows_and_proves(
+    tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    stream = make_stream(50, partitions=2)
+    lake = tmp_path / "lake"
+
+    def run(*arguments: str) -> Outcome:
+        return run_command("pipeline", *arguments, "--server", tables.address, home=tmp_path)
+
+    done = run("archive", str(lake), stream, "--once", "--master", "local[1]")
+    assert (done.code, done.out.splitlines()[-1]) == (0, f"100 messages in 2 files of {lake}."), done
+    shown = run("status", str(lake), "--json").json()
+    assert (shown["messages"], [one["behind"] for one in shown["partitions"]]) == (100, [0, 0])
+    publish(client, stream, 7, partition=1, first=50)
+    shown = run("status", str(lake), "--json").json()
+    assert [one["behind"] for one in shown["partitions"]] == [0, 7]
+    proved = run("verify", str(lake))
+    assert (proved.code, proved.out) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
+    next((lake / "data").rglob("*.parquet")).unlink()
+    proved = run("verify", str(lake))
+    assert proved.code == 4
+    assert proved.out.startswith("file-missing: data/date=")
+    assert "1 fault" in proved.err

@@ -25,6 +25,7 @@ from bascule.cli import (
     exit_code,
     group,
     log,
+    pipeline,
     publish,
     server,
     spark,
@@ -73,6 +74,7 @@ app.command("doctor", rich_help_panel=CLUSTER)(doctor.doctor)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=CLUSTER)
 app.add_typer(context.app, name="context", rich_help_panel=CLUSTER)
 app.add_typer(bench.app, name="bench", rich_help_panel=CLUSTER)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)
 app.add_typer(spark.app, name="spark", rich_help_panel=SPARK)
 app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False, rich_help_panel=SERVERS)(
     server.server

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from bascule.flight.reader import FlightConnection
+
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 
 
@@ -33,6 +35,17 @@ class ArchiveOptions:
     trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
     source: dict[str, str] = field(default_factory=dict)
     """More options of the source: limits, TLS, what happens on a loss."""
+
+    def tables(self) -> FlightConnection:
+        """A connection with what the source is given."""
+        from bascule.client.options import TlsOptions
+        from bascule.flight.reader import FlightConnection
+
+        given = self.source
+        tls: bool | TlsOptions = given.get("tls") == "true"
+        if tls and any(name in given for name in ("tlsCa", "tlsCert")):
+            tls = TlsOptions(ca=given.get("tlsCa"), cert=given.get("tlsCert"), key=given.get("tlsKey"))
+        return FlightConnection(self.servers, tls=tls or None, token=given.get("token"))
 
 
 class ArchiveJob:
@@ -66,9 +79,7 @@ class ArchiveJob:
         self._writing.__exit__(None, None, None)
 
     def _find_streams(self) -> dict[str, int]:
-        from bascule.flight.reader import FlightConnection
-
-        with FlightConnection(self._options.servers) as tables:
+        with self._options.tables() as tables:
             found = tables.offsets(self._options.streams)
         ids = {name: int(stream["id"]) for name, stream in found.items()}
         for stream, stream_id, _ in self._state.next_offsets:

@@ -76,11 +76,17 @@ def environ(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str
     return {**{name: value for name, value in found.items() if name not in theirs}, **(extra or {})}
 
 
-def run(*arguments: str, home: Path, given: bytes | str = b"", env: Mapping[str, str] | None = None) -> Outcome:
+def run(
+    *arguments: str,
+    home: Path,
+    given: bytes | str = b"",
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+) -> Outcome:
     """As a process, with pipes."""
     data = given.encode() if isinstance(given, str) else given
     done = subprocess.run(
-        [*COMMAND, *arguments], input=data, capture_output=True, timeout=60, env=environ(home, env), check=False
+        [*COMMAND, *arguments], input=data, capture_output=True, timeout=timeout, env=environ(home, env), check=False
     )
     return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

@@ -188,7 +188,7 @@ def test_the_command_line_archives_shows_and_proves(
     lake = tmp_path / "lake"
 
     def run(*arguments: str) -> Outcome:
-        return run_command("pipeline", *arguments, "--server", tables.address, home=tmp_path)
+        return run_command("pipeline", *arguments, "--server", tables.address, home=tmp_path, timeout=240)
 
     done = run("archive", str(lake), stream, "--once", "--master", "local[1]")
     assert (done.code, done.out.splitlines()[-1]) == (0, f"100 messages in 2 files of {lake}."), done

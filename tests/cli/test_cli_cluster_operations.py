@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import Outcome, Run, Terminal, start
-from tests.support.broker_fixtures import unique_name
+from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import RECOVERY_SECONDS, Cluster
 from tests.support.nats_server import NatsServer
@@ -267,6 +267,14 @@ def test_a_drained_server_stops(own: Cluster, call: Run, home: Path) -> None:
         assert terminal.wait() == 0
         assert "`b` has stopped." in terminal.shown
     assert own.brokers["b"].wait() == 0
+
+
+def test_a_server_that_is_alone_can_be_drained_too(start_broker: StartBroker, call: Run) -> None:
+    broker = start_broker({"clustering.server.id": "only"})
+    call("cluster", "drain", "only", "--keep-running", "-s", broker.address).failed(3, "`only`", "another")
+    outcome = call("cluster", "drain", "only", "-s", broker.address, "--timeout", "2s").ok()
+    assert outcome.lines == ["`only` has stopped."]
+    assert broker.wait() == 0
 
 
 def join(cluster: Cluster, name: str) -> BrokerProcess:

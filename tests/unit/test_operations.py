@@ -10,7 +10,9 @@ import pytest
 
 from bascule.broker.api import cluster
 from bascule.broker.api.calls import Deadline
+from bascule.broker.operations import membership
 from bascule.broker.operations.election import common_end, loss
+from bascule.broker.operations.membership import MembershipWatch
 from bascule.broker.operations.moves import stalled
 from bascule.broker.operations.switchboard import Method, Switchboard, refusal
 from bascule.broker.subjects import ControlSubjects
@@ -189,6 +191,66 @@ def test_foreign_bytes_get_no_answer() -> None:
         assert (await servers.ask("b")).kept
 
     run(answer, send)
+
+
+# ── whether a server still belongs ───────────────────────────────────────────────────────────────
+
+
+class Controller:
+    """As much of one as the watch looks at."""
+
+    def __init__(self, server_id: str, leader: str | None, members: list[str]) -> None:
+        self.server_id = server_id
+        self.leader = leader
+        self.members = members
+        self.is_confirmed = True
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader == self.server_id
+
+    async def fresh_metadata(self, *, timeout: float) -> None:
+        if not self.is_confirmed:
+            raise Unavailable(f"no quorum within {timeout}")
+
+
+async def watched(asker: Controller, *others: Controller) -> bool:
+    """Whether the asker finds that it was removed, within many looks."""
+    bus, found = MemoryBus(), asyncio.Event()
+    watches = [
+        MembershipWatch(bus, ControlSubjects("ns"), one, found.set)  # type: ignore[arg-type]
+        for one in (asker, *others)
+    ]
+    for watch in watches:
+        await watch.start()
+    try:
+        await asyncio.wait_for(found.wait(), 0.5)
+    except TimeoutError:
+        return False
+    finally:
+        for watch in watches:
+            await watch.stop()
+    return True
+
+
+@pytest.mark.parametrize(
+    ("leader", "members", "is_confirmed", "is_removed"),
+    [
+        (None, ["a", "b"], True, True),
+        (None, ["a", "b", "c"], True, False),
+        ("a", ["a", "b"], True, False),
+        # A leader that nobody confirms, or nobody at all, sends nobody away.
+        (None, ["a", "b"], False, False),
+    ],
+)
+def test_a_server_that_hears_of_no_leader_asks_whether_it_belongs(
+    monkeypatch: pytest.MonkeyPatch, leader: str | None, members: list[str], is_confirmed: bool, is_removed: bool
+) -> None:
+    for name in ("LOOK_SECONDS", "SILENCE_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(membership, name, 0.01)
+    controller = Controller("a", "a", members)
+    controller.is_confirmed = is_confirmed
+    assert asyncio.run(watched(Controller("c", leader, ["a", "b", "c"]), controller)) == is_removed
 
 
 # ── who may ──────────────────────────────────────────────────────────────────────────────────────

@@ -66,10 +66,11 @@ async def _drain(
 
     admin = ClusterAdmin(client)
     timeout = max(target.timeout, HAND_OVER_SECONDS_MIN) if keep_running else None
+    is_alone = len((await client.fetch_metadata([])).brokers) < 2
     kept = await admin.drain(name, keep_running=keep_running, undo=undo, timeout=timeout)
     stopped = False
     if not (keep_running or undo) and wait:
-        stopped = await _until_stopped(admin, name, is_alone=len((await client.fetch_metadata([])).brokers) < 2)
+        stopped = await _until_stopped(admin, name, is_alone=is_alone)
     if as_json:
         show_json({"server": name, "stopped": stopped, "kept": [_kept_document(one) for one in kept]})
     elif undo:

@@ -24,7 +24,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
-from tests.support.tables import SERVING, numbers, read_rows
+from tests.support.tables import SERVING, Counting, numbers, read_rows
 from tests.support.waiting import eventually
 
 
@@ -123,18 +123,19 @@ def test_a_reader_that_does_not_read_does_not_hold_up_a_stop(start_broker: Start
 
 def test_readers_go_on_where_they_were_when_the_server_is_back(start_broker: StartBroker) -> None:
     broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
-    filled(broker, 20_000, size=500)
+    filled(broker, 30_000, size=3_000)
     broker.config["listen"], broker.config["flight.listen"] = broker.address, broker.flight_address
-    with FlightConnection(broker.address) as tables:
+    with Counting(broker.address) as tables:
         found = []
-        for batch in tables.read("s", 0, columns=["offset", "value"], batch_rows=500):
+        for batch in tables.read("s", 0, batch_rows=500):
             found += batch["offset"].to_pylist()
             if found[-1] == 999:
                 broker.restart()  # kill -9
-            if found[-1] == 5_999:
+            if found[-1] == 15_999:
                 broker.stop()
                 broker.start()
-    assert found == list(range(20_000))
+    assert found == list(range(30_000))
+    assert len(tables.asked) > 2, tables.asked
 
 
 def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroker) -> None:

@@ -10,12 +10,25 @@ import pyarrow as pa
 import pytest
 
 from bascule.flight.reader import FlightConnection
+from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_server import NatsServer
 
 SERVING: Final = {"flight.enabled": True}
+
+
+class Counting(FlightConnection):
+    """Knows whom it asked for rows: a read that never had to go on elsewhere proves nothing."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asked: list[tuple[str, int | None]] = []
+
+    def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:
+        self.asked.append((location, ticket.start))
+        yield from super()._batches(location, ticket)
 
 
 @pytest.fixture(scope="module")

@@ -222,3 +222,49 @@ def test_who_publishes_to_a_partition_that_has_gone_is_told(tmp_path: Path) -> N
         assert led.values() == []
 
     run(tmp_path, scenario)
+
+
+# ── another leader ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_arrives_for_a_frozen_partition_waits_and_is_written_in_its_order_when_it_thaws(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        led.arrives(envelope(b"before", LEADER, 1))
+        led.ingest.freeze(led.partition)
+        led.arrives(envelope(b"first", LEADER, 2))
+        led.arrives(b"second")
+        await asyncio.sleep(4 * limits.INGEST_GATHER_SECONDS)
+        assert led.values() == [b"before"]
+        assert len(led.acks) == 1
+        led.ingest.thaw(led.partition)
+        await led.until(lambda: led.values() == [b"before", b"first", b"second"])
+        assert [ack.error for ack in led.acks] == [Ack.Error.OK, Ack.Error.OK]
+
+    run(tmp_path, scenario)
+
+
+def test_once_another_leads_what_waited_and_what_still_comes_is_refused(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        led.arrives(envelope(b"kept", LEADER, 1))
+        led.ingest.freeze(led.partition)
+        led.arrives(envelope(b"waited", LEADER, 2))
+        led.ingest.refuse(led.partition, Ack.Error.NOT_STORED)
+        led.arrives(envelope(b"late", LEADER, 3))
+        assert [ack.error for ack in led.acks] == [Ack.Error.OK, Ack.Error.NOT_STORED, Ack.Error.NOT_STORED]
+        assert led.values() == [b"kept"]
+        assert led.ingest.buffered_bytes == 0
+        led.ingest.forget(led.partition)
+        led.arrives(envelope(b"later", LEADER, 4))
+        assert led.acks[-1].error == Ack.Error.UNKNOWN, "nobody knows any more who else has got it"
+
+    run(tmp_path, scenario)
+
+
+def test_a_frozen_partition_that_goes_is_not_waited_for(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        led.ingest.freeze(led.partition)
+        led.arrives(envelope(b"a", LEADER))
+        await asyncio.wait_for(led.ingest.detach(led.partition), 5)
+        assert led.values() == [b"a"]
+
+    run(tmp_path, scenario)

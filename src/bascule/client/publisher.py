@@ -185,7 +185,7 @@ class Publisher(BasePublisher):
         self._brokers = brokers
         self._sessions = PublishSessions(brokers, power_of_two(self.window), self._not_acked)
         self._targets: dict[int, PublishTarget] = {}
-        self._under_way: dict[PublishSession, UnderWay] = {}
+        self._under_way: dict[PublishSession, UnderWay | None] = {}
         self._again: dict[int, AgainQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -214,13 +214,18 @@ class Publisher(BasePublisher):
             future.set_result(None)  # type: ignore[arg-type]
             return True
         now = monotonic()
-        self._sequence += 1
         deadline = now + self.timeout
-        led_by = self._sessions.leader_of(self.stream, partition) if self.resends else ""
-        return self._send_on(
-            session,
-            Outgoing(self._sequence, partition, value, key, headers, expected_offset, future, deadline, now, led_by),
-        )
+        number = session.publish(self._target(partition), value, key, headers, expected_offset, future, deadline)
+        if number < 0:
+            return False
+        under_way = self._under_way[session] if session in self._under_way else self._began(session)
+        if under_way is not None:
+            led_by = self._sessions.leader_of(self.stream, partition) if self.resends else ""
+            self._sequence += 1
+            under_way.add(
+                (self._sequence, number, partition, value, key, headers, expected_offset, future, deadline, now, led_by)
+            )
+        return True
 
     def _target(self, partition: int) -> PublishTarget:
         target = self._targets.get(partition)
@@ -229,22 +234,28 @@ class Publisher(BasePublisher):
         return target
 
     def _send_on(self, session: PublishSession, message: Outgoing) -> bool:
-        _, partition, value, key, headers, expected_offset, future, deadline, _, _ = message
-        target = self._target(partition)
-        number = session.publish(target, value, key, headers, expected_offset, future, deadline)
+        """A message that was sent before."""
+        number = session.publish(
+            self._target(message.partition),
+            message.value,
+            message.key,
+            message.headers,
+            message.expected_offset,
+            message.future,
+            message.deadline,
+        )
         if number < 0:
             return False
-        if self.resend is not False:
-            under_way = self._under_way.get(session)
-            if under_way is None:
-                under_way = self._began(session)
-            under_way.add(number, message)
+        under_way = self._under_way[session] if session in self._under_way else self._began(session)
+        if under_way is not None:
+            under_way.add(message._replace(number=number))
         return True
 
-    def _began(self, session: PublishSession) -> UnderWay:
-        """The first message on a session."""
+    def _began(self, session: PublishSession) -> UnderWay | None:
+        """The first message on a session. A broker that is alone refuses nothing because another one is to have it."""
         self._under_way = {one: kept for one, kept in self._under_way.items() if not one.is_over}
-        found = self._under_way[session] = UnderWay()
+        is_kept = self.resends or (self.resend is None and len(self._brokers.known.brokers) > 1)
+        found = self._under_way[session] = UnderWay() if is_kept else None
         if self.resends and self._watch is None:
             self._watch = self._loop.create_task(self._look_for_new_leaders(), name="publisher")
         return found
@@ -252,11 +263,11 @@ class Publisher(BasePublisher):
     # ── sending again ────────────────────────────────────────────────────────────────────────────
 
     def _not_acked(self, session: PublishSession, number: int, waiter: AckFuture | None, error: BasculeError) -> None:
-        if self.resend is False or number < 0:
+        under_way = self._under_way.get(session)
+        if under_way is None or number < 0:
             self._give_up(waiter, error)
             return
-        under_way = self._under_way.get(session)
-        message = None if under_way is None else under_way.take(number)
+        message = under_way.take(number)
         if message is None:
             return  # it goes another way already
         if self._closed or not may_be_sent_again(error, message, self.resend, self.resends):
@@ -317,7 +328,8 @@ class Publisher(BasePublisher):
         while not self._closed:
             await asyncio.sleep(LEADER_CHECK_SECONDS)
             sent_before = monotonic() - LEADER_CHECK_SECONDS
-            waiting = [(one, one.waiting_since(sent_before)) for one in self._under_way.values()]
+            kept = [one for one in self._under_way.values() if one is not None]
+            waiting = [(one, one.waiting_since(sent_before)) for one in kept]
             if any(partitions for _, partitions in waiting):
                 self._brokers.forget(self.stream)
             for under_way, partitions in waiting:
@@ -380,10 +392,11 @@ class Publisher(BasePublisher):
             for session in self._sessions.sessions:
                 if self.ack_policy == options.ACK_POLICIES["none"]:
                     await session.finish(self.timeout)
-                elif self.resend is False:
+                elif self._under_way.get(session) is None:
                     await session.wait_until_idle()
             for session, under_way in list(self._under_way.items()):
-                await session.wait_until_idle(lambda one=under_way: one.is_empty)  # type: ignore[misc]
+                if under_way is not None:
+                    await session.wait_until_idle(lambda one=under_way: one.is_empty)  # type: ignore[misc]
             if not self._tasks:
                 return
             await asyncio.wait(self._tasks)

@@ -7,15 +7,16 @@ in the order it was first sent, and before anything newer of the same partition.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bascule.client.publish_session import AckFuture
 from bascule.client.retry import Backoff
 from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
 
-KEPT_BYTES_MIN: Final = 4 << 20
-"""Up to it nobody looks which messages have been acked meanwhile and need not be kept."""
+KEPT_MIN: Final = 256
+"""Up to so many messages nobody looks which of them have been acked behind one that was not."""
 
 CALM_SECONDS: Final = 5.0
 """A partition that had no failure for so long begins with the shortest wait again."""
@@ -24,6 +25,8 @@ CALM_SECONDS: Final = 5.0
 class Outgoing(NamedTuple):
     sequence: int
     """Of the message among the publisher's."""
+    number: int
+    """Of its publish among the session's."""
     partition: int
     value: bytes
     key: bytes | None
@@ -37,45 +40,62 @@ class Outgoing(NamedTuple):
     """The partition's leader then."""
 
 
+FUTURE: Final = Outgoing._fields.index("future")
+
+
 class UnderWay:
-    """The messages of one session that may still have to be sent again."""
+    """The messages of one session that may still have to be sent again, oldest first.
+
+    Kept as the fields of an Outgoing: this is done for every message, and very few are ever sent again.
+    """
+
+    __slots__ = ("_count_max", "_messages")
 
     def __init__(self) -> None:
-        self._messages: dict[int, Outgoing] = {}
-        self._bytes = 0
-        self._bytes_max = KEPT_BYTES_MIN
+        self._messages: deque[tuple[Any, ...]] = deque()
+        self._count_max = KEPT_MIN
 
-    def add(self, number: int, message: Outgoing) -> None:
-        self._messages[number] = message
-        self._bytes += len(message.value) + 256
-        if self._bytes > self._bytes_max:
+    def add(self, message: tuple[Any, ...]) -> None:
+        messages = self._messages
+        messages.append(message)
+        # Acks come in the order of messages, or nearly: two go for each that comes, until one is found that waits.
+        if messages[0][FUTURE].done():
+            messages.popleft()
+            if messages and messages[0][FUTURE].done():
+                messages.popleft()
+        elif len(messages) > self._count_max:
             self._forget_answered()
 
     def take(self, number: int) -> Outgoing | None:
-        return self._messages.pop(number, None)
+        for place, fields in enumerate(self._messages):
+            if fields[1] == number:
+                del self._messages[place]
+                return Outgoing._make(fields)
+        return None
 
     def take_partition(self, partition: int, led_by: str) -> list[Outgoing]:
         """Those without an answer that were sent while this broker led, oldest first."""
-        self._forget_answered()
+        waiting = self._waiting()
         wanted = (partition, led_by)
-        numbers = [number for number, one in self._messages.items() if (one.partition, one.led_by) == wanted]
-        return [self._messages.pop(number) for number in numbers]
+        self._messages = deque(one for one in waiting if (one.partition, one.led_by) != wanted)
+        return [one for one in waiting if (one.partition, one.led_by) == wanted]
 
     @property
     def is_empty(self) -> bool:
-        self._forget_answered()
-        return not self._messages
+        return not self._waiting()
 
     def waiting_since(self, sent_before: float) -> set[tuple[int, str]]:
         """Partitions with messages that were sent before that moment and have no answer, and who led them."""
+        return {(one.partition, one.led_by) for one in self._waiting() if one.sent_at < sent_before}
+
+    def _waiting(self) -> list[Outgoing]:
         self._forget_answered()
-        return {(one.partition, one.led_by) for one in self._messages.values() if one.sent_at < sent_before}
+        return [Outgoing._make(fields) for fields in self._messages]
 
     def _forget_answered(self) -> None:
-        self._messages = {number: one for number, one in self._messages.items() if not one.future.done()}
-        self._bytes = sum(len(one.value) + 256 for one in self._messages.values())
+        self._messages = deque(fields for fields in self._messages if not fields[FUTURE].done())
         # Twice what is needed: each message is looked at a few times in its life, not once for every other.
-        self._bytes_max = KEPT_BYTES_MIN + 2 * self._bytes
+        self._count_max = KEPT_MIN + 2 * len(self._messages)
 
 
 @dataclass(slots=True)

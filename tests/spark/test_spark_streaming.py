@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from bascule.client.blocking import BlockingClient
 from tests.spark.conftest import MakeStream, Query, publish
+from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually
 
 
@@ -121,3 +123,17 @@ def test_a_stream_that_is_created_while_a_query_runs_is_read_from_its_beginning(
     assert query.run(subscribePattern=r"later\..*", startingOffsets="latest") == []
     make_stream(3, name="later.us")
     assert query.run(subscribePattern=r"later\..*") == [0, 1, 2]
+
+
+def test_a_query_of_spark_connect_reads_the_same(
+    connect_spark: Any, tables: BrokerProcess, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    stream = make_stream(5, partitions=2)
+    frame = connect_spark.readStream.format("bascule").options(
+        servers=tables.address, stream=stream, startingOffsets="earliest", maxOffsetsPerTrigger="6"
+    )
+    writer = frame.load().select("partition", "offset").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert writer.start(str(tmp_path / "rows")).awaitTermination(60)
+    rows = connect_spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(tuple(row) for row in rows) == [(number, offset) for number in (0, 1) for offset in range(5)]

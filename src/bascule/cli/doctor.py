@@ -289,7 +289,7 @@ async def _write(client: Client) -> Check:
     await client.create_stream(name)
     try:
         started, sent_at = time.monotonic(), time.time()
-        ack = await client.publish(name, b"doctor", ack="all")
+        ack = await client.publish(name, b"doctor", ack="all", timeout=5.0)
         seconds, answered_at = time.monotonic() - started, time.time()
         assert ack is not None
         async for _ in client.subscribe(name, start="earliest", stop="latest"):

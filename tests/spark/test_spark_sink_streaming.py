@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
 from tests.spark.conftest import MakeStream, publish
 from tests.spark.test_spark_sink import own_headers, stored, values
 from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.spark_processes import kill_workers
+from tests.support.waiting import eventually
 
 
 class Copy:
@@ -116,3 +119,33 @@ def test_the_guide_does_what_it_says(
         exec(block.replace("127.0.0.1:9292", tables.address).replace("/tmp/checkpoints", str(tmp_path)), names)
     assert sorted(values(client, "shouting")) == [b"CHAIR", b"LAMP"]
     assert sorted(values(client, "orders")) == [b"chair", b"chair", b"lamp", b"lamp"]
+
+
+def test_a_worker_that_dies_while_it_writes_loses_and_doubles_nothing(
+    spark: SparkSession, client: BlockingClient, make_stream: MakeStream, copy: Copy
+) -> None:
+    """Between the first row of a batch and its commit: some rows are stored, and Spark knows of none."""
+    count = 8_000
+    source, target = make_stream(count), make_stream(partitions=2)
+    # One row under way at a time, so that the write takes long enough to be hit.
+    once: dict[str, Any] = {"delivery": "exactly-once", "maxInFlight": "1", "partitioner": "round-robin"}
+    query = copy.start(source, target, **once)
+    eventually(lambda: stored_count(client, target) > 100, "the batch is being written")
+    assert kill_workers(java_of(spark))
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    part = stored_count(client, target)
+    assert 100 < part < count, "it was hit in the middle"
+    copy.run(source, target, **{**once, "maxInFlight": "8192"})
+    assert sorted(values(client, target)) == sorted(values(client, source))
+
+
+def stored_count(client: BlockingClient, stream: str) -> int:
+    partitions = client.fetch_metadata([stream]).streams[stream].partitions
+    return sum(client.fetch_partition_metadata(stream, number).newest_offset + 1 for number in partitions)
+
+
+def java_of(spark: SparkSession) -> int:
+    gateway: Any = spark.sparkContext._gateway
+    pid: int = gateway.proc.pid
+    return pid

@@ -91,9 +91,9 @@ def test_columns_that_cannot_be_are_refused(change: dict[int, Any], complaint: s
 
 
 def test_numbers_do_not_overflow() -> None:
-    for numbers in ({"epoch": -1}, {"sequence": -1}, {"sequence": 2**63 - 2}):
+    for epoch, sequence in ((-1, 0), (0, -1), (0, 2**63 - 2)):
         with pytest.raises(ValueError, match="not negative"):
-            encode_publish_headers(2, producer=b"p", **numbers)
+            encode_publish_headers(2, producer=b"p", epoch=epoch, sequence=sequence)
 
 
 def test_columns_have_headers_for_every_message_or_for_none() -> None:

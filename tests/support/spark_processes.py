@@ -1,0 +1,43 @@
+"""The processes of a Spark: its Java, the daemon that forks Python workers, and the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> Iterator[int]:
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def workers(java: int) -> list[int]:
+    """Python workers that run tasks. The daemon that forks them looks the same: it is their parent."""
+    daemons = [pid for pid in children(java) if "pyspark.daemon" in command_line(pid)]
+    return [pid for daemon in daemons for pid in children(daemon)]
+
+
+def kill_workers(java: int) -> int:
+    """kill -9 of every worker; how many there were."""
+    found = workers(java)
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return len(found)

@@ -251,6 +251,16 @@ class Checker:
             if end <= offset or (found is not None and wanted is not None and found != wanted):
                 raise Violation(f"{leader} commits {offset}, {name} is in sync and has {found} there, up to {end}")
 
+    def claims(self, replica: Replica, leader: str) -> None:
+        """The follower tells its leader what it has: that has to be the leader's too. The last record says so for all before."""
+        other = self.world.servers[leader].replicas.get(replica.key)
+        if other is None or not isinstance(other.role, Leader) or other.epoch != replica.epoch:
+            return
+        offset = replica.log.log_end_offset - 1
+        mine, its = replica.log.content(offset), other.log.content(offset)
+        if mine is not None and its is not None and mine != its:
+            raise Violation(f"{replica} claims to have what its leader has, {mine} at {offset}, but that has {its}")
+
     def watermark(self, replica: Replica) -> None:
         high_watermark = replica.log.high_watermark
         if high_watermark < replica.highest_watermark:

@@ -352,6 +352,8 @@ class Replica:
         server = self.server
         match effect:
             case follow.Send(message):
+                if isinstance(message, Fetch):
+                    self.world.checker.claims(self, role.leader)
                 server.send(role.leader, self.key, message)
             case follow.Append() | follow.Truncate() | follow.Reset():
                 self.is_writing = True

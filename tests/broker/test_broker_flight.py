@@ -332,6 +332,15 @@ def test_rows_that_cannot_be_published_are_refused(tables: FlightConnection, str
     assert read_rows(tables, stream, 0) == []
 
 
+def test_a_batch_with_made_up_offsets_is_refused(tables: FlightConnection, stream: str) -> None:
+    """Arrow itself would follow them out of its memory."""
+    ends = pa.py_buffer(b"".join(number.to_bytes(4, "little") for number in (0, 1 << 30, 10)))
+    values = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(b"ab" * 10)])
+    with pytest.raises(errors.CallerError, match="not what its schema says"):
+        tables.put(stream, [pa.RecordBatch.from_arrays([values], ["value"])])
+    assert read_rows(tables, stream, 0) == []
+
+
 def test_rows_for_a_readonly_stream_are_refused_and_for_a_paused_one_wake_it(
     tables: FlightConnection, tables_api: Api, stream: str
 ) -> None:

@@ -37,6 +37,7 @@ tls:
   client:
     auth: {enabled: true, ca: /ca.crt}
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
+flight: {enabled: false, listen: "0.0.0.0:5052"}
 nats:
   servers: [nats://localhost:4222, "nats://b:4222"]
   user: user
@@ -96,6 +97,8 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.enabled": True,
     "tls.client.authz.model": Path("/model.conf"),
     "tls.client.authz.policy": Path("/policy.csv"),
+    "flight.enabled": False,
+    "flight.listen": Address("0.0.0.0", 5052),
     "nats.servers": ("nats://localhost:4222", "nats://b:4222"),
     "nats.user": "user",
     "nats.password": "pass",

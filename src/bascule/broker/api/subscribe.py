@@ -228,6 +228,9 @@ def _start_offset(local: LocalPartition, request: SubscribeRequest) -> int:
             offset = log.earliest_offset_at(max(request.startTimestamp, 0))
         case _:
             offset = end_offset
+    if request.startPosition == StartPosition.OFFSET and not local.is_leader:
+        # A follower does not know the end. What it has not got yet may well exist, and the reader have seen it elsewhere.
+        return max(0, offset)
     # beyond the end means the next message to arrive, whatever its offset
     return max(0, min(offset, end_offset))
 

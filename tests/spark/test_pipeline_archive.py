@@ -103,82 +103,88 @@ def test_what_died_before_its_commit_leaves_nothing(
     assert verify(tmp_path / "lake").is_equal
 
 
-class TestDamage:
-    """A damaged archive is told from a good one, and what is wrong with it is named."""
+# ── damage: an archive that is not whole is told from one that is, and what is wrong with it is named ──
 
-    @pytest.fixture(scope="class")
-    def whole(
-        self,
-        spark: SparkSession,
-        tables: BrokerProcess,
-        client: BlockingClient,
-        tmp_path_factory: pytest.TempPathFactory,
-    ) -> Path:
-        path = tmp_path_factory.mktemp("archive") / "lake"
-        client.create_stream("damaged-archive", "damaged-archive")
-        publish(client, "damaged-archive", 100)
-        run_archive(spark, options_of(tables, "damaged-archive", path), once=True)
-        return path
 
-    @pytest.fixture
-    def lake(self, whole: Path, tmp_path: Path) -> Path:
-        shutil.copytree(whole, tmp_path / "lake")
-        return tmp_path / "lake"
+@pytest.fixture(scope="module")
+def whole(
+    spark: SparkSession,
+    tables: BrokerProcess,
+    client: BlockingClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    path = tmp_path_factory.mktemp("archive") / "lake"
+    client.create_stream("damaged-archive", "damaged-archive")
+    publish(client, "damaged-archive", 100)
+    run_archive(spark, options_of(tables, "damaged-archive", path), once=True)
+    return path
 
-    def rewrite(self, lake: Path, change: Callable[[Any], Any]) -> str:
-        import pyarrow.parquet as pq
 
-        path = next((lake / "data").rglob("*.parquet"))
-        pq.write_table(change(pq.read_table(path, partitioning=None)), path)
-        return str(path.relative_to(lake))
+@pytest.fixture
+def lake(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path / "lake")
+    return tmp_path / "lake"
 
-    def test_the_copy_is_equal(self, lake: Path, verify: Verify) -> None:
-        assert texts(verify(lake)) == []
 
-    def test_a_row_dropped(self, lake: Path, verify: Verify) -> None:
-        import pyarrow as pa
+def rewrite(lake: Path, change: Callable[[Any], Any]) -> str:
+    import pyarrow.parquet as pq
 
-        name = self.rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 41), table.slice(42)]))
-        assert texts(verify(lake)) == [
-            f"rows-missing: {name}: offsets 41 of damaged-archive/0 are in the log and not in it"
-        ]
+    path = next((lake / "data").rglob("*.parquet"))
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    return str(path.relative_to(lake))
 
-    def test_a_row_doubled(self, lake: Path, verify: Verify) -> None:
-        import pyarrow as pa
 
-        name = self.rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 8), table.slice(7)]))
-        assert texts(verify(lake)) == [f"rows-doubled: {name}: offsets 7 of damaged-archive/0 are in it more than once"]
+def test_damage_the_copy_is_equal(lake: Path, verify: Verify) -> None:
+    assert texts(verify(lake)) == []
 
-    def test_a_row_changed(self, lake: Path, verify: Verify) -> None:
-        import pyarrow as pa
 
-        def change(table: Any) -> Any:
-            values = table["value"].to_pylist()
-            values[50] = b"something else"
-            return table.set_column(1, table.schema.field(1), pa.array(values, pa.binary()))
+def test_damage_a_row_dropped(lake: Path, verify: Verify) -> None:
+    import pyarrow as pa
 
-        name = self.rewrite(lake, change)
-        assert texts(verify(lake)) == [
-            f"rows-changed: {name}: offsets 50 of damaged-archive/0 are not what the log has"
-        ]
+    name = rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 41), table.slice(42)]))
+    assert texts(verify(lake)) == [
+        f"rows-missing: {name}: offsets 41 of damaged-archive/0 are in the log and not in it"
+    ]
 
-    def test_a_file_removed(self, lake: Path, verify: Verify) -> None:
-        path = next((lake / "data").rglob("*.parquet"))
-        path.unlink()
-        assert texts(verify(lake)) == [
-            f"file-missing: {path.relative_to(lake)} is gone, and with it 100 messages, offsets 0 to 99"
-        ]
 
-    def test_a_file_cut_short(self, lake: Path, verify: Verify) -> None:
-        path = next((lake / "data").rglob("*.parquet"))
-        path.write_bytes(path.read_bytes()[:-20])
-        assert [fault.kind for fault in verify(lake).faults] == ["file-unreadable"]
+def test_damage_a_row_doubled(lake: Path, verify: Verify) -> None:
+    import pyarrow as pa
 
-    def test_without_the_log_its_own_checksums_speak(self, lake: Path) -> None:
-        assert Verification(Archive(lake), None, lambda _: None).run().is_equal
-        self.rewrite(lake, lambda table: table.slice(0, 99))
-        report = Verification(Archive(lake), None, lambda _: None).run()
-        assert [fault.kind for fault in report.faults] == ["rows-missing"]
+    name = rewrite(lake, lambda table: pa.concat_tables([table.slice(0, 8), table.slice(7)]))
+    assert texts(verify(lake)) == [f"rows-doubled: {name}: offsets 7 of damaged-archive/0 are in it more than once"]
+
+
+def test_damage_a_row_changed(lake: Path, verify: Verify) -> None:
+    import pyarrow as pa
+
+    def change(table: Any) -> Any:
+        values = table["value"].to_pylist()
+        values[50] = b"something else"
+        return table.set_column(1, table.schema.field(1), pa.array(values, pa.binary()))
+
+    name = rewrite(lake, change)
+    assert texts(verify(lake)) == [f"rows-changed: {name}: offsets 50 of damaged-archive/0 are not what the log has"]
+
+
+def test_damage_a_file_removed(lake: Path, verify: Verify) -> None:
+    path = next((lake / "data").rglob("*.parquet"))
+    path.unlink()
+    assert texts(verify(lake)) == [
+        f"file-missing: {path.relative_to(lake)} is gone, and with it 100 messages, offsets 0 to 99"
+    ]
+
+
+def test_damage_a_file_cut_short(lake: Path, verify: Verify) -> None:
+    path = next((lake / "data").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert [fault.kind for fault in verify(lake).faults] == ["file-unreadable"]
+
+
+def test_damage_without_the_log_its_own_checksums_speak(lake: Path) -> None:
+    assert Verification(Archive(lake), None, lambda _: None).run().is_equal
+    rewrite(lake, lambda table: table.slice(0, 99))
+    report = Verification(Archive(lake), None, lambda _: None).run()
+    assert [fault.kind for fault in report.faults] == ["rows-missing"]
 
 
 def test_the_command_line_archives_shows_and_proves(
@@ -192,10 +198,10 @@ def test_the_command_line_archives_shows_and_proves(
 
     done = run("archive", str(lake), stream, "--once", "--master", "local[1]")
     assert (done.code, done.out.splitlines()[-1]) == (0, f"100 messages in 2 files of {lake}."), done
-    shown = run("status", str(lake), "--json").json()
+    shown = run("status", str(lake), "--json").json
     assert (shown["messages"], [one["behind"] for one in shown["partitions"]]) == (100, [0, 0])
     publish(client, stream, 7, partition=1, first=50)
-    shown = run("status", str(lake), "--json").json()
+    shown = run("status", str(lake), "--json").json
     assert [one["behind"] for one in shown["partitions"]] == [0, 7]
     proved = run("verify", str(lake))
     assert (proved.code, proved.out) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")

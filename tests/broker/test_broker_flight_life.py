@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
-from tests.support.tables import SERVING, Counting, numbers, read_rows
+from tests.support.nats_server import NatsServer
+from tests.support.tables import SERVING, Counting, log_directory, numbers, read_rows
 from tests.support.waiting import eventually
 
 
@@ -153,6 +155,58 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
             os.kill(broker.pid, signal.SIGCONT)
     with FlightConnection(broker.address) as tables:
         assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
+
+
+# ── what can go wrong underneath ─────────────────────────────────────────────────────────────────
+
+
+def test_damage_on_disk_is_told_and_what_lies_before_it_is_read(start_broker: StartBroker) -> None:
+    broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
+    filled(broker, 5_000, size=200)
+    broker.stop()
+    (file,) = log_directory(broker, "s").glob("*.log")
+    with file.open("r+b") as log:
+        log.seek(file.stat().st_size // 2)
+        log.write(b"\xff" * 8)
+    broker.start()
+    found: list[int] = []
+    with FlightConnection(broker.address) as tables:
+        with pytest.raises(errors.StorageError):
+            for batch in tables.read("s", 0, batch_rows=100):
+                found += batch["offset"].to_pylist()
+        assert found == list(range(len(found)))
+        assert 500 < len(found) < 4_000
+        tables.put("s", numbers(10))  # the broker goes on
+        assert len(read_rows(tables, "s", 0, 5_000, 5_010)) == 10
+
+
+def test_rows_whose_acks_were_lost_with_nats_may_or_may_not_be_stored(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    with NatsServer(tmp_path / "nats") as nats:
+        broker = start_broker(dict(SERVING), nats_url=nats.url)
+        filled(broker, 10)
+        batches = numbers(500_000, size=100).to_batches(max_chunksize=50_000)
+        outcome: list[Exception] = []
+
+        def publish() -> None:
+            with FlightConnection(f"grpc://{broker.flight_address}") as tables:
+                try:
+                    tables.put("s", batches)
+                except errors.BasculeError as error:
+                    outcome.append(error)
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        with FlightConnection(f"grpc://{broker.flight_address}") as tables:
+            eventually(
+                lambda: tables.offsets(["s"])["s"]["partitions"][0]["log_end"] > 60_000,
+                "the second batch is on its way",
+            )
+        nats.stop()
+        publishing.join(60)
+        assert not publishing.is_alive()
+        assert isinstance(outcome[0], errors.OutcomeUnknown), outcome
 
 
 # ── TLS and who may read what ────────────────────────────────────────────────────────────────────

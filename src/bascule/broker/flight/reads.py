@@ -56,11 +56,15 @@ class Read:
 
     def open(self) -> None:
         """Everything that can be refused before the first batch."""
-        ticket = self._ticket
         directory = Directory(self._services, self._gate.loop)
-        stream = directory.stream(ticket.stream, ticket.stream_id)
-        self._local = directory.led(stream, ticket.partition)
-        log = self._local.log
+        stream = directory.stream(self._ticket.stream, self._ticket.stream_id)
+        self.begin(directory.led(stream, self._ticket.partition))
+
+    def begin(self, local: LedPartition) -> None:
+        """Where the read begins and ends, from here on fixed."""
+        ticket = self._ticket
+        self._local = local
+        log = local.log
         readable = log.readable_end_offset(committed=True)
         self._end = readable if ticket.end is None else ticket.end
         self._next_offset = log.log_start_offset if ticket.start is None else ticket.start

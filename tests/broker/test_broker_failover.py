@@ -131,7 +131,6 @@ def test_followers_that_know_nothing_of_the_last_commits_lose_none_when_one_of_t
             file.unlink()
     cluster.launch(*followers)
     leader = new_leader(cluster, stream, old)
-    cluster.brokers[leader].wait_ready()
     assert read_committed(cluster.api(leader), stream, 2) == numbered(2)
     assert publish_until_acked(cluster, stream, b"2") == 2
     cluster.restart(old)
@@ -179,6 +178,30 @@ def test_a_follower_that_falls_out_of_the_set_ends_its_readers(cluster: Cluster,
     publish_all(cluster.api("a"), stream, 1, first=3)
     assert again.next().offset == 3
     again.cancel()
+
+
+def test_who_was_away_while_a_stream_was_deleted_and_made_again_has_the_new_one_only(
+    cluster: Cluster, stream: str
+) -> None:
+    away = cluster.followers_of(stream)[0]
+    gone = unique_name("gone")
+    cluster.create_stream(gone)
+    publish_all(cluster.api(away), stream, 10)
+    publish_all(cluster.api(away), gone, 10)
+    cluster.kill(away)
+    api = cluster.api(cluster.well[0])
+    api.DeleteStream(name=gone)
+    api.DeleteStream(name=stream)
+    cluster.create_stream(stream)
+    assert publish_until_acked(cluster, stream, b"new") == 0
+    cluster.restart(away)
+    cluster.wait_until_in_sync(stream)
+    assert read_committed(cluster.api(away), stream, 1, readISRReplica=True) == [b"new"]
+    for name in cluster.servers:
+        eventually(
+            lambda name=name: not cluster.partition_directory(name, gone).exists(),  # type: ignore[misc]
+            f"{name} keeps nothing of a stream that was deleted",
+        )
 
 
 def test_a_replica_that_is_not_in_sync_is_not_read_from_nor_elected(cluster: Cluster) -> None:

@@ -193,8 +193,7 @@ def test_who_comes_back_with_an_old_copy_is_not_elected(cluster: Cluster, tmp_pa
     cluster.kill(*cluster.servers)
     shutil.rmtree(cluster.brokers[victim].data)
     shutil.copytree(tmp_path / "copy", cluster.brokers[victim].data)
-    cluster.restart(victim, third)
-    assert cluster.view(name) is not None
+    cluster.launch(victim, third)
     eventually(lambda: in_sync(cluster, name) == {other}, "the metadata knows that it cannot be relied on")
-    cluster.restart(other)
+    cluster.launch(other)
     wait_until_whole(cluster, name)

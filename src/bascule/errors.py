@@ -259,6 +259,12 @@ class ArchiveConflict(StateError):
     code = "ARCHIVE_CONFLICT"
 
 
+class RowsChanged(StateError):
+    """A batch of Spark that was written before came again with other rows, or in another order: it cannot be written once."""
+
+    code = "ROWS_CHANGED"
+
+
 class ClientClosed(StateError):
     """The client, or the part of it that was used, has been closed."""
 
@@ -404,6 +410,7 @@ GRPC_STATUS: dict[str, str] = {
     "MALFORMED_VALUE": "FAILED_PRECONDITION",
     "CHECKPOINT_MISMATCH": "FAILED_PRECONDITION",
     "ARCHIVE_CONFLICT": "FAILED_PRECONDITION",
+    "ROWS_CHANGED": "FAILED_PRECONDITION",
     "CLIENT_CLOSED": "CANCELLED",
     "OPERATOR": "INTERNAL",
     "STORAGE": "INTERNAL",

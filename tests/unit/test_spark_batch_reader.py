@@ -53,7 +53,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     return found
 
 
-def reader(schema: StructType = TABLE, **options: str) -> BatchReader:
+def reader(schema: StructType = TABLE, /, **options: str) -> BatchReader:
     given = (
         options
         if options.keys() & {"subscribe", "subscribePattern", "subjectPattern", "assign"}

@@ -17,18 +17,21 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from bascule.client import blocking
 from bascule.client.columns import ColumnPublisher, Producer, column_publisher
+from bascule.client.messages import Message
 from bascule.client.options import TlsOptions
-from bascule.errors import StateError, StreamExists, StreamNotFound
+from bascule.errors import RowsChanged, StateError, StreamExists, StreamNotFound
 from bascule.spark.option import STREAMING
 from bascule.spark.options import ConnectionOptions
 from bascule.spark.sink_columns import sorted_rows
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 """Local properties that Spark gives to the tasks of a micro-batch: a writer is told neither."""
+
+READ_SECONDS_MAX: Final = 10.0
+"""What is stored is read at once; what retention has taken meanwhile never comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +94,12 @@ class Written(WriterCommitMessage):
 def write_task(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Written:
     """Publish the rows of a task. Returns when all are stored; raises when one cannot be."""
     who = identity(options) if options.is_exactly_once else None
-    turn = 0 if who is None else who.spark_partition + who.epoch
-    connection = connect(options.connection)
-    task = _Task(options, connection, who)
-    router = Router(options, task.count_partitions, turn)
     if options.sureness.order_by is not None:
         batches = sorted_rows(batches, options.sureness.order_by)
-    publisher = connection.publisher(options)
-    under_way: list[Future[Any]] = []
-    try:
+    with _Task(options, connect(options.connection), who) as task:
         for batch in batches:
-            groups = list(router.split(batch))
-            # One batch is under way while the next is got ready; not two, so that what is sent again cannot be overtaken.
-            _wait(under_way)
-            under_way = [task.publish(publisher, group) for group in groups]
-        _wait(under_way)
-    finally:
-        for future in under_way:
-            future.cancel()
-        publisher.close()
+            task.write(batch)
     return task.written
-
-
-def _wait(futures: list[Future[Any]]) -> None:
-    for future in futures:
-        future.result()
-    futures.clear()
 
 
 class _Task:
@@ -121,30 +107,62 @@ class _Task:
         self._options = options
         self._connection = connection
         self._who = who
+        self._publisher = connection.publisher(options)
+        # Round robin begins elsewhere in each task and batch, but where it began when the task runs again.
+        turn = 0 if who is None else who.spark_partition + who.epoch
+        self._router = Router(options, self._count_partitions, turn)
         self._sequences: dict[tuple[str | None, int, str | None], int] = {}
+        self._repeats: Repeats | None = None if who is None else Repeats(connection, who)
+        self._under_way: list[tuple[Group, Future[array[int]]]] = []
         self.written = Written()
 
-    def publish(self, publisher: ColumnPublisher, group: Group) -> Future[Any]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._wait()
+        finally:
+            for _, future in self._under_way:
+                future.cancel()
+            self._publisher.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """One batch is under way while the next is got ready; not two, so that what is sent again cannot be overtaken."""
+        groups = list(self._router.split(batch))
+        self._wait()
+        self._under_way = [(group, self._publish(group)) for group in groups]
+
+    def _wait(self) -> None:
+        for group, future in self._under_way:
+            offsets = future.result()
+            if self._repeats is not None and group.stream is not None:
+                self._repeats.check(group, offsets)
+        self._under_way = []
+
+    def _publish(self, group: Group) -> Future[array[int]]:
         count = group.rows.num_rows
-        columns = group.columns
-        if self._who is not None:
-            columns = group.numbered(self._producer(group, count))
+        columns = group.columns if self._who is None else group.numbered(self._producer(self._who, group))
         ack = str(self._options.sureness.ack_policy)
         if group.subject is not None:
             self.written.add(group.subject, count)
-            return publisher.publish_to_subject(group.subject, columns, ack=ack)
+            return self._publisher.publish_to_subject(group.subject, columns, ack=ack)
         assert group.stream is not None
+        if self._repeats is not None:
+            self._repeats.begin(group.stream, group.partition)
         self.written.add(f"{group.stream}/{group.partition}", count)
-        return publisher.publish(group.stream, group.partition, columns, ack=ack)
+        return self._publisher.publish(group.stream, group.partition, columns, ack=ack)
 
-    def _producer(self, group: Group, count: int) -> Producer:
-        assert self._who is not None
+    def _producer(self, who: Identity, group: Group) -> Producer:
         target = group.stream, group.partition, group.subject
         first = self._sequences.get(target, 0)
-        self._sequences[target] = first + count
-        return Producer(self._who.producer_id(group.subject), self._who.epoch, first)
+        self._sequences[target] = first + group.rows.num_rows
+        return Producer(who.producer_id(group.subject), who.epoch, first)
 
-    def count_partitions(self, stream: str) -> int:
+    def _count_partitions(self, stream: str) -> int:
         """Of a stream that is there, or is created now."""
         try:
             return self._connection.count_partitions(stream)
@@ -156,6 +174,52 @@ class _Task:
                 ) from None
         self._connection.create_stream(stream, self._options)
         return self._connection.count_partitions(stream)
+
+
+class Repeats:
+    """Rows that brokers had already, when a batch or a task comes again: they have to be the rows that are stored.
+
+    Brokers go by numbers and drop what has a number they know, whatever is in it. Rows that come in another order than before
+    would be lost, and others be there twice. So what was dropped is read, and compared.
+    """
+
+    def __init__(self, connection: SinkConnection, who: Identity) -> None:
+        self._connection = connection
+        self._who = who
+        self._newest: dict[tuple[str, int], int] = {}
+
+    def begin(self, stream: str, partition: int) -> None:
+        """Before the first row of this task goes there: what has an offset up to here is not of this attempt."""
+        if (stream, partition) not in self._newest:
+            self._newest[stream, partition] = self._connection.newest_offset(stream, partition)
+
+    def check(self, group: Group, offsets: array[int]) -> None:
+        """Raises RowsChanged. Offsets that brokers do not know any more, and records that are gone, cannot be compared."""
+        assert group.stream is not None
+        newest = self._newest[group.stream, group.partition]
+        if newest < 0 or min(offsets) > newest:
+            return
+        places = {offset: row for row, offset in enumerate(offsets) if 0 <= offset <= newest}
+        if not places:
+            return
+        key = group.rows.column("key") if "key" in group.rows.schema.names else None
+        value = group.rows.column("value")
+        for message in self._connection.messages(group.stream, group.partition, min(places), max(places)):
+            row = places.get(message.offset)
+            if row is None:
+                continue
+            if _bytes(value[row]) != message.value or (key is not None and _bytes(key[row]) != (message.key or b"")):
+                raise RowsChanged(
+                    f"batch {self._who.epoch} came again with other rows, or in another order: row {row} of task "
+                    f"{self._who.spark_partition} is not the one that is stored at `{group.stream}`/{group.partition}, "
+                    f"offset {message.offset}",
+                    hint="set `orderBy` for rows that come out of a shuffle, and leave out what changes from run to run",
+                )
+
+
+def _bytes(scalar: Any) -> bytes:
+    found = scalar.as_py()
+    return b"" if found is None else found.encode() if isinstance(found, str) else bytes(found)
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────
@@ -176,6 +240,21 @@ class SinkConnection:
         if found is None:
             raise StreamNotFound(f"there is no stream `{stream}`")
         return len(found.partitions)
+
+    def newest_offset(self, stream: str, partition: int) -> int:
+        return self._client.fetch_partition_metadata(stream, partition).newest_offset
+
+    def messages(self, stream: str, partition: int, first: int, last: int) -> Iterator[Message]:
+        """Those from one offset to another, as far as they are still there."""
+        with self._client.subscribe(stream, partition=partition, start=first, stop=last) as subscription:
+            while True:
+                try:
+                    message = subscription.next(READ_SECONDS_MAX)
+                except StopIteration:
+                    return
+                if message is None:
+                    return
+                yield message
 
     def create_stream(self, stream: str, options: SinkOptions) -> None:
         """Another task may be faster."""

@@ -60,6 +60,7 @@ class People:
                 self.heal: rng.choice((0.5, 2)),
                 self.kill: rng.choice((0.1, 0.5)),
                 self.pause: rng.choice((0, 0.5)),
+                self.slow_down: rng.choice((0, 1, 3)),
                 self.start: 3,
                 self.resume: 2,
             }

@@ -15,6 +15,8 @@ import pytest
 
 from .compare import agree_on_building, agree_on_compaction, agree_on_everything
 from .generate import any_bytes
+from .test_arrow_parity import agree as agree_on_columns
+from .test_arrow_parity import random_columns
 
 
 def fuzz(seed: int) -> None:
@@ -23,6 +25,7 @@ def fuzz(seed: int) -> None:
     agree_on_everything(rng, data)
     agree_on_compaction(rng, data)
     agree_on_building(rng)
+    agree_on_columns(rng, data, data, random_columns(rng))
 
 
 @pytest.mark.soak

@@ -195,13 +195,16 @@ def test_who_was_away_while_a_stream_was_deleted_and_made_again_keeps_nothing_of
     cluster.create_stream(stream, factor=2)
     assert publish_until_acked(cluster, stream, b"new") == 0
     cluster.restart(away)
-    for name in (gone, stream):
+    cluster.wait_until_in_sync(stream)
+    seen = cluster.view(stream)
+    assert seen is not None
+    for name in seen.replicas:
+        assert read_committed(cluster.api(name), stream, 1, readISRReplica=True) == [b"new"], name
+    for name in (gone,) if away in seen.replicas else (gone, stream):
         eventually(
             lambda name=name: not cluster.partition_directory(away, name).exists(),  # type: ignore[misc]
             f"nothing is kept of {name}",
         )
-    assert read_committed(cluster.api(cluster.leader_of(stream)), stream, 1) == [b"new"]
-    cluster.wait_until_in_sync(stream)
 
 
 def test_a_replica_that_is_not_in_sync_is_not_read_from_nor_elected(cluster: Cluster) -> None:

@@ -223,6 +223,18 @@ class IncorrectOffset(StateError):
     code = "INCORRECT_OFFSET"
 
 
+class ProducerFenced(StateError):
+    """Somebody with the same producer id has begun a newer epoch; the message was not stored."""
+
+    code = "PRODUCER_FENCED"
+
+
+class OutOfSequence(StateError):
+    """A message of the idempotent producer before this one is missing, or its epoch did not begin with 0; it was not stored."""
+
+    code = "OUT_OF_SEQUENCE"
+
+
 class NotGroupMember(StateError):
     """The consumer does not belong to its group any more, or the group is gone."""
 
@@ -404,6 +416,8 @@ GRPC_STATUS: dict[str, str] = {
     "PARTITION_READONLY": "FAILED_PRECONDITION",
     "END_OF_PARTITION": "RESOURCE_EXHAUSTED",
     "INCORRECT_OFFSET": "UNKNOWN",
+    "PRODUCER_FENCED": "FAILED_PRECONDITION",
+    "OUT_OF_SEQUENCE": "ABORTED",
     "NOT_GROUP_MEMBER": "FAILED_PRECONDITION",
     "DATA_LOST": "DATA_LOSS",
     "STREAM_RECREATED": "FAILED_PRECONDITION",

@@ -49,6 +49,23 @@ SCAN_CHUNK_BYTES: Final = 4 * MIB
 
 READ_BYTES_DEFAULT: Final = 1 * MIB
 
+# ── idempotent producers ─────────────────────────────────────────────────────────────────────────
+
+PRODUCERS_PER_PARTITION_MAX: Final = 4096
+"""Idempotent producers that a partition remembers, some 200 bytes each; the one that stored longest ago is forgotten first."""
+
+PRODUCER_ID_BYTES_MAX: Final = 64
+"""An id is kept for every partition it publishes to, and stored with every message."""
+
+PRODUCERS_UNREAD_BYTES_MAX: Final = 4 * MIB
+"""Batches of idempotent producers that a log has and its table lacks: a few milliseconds of reading for a new leader."""
+
+PRODUCERS_UNSAVED_BYTES_MAX: Final = 64 * MIB
+"""Batches of idempotent producers that are not in the snapshot beside the log: read again after a crash."""
+
+PRODUCERS_FILE_LOG_BYTES_MIN: Final = 16 * MIB
+"""A smaller log without idempotent producers gets no snapshot: it is as quickly read."""
+
 # ── process-wide ─────────────────────────────────────────────────────────────────────────────────
 
 OPEN_FILES_MAX: Final = 512

@@ -20,6 +20,7 @@ from .twin_format import (
     HEADER_BYTES,
     MAGIC,
     OFFSET_MAX,
+    PRODUCERS,
     VERSION,
     Header,
     Headers,
@@ -196,6 +197,8 @@ class _Forge:
             body += self.record(self.number(offset_delta), self.number(time_delta), subject)
         body_bytes = len(body)
         attributes = FOLLOWS_GAP if gap or rng.random() < 0.05 else 0
+        if rng.random() < 0.05:
+            attributes |= PRODUCERS
         if sealed:
             body = blob(rng, 60)
             attributes |= rng.choice((CODEC_ZSTD, ENCRYPTED, CODEC_ZSTD | ENCRYPTED))

@@ -10,6 +10,7 @@ from bascule.kernels import records
 from bascule.kernels.acks import AckRouter, AckWriter, CallbackReceiver
 from bascule.kernels.ingest import nats_headers
 from bascule.kernels.message_objects import Ack, publish_envelope
+from bascule.kernels.producers import ProducerTable
 from bascule.proto import api_pb2
 
 from . import twin_ingest
@@ -30,11 +31,22 @@ INBOXES = (
     "\x7f",
     PREFIX.decode() + "5",
 )
-NAMES = ("", "a", "b", "c", "subject", "Content-Type")
+NAMES = ("", "a", "b", "c", "subject", "Content-Type", "bascule-other", "bascule-epoch")
+PRODUCERS = (b"p", b"q", b"p" * 64, "größe".encode())
+BAD_PRODUCER_HEADERS = (
+    {"bascule-producer": b""},
+    {"bascule-producer": b"p" * 65},
+    {"bascule-producer": b"\xff"},
+    {"bascule-epoch": b""},
+    {"bascule-epoch": b"-1"},
+    {"bascule-sequence": b"1" * 19},
+    {"bascule-sequence": b"1x"},
+)
 BLOCKS = (
     None,
     b"NATS/1.0\r\n\r\n",
     b"NATS/1.0\r\na: 1\r\nb:2\r\nb:  3  \r\n\r\n",
+    b"NATS/1.0\r\nbascule-producer: n\r\nbascule-epoch: 2\r\nbascule-sequence: 0\r\n\r\n",
     b"NATS/1.0 503\r\na: 1\r\n\r\n",
     b"NATS/1.0\r\nno colon\r\n: no name\r\nc:\t\r\n\r\nd: behind the end\r\n\r\n",
     b"NATS/1.0\r\n" + b"".join(b"h%d: %d\r\n" % (index, index) for index in range(9)) + b"\r\n",
@@ -42,6 +54,19 @@ BLOCKS = (
     b"HTTP/1.1\r\na: 1\r\n\r\n",
     b"NATS/1.0: x\r\na: cut of",
 )
+
+
+def any_headers(rng: random.Random) -> dict[str, bytes]:
+    headers = {rng.choice(NAMES): b"%d" % index for index in range(rng.choice((0, 0, 1, 3)))}
+    if rng.random() < 0.6:
+        headers |= {
+            "bascule-producer": rng.choice(PRODUCERS),
+            "bascule-epoch": rng.choice((b"0", b"0", b"00", b"1")),
+            "bascule-sequence": b"%d" % rng.choice((0, 0, 0, 1, 1, 2, 3)),
+        }
+    if rng.random() < 0.05:
+        headers |= rng.choice(BAD_PRODUCER_HEADERS)
+    return headers
 
 
 def any_nats_message(rng: random.Random, next_offset: int) -> NatsMessage:
@@ -54,7 +79,7 @@ def any_nats_message(rng: random.Random, next_offset: int) -> NatsMessage:
         request = api_pb2.PublishRequest(
             key=rng.choice((b"", b"k", b"k" * 100, b"k" * 101)),
             value=rng.choice((b"", b"v", b"v" * rng.choice((500, 1200)))),
-            headers={rng.choice(NAMES): b"%d" % index for index in range(rng.choice((0, 0, 1, 3)))},
+            headers=any_headers(rng),
             correlationId=rng.choice(("", "c-1", "c" * 200)),
             expectedOffset=rng.choice((-1, 0, next_offset, next_offset, next_offset + 1, -2)),
         )
@@ -89,6 +114,9 @@ def test_the_sink_stores_and_owes_what_the_twin_does(rng: random.Random) -> None
         next_offset=first,
         concurrency_control=concurrency_control,
     )
+    is_held = rng.random() < 0.3
+    if not is_held:
+        sink.learn_producers(ProducerTable(4096), first)
     reader = new_reader(sink)
     local: list[Ack] = []
     router = AckRouter(PREFIX)
@@ -104,6 +132,10 @@ def test_the_sink_stores_and_owes_what_the_twin_does(rng: random.Random) -> None
         feed(reader, messages)
         waiting = sink.waiting_records
         batches = sink.take()
+        if sink.is_holding:
+            sink.learn_producers(ProducerTable(4096), first + sum(batch.count for batch in batches) + (offset - first))
+            waiting += sink.waiting_records
+            batches += sink.take()
         assert waiting == sum(batch.count for batch in batches)
         assert (sink.waiting_records, sink.waiting_bytes) == (0, 0)
         for batch in batches:
@@ -123,6 +155,7 @@ def test_the_sink_stores_and_owes_what_the_twin_does(rng: random.Random) -> None
     ]
     assert found == twin.stored
     assert (sink.received, sink.refused, sink.lost, sink.next_offset) == (received, twin.refused, 0, twin.next_offset)
+    assert sink.duplicates == twin.duplicates
     expected = sorted(expected_ack(one) for one in twin.waiting)
     assert sorted(acks_in(reader) + [one._replace(msg_subject=readable(one.msg_subject)) for one in local]) == expected
 
@@ -140,9 +173,10 @@ def expected_ack(waiting: twin_ingest.Waiting) -> Ack:
         ack_inbox=waiting.inbox,
         correlation_id=waiting.correlation_id,
         ack_policy=waiting.policy,
-        reception_timestamp=1_000,
+        reception_timestamp=0 if waiting.is_duplicate else 1_000,
         commit_timestamp=0 if waiting.error == twin_ingest.TOO_LARGE else 2_000,
         error=waiting.error,
+        duplicate=waiting.is_duplicate,
     )
 
 

@@ -104,6 +104,7 @@ def test_ack_envelopes(rng: random.Random) -> None:
             message.receptionTimestamp,
             message.commitTimestamp,
             message.ackError,
+            message.duplicate,
         )
 
 

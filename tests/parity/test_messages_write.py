@@ -28,7 +28,8 @@ ACKS = st.builds(
     ack_policy=st.sampled_from((0, 1, 2, 7, -1, 2**31 - 1)),
     reception_timestamp=INT64,
     commit_timestamp=INT64,
-    error=st.integers(0, 4),
+    error=st.sampled_from((0, 1, 2, 3, 4, 1000, 1003)),
+    duplicate=st.booleans(),
 )
 
 
@@ -42,6 +43,7 @@ def google_ack(ack: kernel.Ack) -> api_pb2.Ack:
         correlationId=ack.correlation_id.decode(),
         receptionTimestamp=ack.reception_timestamp,
         commitTimestamp=ack.commit_timestamp,
+        duplicate=ack.duplicate,
     )
     message.ackPolicy = ack.ack_policy  # type: ignore[assignment]
     message.ackError = ack.error  # type: ignore[assignment]

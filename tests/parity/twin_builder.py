@@ -12,6 +12,7 @@ from .twin_format import (
     HEADER_BYTES,
     MAGIC,
     OFFSET_MAX,
+    PRODUCERS,
     VERSION,
     Header,
     pack_field,
@@ -64,6 +65,7 @@ class BatchBuilder:
         self._subject: bytes = b""
         self._records: list[bytes] = []
         self._time_delta = 0
+        self._has_producer = False
 
     @property
     def count(self) -> int:
@@ -141,6 +143,7 @@ class BatchBuilder:
         _bound("batch", nbytes, self._batch_bytes_max)
         self._head, self._subject = head, batch_subject
         self._records += packed
+        self._has_producer = self._has_producer or any(name == b"bascule-producer" for name, _ in headers)
         self._time_delta = time_delta
 
     def stamp(self, base_offset: int, leader_epoch: int, timestamp: int) -> memoryview:
@@ -156,7 +159,7 @@ class BatchBuilder:
             length=HEADER_BYTES + len(body),
             magic=MAGIC,
             version=VERSION,
-            attributes=0,
+            attributes=PRODUCERS if self._has_producer else 0,
             count=self.count,
             base_offset=base_offset,
             last_delta=self.count - 1,

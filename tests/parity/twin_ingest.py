@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from . import twin_messages
+from . import twin_messages, twin_producers
 from .twin_messages import HEADER_ENTRIES_MAX, last_of_each
 
 LEADER, ALL = 0, 1
 OK, UNKNOWN, INCORRECT_OFFSET, TOO_LARGE = 0, 1, 2, 3
+INVALID_PRODUCER, PRODUCER_FENCED, OUT_OF_SEQUENCE = 1001, 1002, 1003
 INBOX_BYTES_MAX = 1900
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -49,6 +50,7 @@ class Waiting:
     correlation_id: bytes
     subject: bytes
     error: int
+    is_duplicate: bool = False
 
 
 def nats_headers(block: bytes) -> list[tuple[bytes, bytes]]:
@@ -80,34 +82,61 @@ class Sink:
     stored: list[Stored] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     refused: int = 0
+    duplicates: int = 0
+    producers: twin_producers.Producers = field(default_factory=lambda: twin_producers.Producers(4096))
 
     def take(self, message: NatsMessage) -> None:
         envelope = twin_messages.publish_envelope(message.payload)
         record, error = self._record(message)
-        if self.dropping:
-            error = error if error == TOO_LARGE and self._payload_too_large(message) else UNKNOWN
-        elif self.concurrency_control and not self._payload_too_large(message):
+        producer = None
+        verdict, original = twin_producers.NEW, -1
+        if self.dropping and not self._payload_too_large(message):
+            error = UNKNOWN
+        elif not self._payload_too_large(message):
+            try:
+                producer = twin_producers.producer_of(record.headers)
+            except twin_producers.Malformed:
+                self._answer(message, INVALID_PRODUCER)
+                return
+            if producer is not None:
+                verdict, original = self.producers.judge(*producer)
             expected = envelope.expected_offset if envelope else 0
-            if expected not in (-1, self.next_offset):
+            if verdict == twin_producers.FENCED:
+                error = PRODUCER_FENCED
+            elif verdict == twin_producers.OUT_OF_SEQUENCE:
+                error = OUT_OF_SEQUENCE
+            elif verdict == twin_producers.DUPLICATE:
+                self.duplicates += 1
+                self._answer(message, OK, original=original)
+                return
+            elif self.concurrency_control and expected not in (-1, self.next_offset):
                 error = INCORRECT_OFFSET
+        self._answer(message, error)
+        if not error:
+            self.stored.append(record)
+            if producer is not None:
+                self.producers.note(*producer, self.next_offset)
+            self.next_offset += 1
+
+    def _answer(self, message: NatsMessage, error: int, *, original: int | None = None) -> None:
         if error:
             self.refused += 1
-        else:
-            self.stored.append(record)
-        wants_ack = envelope is not None and is_usable_inbox(envelope.ack_inbox)
-        if envelope is not None and wants_ack and (error or envelope.ack_policy in (LEADER, ALL)):
+        envelope = twin_messages.publish_envelope(message.payload)
+        if envelope is None or not is_usable_inbox(envelope.ack_inbox):
+            return
+        if error or envelope.ack_policy in (LEADER, ALL):
+            offset = self.next_offset if original is None else original
             self.waiting.append(
                 Waiting(
-                    offset=0 if error else self.next_offset,
+                    offset=0 if error else offset,
                     policy=envelope.ack_policy,
                     inbox=envelope.ack_inbox,
                     correlation_id=envelope.correlation_id,
                     subject=message.subject,
                     error=error,
+                    is_duplicate=original is not None,
                 )
             )
-        if not error:
-            self.next_offset += 1
 
     def _payload_too_large(self, message: NatsMessage) -> bool:
         return len(message.payload) + len(message.headers or b"") > self.payload_bytes_max

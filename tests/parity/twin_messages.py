@@ -178,7 +178,7 @@ MESSAGE_KINDS: Final = {
 }
 ACK_KINDS: Final = {
     **dict.fromkeys((1, 2, 3, 5, 6), "text"),
-    **dict.fromkeys((4, 7, 8, 9, 10), "number"),
+    **dict.fromkeys((4, 7, 8, 9, 10, 1000), "number"),
 }
 
 
@@ -277,6 +277,7 @@ def ack_envelope(data: bytes) -> Ack | None:
         reception_timestamp=found.signed(8, 64),
         commit_timestamp=found.signed(9, 64),
         error=found.signed(10, 32),
+        duplicate=found.signed(1000, 64) != 0,
     )
 
 

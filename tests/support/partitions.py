@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bascule.broker import partition as partitions
@@ -162,9 +163,23 @@ class LedPartition:
         self.log.close()
 
 
-def envelope(value: bytes, policy: int, number: int = 0, *, expected_offset: int = -1) -> bytes:
+def envelope(
+    value: bytes,
+    policy: int,
+    number: int = 0,
+    *,
+    expected_offset: int = -1,
+    key: bytes = b"",
+    headers: Mapping[str, bytes] | None = None,
+) -> bytes:
     """What a client publishes that wants an ack."""
     message = Message(
-        value=value, ackInbox=INBOX, correlationId=str(number), ackPolicy=AckPolicy.Name(policy), offset=expected_offset
+        key=key,
+        value=value,
+        ackInbox=INBOX,
+        correlationId=str(number),
+        ackPolicy=AckPolicy.Name(policy),
+        offset=expected_offset,
+        headers=headers or {},
     )
     return encode(MessageType.PUBLISH, message.SerializeToString())

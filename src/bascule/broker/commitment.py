@@ -83,6 +83,19 @@ class Commitment:
             self._sync_to = landed.last_offset
             self._wait_for_disk()
 
+    def repeated(self, batch: PreparedBatch, originals: Appended) -> None:
+        """Nothing but duplicates, of messages up to `originals.last_offset`: nothing was appended for them."""
+        if originals.last_offset < self._acked_end_offset:
+            for which, is_wanted in ((LEADER, batch.has_leader_acks), (ALL, batch.has_all_acks)):
+                if is_wanted:
+                    self._acknowledge(batch, which, originals)
+            batch.release()
+            return
+        if self._pending:  # these are in the order of their offsets
+            last_offset = max(originals.last_offset, self._pending[-1].landed.last_offset)
+            originals = Appended(originals.base_offset, last_offset, originals.timestamp)
+        self.appended(batch, originals)
+
     def acknowledge_below(self, end_offset: int) -> None:
         """Everything below is on all in-sync replicas, as safe as the stream asks for."""
         self._acked_end_offset = max(self._acked_end_offset, end_offset)

@@ -22,13 +22,15 @@ from bascule.broker.partition import LedPartition
 from bascule.errors import BasculeError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink, PreparedBatch
+from bascule.kernels.producers import ProducerTable
 from bascule.log.batches import Appended
 from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
 
-_Work = tuple[LedPartition, list[PreparedBatch]]
-_Done = tuple[LedPartition, list[tuple[PreparedBatch, Appended | BasculeError]]]
+_Work = tuple[LedPartition, list[PreparedBatch], bool]
+"""What to append, and whether to find out then which producers the log knows."""
+_Done = tuple[LedPartition, list[tuple[PreparedBatch, Appended | BasculeError]], ProducerTable | BasculeError | None]
 
 
 class Source(Protocol):
@@ -74,6 +76,8 @@ class Ingest:
         self._refusing: dict[PartitionSink, int] = {}
         """Those whose partition has got one, and what publishers are told until it listens."""
         self._in_flight_bytes = 0
+        self._learning = 0
+        """Partitions whose producers are being found out; what arrives for them is held."""
         self._window_bytes = 0
         self._window_began = 0.0
         self._slow_until = 0.0
@@ -90,9 +94,9 @@ class Ingest:
         """What has arrived is still written, or refused if another server leads by now; then the partition is forgotten."""
         self._frozen.discard(partition.sink)
         if is_deposed:
-            partition.refuse_collected()
+            partition.refuse_collected(for_good=True)
         self._flush([partition.sink])
-        while partition.appending or partition.sink.waiting_records:
+        while partition.appending or partition.sink.waiting_records or partition.sink.is_holding:
             await asyncio.sleep(0.001)
             self._flush([partition.sink])
         self._partitions.pop(partition.sink, None)
@@ -184,8 +188,11 @@ class Ingest:
             partition = self._partitions.get(sink)
             if partition is None:
                 self._waiting.pop(sink, None)
+                error = self._refusing.get(sink, Ack.Error.UNKNOWN)
+                sink.forget_producers(error, for_good=True)
                 for batch in sink.take():
-                    self._acks.reject(batch, self._refusing.get(sink, Ack.Error.UNKNOWN))
+                    self._acks.write_errors(batch)
+                    self._acks.reject(batch, error)
                     batch.release()
                 self._source.schedule_flush()
             elif not partition.appending and sink not in self._frozen:
@@ -197,13 +204,14 @@ class Ingest:
             if batch.has_errors:
                 self._acks.write_errors(batch, commit_timestamp=time.time_ns())
                 self._source.schedule_flush()
-            if not batch.count:
+            if not batch.count and not batch.is_sequenced:
                 batch.release()
-        batches = [batch for batch in batches if batch.count]
-        if not batches:
+        batches = [batch for batch in batches if batch.count or batch.is_sequenced]
+        is_holding = partition.sink.is_holding
+        if not batches and not is_holding:
             return
         # Opening a log takes longer than writing to it: that is the thread's work too.
-        if partition.is_open and self._writes_at_once():
+        if partition.is_open and self._writes_at_once() and not is_holding:
             began = self._clock()
             self._settle(partition, [(batch, partition.append(batch)) for batch in batches])
             if self._clock() - began > limits.INGEST_SLOW_WRITE_SECONDS:
@@ -212,16 +220,21 @@ class Ingest:
         partition.appending = True
         partition.in_flight_records = sum(batch.count for batch in batches)
         self._in_flight_bytes += sum(batch.nbytes for batch in batches)
-        self._writer.put((partition, batches))
+        self._learning += is_holding
+        self._writer.put((partition, batches, is_holding))
 
     # ── what was written ─────────────────────────────────────────────────────────────────────────
 
     def _on_written(self, finished: list[_Done]) -> None:
-        for partition, outcomes in finished:
+        for partition, outcomes, producers in finished:
             self._in_flight_bytes -= sum(batch.nbytes for batch, _ in outcomes)
             partition.appending = False
             partition.in_flight_records = 0
             self._settle(partition, outcomes)
+            if producers is not None:
+                self._learning -= 1
+                partition.learn_producers(producers)
+                self._waiting[partition.sink] = None
         if self._waiting:
             self._flush_due()
         self._watch_buffer()
@@ -240,7 +253,7 @@ class Ingest:
                     count,
                     outcome.message,
                 )
-            else:
+            elif count:
                 self.stats.records += count
                 self.stats.bytes += nbytes
                 self.stats.batches += 1
@@ -252,7 +265,7 @@ class Ingest:
         return self._in_flight_bytes + sum(sink.waiting_bytes for sink in self._waiting)
 
     def _watch_buffer(self) -> None:
-        if not self._in_flight_bytes and not self._paused and not self._alarmed:
+        if not self._in_flight_bytes and not self._learning and not self._paused and not self._alarmed:
             return
         buffered = self.buffered_bytes
         self.stats.buffered_bytes_max = max(self.stats.buffered_bytes_max, buffered)
@@ -299,10 +312,11 @@ class _Writer:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            partition, batches = work
+            partition, batches, is_holding = work
             outcomes = [(batch, partition.append(batch)) for batch in batches]
+            producers = partition.find_producers() if is_holding else None
             with self._lock:
-                self._finished.append((partition, outcomes))
+                self._finished.append((partition, outcomes, producers))
                 if len(self._finished) > 1:
                     continue  # the event loop has been told and has not come yet
             self._loop.call_soon_threadsafe(self._hand_over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -13,10 +14,13 @@ from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import BasculeError, EncryptionKeyError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PartitionSink, PreparedBatch
+from bascule.kernels.producers import ProducerTable
 from bascule.log import PartitionLog
 from bascule.log.batches import Appended
 from bascule.net.status import Status
 from bascule.proto.api_pb2 import Ack
+
+_logger = logging.getLogger(__name__)
 
 
 class Subscriber(Protocol):
@@ -157,10 +161,13 @@ class LedPartition(LocalPartition):
         """Put the batch into the log. On any thread, for one batch at a time."""
         try:
             log = self.log
-            assert batch.builder is not None
-            if self.settings.concurrency_control and log.log_end_offset != batch.base_offset:
-                # A batch before this one failed: the offsets that publishers expected are not the ones they would get.
+            is_bound = self.settings.concurrency_control or batch.is_sequenced
+            if is_bound and log.log_end_offset != batch.base_offset:
+                # A batch before this one failed: offsets that publishers expected are not the ones they would get, and sequences of
+                # producers are missing.
                 return BasculeError(f"{log.directory}: the batch was checked for offset {batch.base_offset}")
+            if batch.builder is None:  # nothing but duplicates
+                return Appended(batch.base_offset, batch.originals_to, log.last_timestamp)
             return log.append(batch.builder, leader_epoch=self.leader_epoch)
         except BasculeError as error:
             return error
@@ -168,25 +175,47 @@ class LedPartition(LocalPartition):
     def settle(self, batch: PreparedBatch, outcome: Appended | BasculeError) -> None:
         """In the event loop, after append(): tell whoever asked."""
         if isinstance(outcome, Appended):
-            self.received_times.note(outcome.timestamp)
             assert self.leading is not None
+            if batch.count:
+                self.received_times.note(outcome.timestamp)
             self.leading.appended(batch, outcome)
             return
         self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)
         batch.release()
         if self.leading is not None:
             self.leading.append_failed(outcome)
-        if self.settings.concurrency_control:
+        if self.settings.concurrency_control or self.sink.knows_producers:
             self.refuse_collected()
         self._on_acks()
 
-    def refuse_collected(self) -> None:
-        """Nothing that has arrived and is not written will be: a batch before it failed, or another server leads."""
+    def refuse_collected(self, *, for_good: bool = False) -> None:
+        """Nothing that has arrived and is not written will be: a batch before it failed, or, for good, another server leads."""
+        if for_good or self.sink.knows_producers:
+            self.sink.forget_producers(Ack.Error.UNKNOWN, for_good)
         for batch in self.sink.take():
             self._acks.write_errors(batch)
             self._acks.reject(batch, Ack.Error.UNKNOWN)
             batch.release()
         self.sink.next_offset = self.log.log_end_offset
+
+    # ── idempotent producers ─────────────────────────────────────────────────────────────────────
+
+    def find_producers(self) -> ProducerTable | BasculeError:
+        """Those that the log knows, up to its end. On any thread, while nothing is appended."""
+        try:
+            return self.log.producers.at_end()
+        except BasculeError as error:
+            return error
+
+    def learn_producers(self, found: ProducerTable | BasculeError) -> None:
+        """In the event loop: what was held until they are known is judged now."""
+        if not self.sink.is_holding:
+            return  # refused meanwhile
+        if isinstance(found, BasculeError):
+            _logger.error("%s/%d: the producers cannot be found: %s", self.stream, self.number, found.message)
+            self.sink.forget_producers(Ack.Error.UNKNOWN)
+        else:
+            self.sink.learn_producers(found, self.log.log_end_offset)
 
     def stop(self) -> None:
         if self.leading is not None:

@@ -192,7 +192,12 @@ def _document(report: LogInspection) -> dict[str, object]:
 def _attributes(attributes: int) -> str:
     from bascule.kernels import records
 
-    names = {records.CODEC_ZSTD: "zstd", records.ENCRYPTED: "encrypted", records.FOLLOWS_GAP: "follows-gap"}
+    names = {
+        records.CODEC_ZSTD: "zstd",
+        records.ENCRYPTED: "encrypted",
+        records.FOLLOWS_GAP: "follows-gap",
+        records.PRODUCERS: "producers",
+    }
     return ",".join(name for bit, name in names.items() if attributes & bit)
 
 

@@ -10,7 +10,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from bascule.kernels.ingest cimport AckEntry, PreparedBatch
+from bascule.kernels.collected cimport NO_DUPLICATE, AckEntry
+from bascule.kernels.ingest cimport PreparedBatch
 from bascule.kernels.messages cimport (
     ACK_ALL, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ack_envelope_size, read_ack_envelope, write_ack_envelope,
 )
@@ -117,8 +118,13 @@ cdef class AckWriter:
             if entry.ack_policy != which or entry.error != ACK_OK:
                 continue
             batch.view(entry, &ack)
-            ack.offset = base_offset + entry.record
-            ack.reception_timestamp = reception_timestamp
+            if entry.original == NO_DUPLICATE:
+                ack.offset = base_offset + entry.record
+                ack.reception_timestamp = reception_timestamp
+            else:
+                # when the original came is not known here
+                ack.offset = entry.original
+                ack.duplicate = True
             ack.commit_timestamp = commit_timestamp
             self.send(&ack)
 

@@ -14,6 +14,7 @@ cdef class BatchBuilder:
     cdef uint64_t last_time_delta
     cdef uint32_t subject_size      # of the batch's subject, at HEADER_SIZE + its length
     cdef uint32_t subject_at
+    cdef uint8_t attributes          # ATTR_PRODUCERS, or nothing
     cdef uint64_t refused_size      # what the batch would have come to when it was refused
     cdef bint stamped               # nothing has changed since the header was written
     cdef Py_ssize_t views           # exported buffers: while there are any, nothing may move

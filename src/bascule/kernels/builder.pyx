@@ -9,8 +9,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from bascule.kernels.records cimport (
-    ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION, BODY_BYTES_AT, COUNT_AT, CRC_AT, FIRST_TIMESTAMP_AT, HAS_HEADERS,
-    HAS_KEY, HAS_REPLY, HAS_SUBJECT, HAS_VALUE, HEADER_SIZE, LAST_DELTA_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT,
+    ATTR_PRODUCERS, ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION, BODY_BYTES_AT, COUNT_AT, CRC_AT, FIRST_TIMESTAMP_AT,
+    HAS_HEADERS, HAS_KEY, HAS_REPLY, HAS_SUBJECT, HAS_VALUE, HEADER_SIZE, LAST_DELTA_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT,
     MAX_TIMESTAMP_AT, VERSION_AT, Bytes, RecordView, crc32c_of, crc32c_setup,
 )
 from bascule.kernels.wire cimport store_u16, store_u32, store_u64, varint_size, write_bytes, write_varint
@@ -75,6 +75,7 @@ cdef class BatchBuilder:
         self.last_time_delta = 0
         self.subject_at = 0
         self.subject_size = 0
+        self.attributes = 0
 
     @property
     def count(self):
@@ -211,6 +212,7 @@ cdef class BatchBuilder:
         cdef RecordView record
         cdef Bytes key_bytes, value_bytes
         cdef bytes encoded = b""
+        cdef bint has_producer = False
         cdef int refusal
         record.flags = 0
         record.key = record.value = record.headers = NULL
@@ -226,7 +228,7 @@ cdef class BatchBuilder:
             record.value = value_bytes.data
             record.value_size = size_of_field(self.error, "value", value_bytes.size, self.value_bytes_max)
         if headers:
-            record.header_count, encoded = encode_headers(self.error, headers, self.headers_max)
+            record.header_count, encoded, has_producer = encode_headers(self.error, headers, self.headers_max)
             record.headers = <const uint8_t*> PyBytes_AS_STRING(encoded)
             record.headers_size = size_of_field(self.error, "header bytes", len(encoded), self.headers_bytes_max)
         record.subject = <const uint8_t*> PyBytes_AS_STRING(subject)
@@ -238,6 +240,8 @@ cdef class BatchBuilder:
         refusal = self.add_record(&record, <uint64_t> max(time_delta, 0))
         if refusal:
             raise self.refused(refusal, &record)
+        if has_producer:
+            self.attributes |= ATTR_PRODUCERS
 
     def add_columns(self, values, value_ends, keys=None, key_ends=None, bytes subject not None=b""):
         cdef Bytes value_bytes = Bytes(values)
@@ -297,7 +301,7 @@ cdef class BatchBuilder:
         store_u32(at + LENGTH_AT, <uint32_t> self.size)
         store_u16(at + MAGIC_AT, BATCH_MAGIC)
         at[VERSION_AT] = BATCH_VERSION
-        at[ATTRIBUTES_AT] = 0
+        at[ATTRIBUTES_AT] = self.attributes
         store_u32(at + COUNT_AT, self.records)
         store_u64(at + BASE_OFFSET_AT, <uint64_t> base_offset)
         store_u32(at + LAST_DELTA_AT, self.records - 1)
@@ -380,6 +384,7 @@ cdef tuple encode_headers(error, headers, uint32_t limit):
     cdef bytearray encoded = bytearray()
     cdef bytes name, value
     cdef uint32_t count = 0
+    cdef bint has_producer = False
     cdef uint8_t number[10]
     for name, value in headers:
         if count == limit:
@@ -389,4 +394,6 @@ cdef tuple encode_headers(error, headers, uint32_t limit):
         encoded += number[:write_varint(number, len(value)) - number]
         encoded += value
         count += 1
-    return count, bytes(encoded)
+        if name == b"bascule-producer":
+            has_producer = True
+    return count, bytes(encoded), has_producer

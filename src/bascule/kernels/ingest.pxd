@@ -1,42 +1,14 @@
 # Ingest for other kernels: from the messages of a partition's NATS subject to record batches, and what their publishers have to be told.
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.builder cimport BatchBuilder
+from bascule.kernels.collected cimport AckEntry, Collected
+from bascule.kernels.held_messages cimport HeldMessages
 from bascule.kernels.messages cimport AckView, HeaderView, PublishView
 from bascule.kernels.nats cimport MessageSink, NatsMessage
+from bascule.kernels.producers cimport ProducerTable, ProducerView
 from bascule.kernels.records cimport RecordView
-
-# Somebody waits to hear of this message. Its texts lie one behind the other in the batch's `texts`.
-cdef struct AckEntry:
-    uint32_t record                 # index in its batch; of no meaning when there is an error
-    int32_t ack_policy
-    uint32_t error                  # ACK_OK for a message that is in the batch
-    uint32_t inbox_size
-    uint32_t correlation_id_size
-    uint32_t msg_subject_size
-    size_t texts_at                 # inbox · correlation id · subject
-
-# The memory of one batch: the builder's buffer and the ack entries. It wanders between a sink, its prepared batches and the pool,
-# so that a message costs no allocation and a scan needs no Python object but the sink.
-cdef struct Collected:
-    uint8_t* buffer                 # what a BatchBuilder has; see there
-    size_t capacity
-    size_t size
-    uint32_t records
-    uint32_t subject_at
-    uint32_t subject_size
-    int64_t base_offset             # what the first record gets if nothing comes between
-    AckEntry* entries
-    uint32_t entry_count
-    uint32_t entry_capacity
-    uint8_t* texts
-    size_t texts_size
-    size_t texts_capacity
-    uint32_t leader_acks
-    uint32_t all_acks
-    uint32_t errors
-
 
 cdef class BatchPool:
     # Memory for the batches of all partitions of a broker. For the thread of the event loop alone.
@@ -78,16 +50,27 @@ cdef class PartitionSink(MessageSink):
     cdef public bint concurrency_control
     cdef public bint dropping                   # readonly: nothing is stored
     cdef public int64_t next_offset             # of the next record that is accepted; collected ones are counted
+    cdef ProducerTable producers                # what the log will hold once everything collected is in it; None until it is needed
+    cdef int producer_state
+    cdef HeldMessages held                      # what waits for the table
     cdef readonly uint64_t received             # messages, whatever became of them
     cdef readonly uint64_t refused              # of these: too large, not at the offset they expected, or dropped
+    cdef readonly uint64_t duplicates           # of these: stored before, by the word of their producers
     cdef readonly uint64_t lost                 # of these: there was no memory for them
+    cdef int hold(self, NatsMessage* message) noexcept nogil
+    cdef int accept(self, NatsMessage* message) noexcept nogil
+    cdef int replay(self, int error) noexcept nogil
     cdef bint begin(self) noexcept nogil
     cdef bint close_current(self) noexcept nogil
     cdef int refuse(self, NatsMessage* message, PublishView* view, int error) noexcept nogil
     cdef int store(self, NatsMessage* message, PublishView* view) noexcept nogil
+    cdef int judge(self, NatsMessage* message, PublishView* view, ProducerView* producer) noexcept nogil
+    cdef int repeated(self, NatsMessage* message, PublishView* view, int64_t original, int64_t at_most) noexcept nogil
     cdef int add(self, RecordView* record) noexcept nogil
-    cdef int set_headers(self, NatsMessage* message, PublishView* view, RecordView* record) noexcept nogil
-    cdef int note(self, NatsMessage* message, PublishView* view, int error) noexcept nogil
+    cdef int set_headers(
+        self, NatsMessage* message, PublishView* view, RecordView* record, ProducerView* producer
+    ) noexcept nogil
+    cdef int note(self, NatsMessage* message, PublishView* view, int error, int64_t original) noexcept nogil
     cdef PreparedBatch prepared(self, Collected* collected)
 
 

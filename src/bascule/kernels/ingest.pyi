@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 
 from bascule.kernels.builder import BatchBuilder
 from bascule.kernels.nats import MessageSink
+from bascule.kernels.producers import ProducerTable
 
 def nats_headers(block: Buffer) -> list[tuple[bytes, bytes]]:
     """Names and values of a NATS header block, in its order. No block, or one with too many lines, has none."""
@@ -79,6 +80,18 @@ class PartitionSink(MessageSink):
     @property
     def lost(self) -> int:
         """Of these: there was no memory for them."""
+    @property
+    def duplicates(self) -> int:
+        """Of these: stored before, by the word of their producers."""
+    @property
+    def knows_producers(self) -> bool: ...
+    @property
+    def is_holding(self) -> bool:
+        """A message of an idempotent producer has come, and with all behind it waits for learn_producers()."""
+    def learn_producers(self, table: ProducerTable, next_offset: int) -> None:
+        """What the log holds, and where it ends. What was held is judged and collected. Everything collected has to be taken before."""
+    def forget_producers(self, error: int, for_good: bool = False) -> None:
+        """What is held is refused with `error`. The next message of a producer is held, or for good collected as any other."""
     def take(self) -> list[PreparedBatch]:
         """Everything collected so far, oldest first; the sink begins anew."""
 
@@ -96,6 +109,12 @@ class PreparedBatch:
     @property
     def base_offset(self) -> int:
         """What the sink took for the offset of the first record."""
+    @property
+    def is_sequenced(self) -> bool:
+        """Holds messages of idempotent producers, or duplicates: right only at `base_offset`."""
+    @property
+    def originals_to(self) -> int:
+        """Acks of duplicates are due when the record at this offset is as safe as they ask; −1 without any."""
     @property
     def has_leader_acks(self) -> bool: ...
     @property

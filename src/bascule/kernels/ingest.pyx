@@ -11,24 +11,33 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from bascule.kernels.builder cimport BatchBuilder
+from bascule.kernels.collected cimport BUFFER_FIRST, NO_DUPLICATE, complete, free_memory, make_room, memory_of
+from bascule.kernels.held_messages cimport HeldMessages, hold_message, next_held
 from bascule.kernels.messages cimport (
-    ACK_ALL, ACK_INCORRECT_OFFSET, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last,
-    read_publish_envelope,
+    ACK_ALL, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_LEADER, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED, ACK_TOO_LARGE,
+    ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last, read_publish_envelope,
 )
 from bascule.kernels.nats cimport is_subject
-from bascule.kernels.records cimport HAS_KEY, HAS_VALUE, HEADER_SIZE, Bytes
+from bascule.kernels.nats_headers cimport split_nats_headers
+from bascule.kernels.producers cimport VERDICT_DUPLICATE, VERDICT_FENCED, VERDICT_NEW, look_at_header, producer_of
+from bascule.kernels.records cimport ATTR_PRODUCERS, HAS_KEY, HAS_VALUE, HEADER_SIZE, Bytes
 from bascule.kernels.wire cimport varint_size, write_bytes
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(object)
 
 cdef enum:
-    BUFFER_FIRST = 4096
     RECORD_OVERHEAD_MAX = 64        # lengths, flags and deltas of one record
     SPARE_BUILDERS_MAX = 64
+
+# What is known of idempotent producers.
+cdef enum:
+    PRODUCERS_UNKNOWN = 0           # the first message of one is held, with all that come behind it
+    PRODUCERS_KNOWN = 1
+    PRODUCERS_IGNORED = 2           # nothing will be stored
 
 # What became of a record.
 cdef enum:
@@ -37,35 +46,7 @@ cdef enum:
     NO_MEMORY = 2
 
 
-cdef inline size_t memory_of(Collected* collected) noexcept nogil:
-    return collected.capacity + collected.entry_capacity * sizeof(AckEntry) + collected.texts_capacity
-
-
-cdef inline void free_memory(Collected* collected) noexcept nogil:
-    free(collected.buffer)
-    free(collected.entries)
-    free(collected.texts)
-    memset(collected, 0, sizeof(Collected))
-
-
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
-
-
-cdef bint complete(Collected* spare, Collected* given) noexcept nogil:
-    # Records and acks of a batch come back at different times. Their halves are put together again, so that whoever takes
-    # memory finds both.
-    if given.buffer == NULL and spare.entries == NULL and spare.texts == NULL:
-        spare.entries = given.entries
-        spare.entry_capacity = given.entry_capacity
-        spare.texts = given.texts
-        spare.texts_capacity = given.texts_capacity
-    elif spare.buffer == NULL and given.entries == NULL and given.texts == NULL:
-        spare.buffer = given.buffer
-        spare.capacity = given.capacity
-    else:
-        return False
-    memset(given, 0, sizeof(Collected))
-    return True
 
 
 cdef class BatchPool:
@@ -161,6 +142,7 @@ cdef class BatchPool:
         builder.subject_at = collected.subject_at
         builder.subject_size = collected.subject_size
         builder.stamped = False
+        builder.attributes = collected.attributes
         collected.buffer = NULL
         collected.capacity = 0
         return builder
@@ -205,10 +187,11 @@ cdef class PartitionSink(MessageSink):
         free(self.full)
         free(self.current.entries)
         free(self.current.texts)
+        free(self.held.data)
 
     @property
     def has_waiting_acks(self):
-        return self.full_count > 0 or (self.is_filling and self.current.entry_count > 0)
+        return self.full_count > 0 or self.held.count > 0 or (self.is_filling and self.current.entry_count > 0)
 
     @property
     def waiting_records(self):
@@ -217,28 +200,30 @@ cdef class PartitionSink(MessageSink):
     @property
     def waiting_bytes(self):
         if not self.is_filling or not (self.builder.records or self.current.entry_count):
-            return self.full_bytes
-        return self.full_bytes + self.builder.size + self.current.texts_size
+            return self.full_bytes + self.held.size
+        return self.full_bytes + self.held.size + self.builder.size + self.current.texts_size
 
     cdef int on_message(self, NatsMessage* message) noexcept nogil:
+        self.received += 1
+        return self.hold(message) if self.held.count else self.accept(message)
+
+    cdef int accept(self, NatsMessage* message) noexcept nogil:
         cdef PublishView view
         cdef PublishView* envelope = NULL
-        cdef int64_t expected = 0
-        self.received += 1
         if read_publish_envelope(message.payload, message.payload_size, &view):
             envelope = &view
-            expected = view.expected_offset
         if message.payload_size + message.headers_size > self.payload_bytes_max:
             return self.refuse(message, envelope, ACK_TOO_LARGE)
         if self.dropping:
             return self.refuse(message, envelope, ACK_UNKNOWN)
-        if self.concurrency_control and expected != -1 and expected != self.next_offset:
-            return self.refuse(message, envelope, ACK_INCORRECT_OFFSET)
         return self.store(message, envelope)
 
     cdef int store(self, NatsMessage* message, PublishView* view) noexcept nogil:
         cdef RecordView record
+        cdef ProducerView producer
+        cdef int64_t expected = 0 if view == NULL else view.expected_offset
         cdef int outcome
+        cdef bint is_sequenced = False
         memset(&record, 0, sizeof(RecordView))
         record.subject = message.subject
         record.subject_size = <uint32_t> message.subject_size
@@ -257,7 +242,16 @@ cdef class PartitionSink(MessageSink):
                 record.flags = HAS_KEY | HAS_VALUE if view.value_size else HAS_KEY
         outcome = STORED
         if message.headers != NULL or (view != NULL and view.header_entries):
-            outcome = self.set_headers(message, view, &record)
+            producer.seen = 0
+            outcome = self.set_headers(message, view, &record, &producer)
+            if producer.seen and outcome == STORED and self.producer_state != PRODUCERS_IGNORED:
+                if self.judge(message, view, &producer) != VERDICT_NEW:
+                    return 0
+                is_sequenced = True
+        if self.concurrency_control and expected != -1 and expected != self.next_offset:
+            return self.refuse(message, view, ACK_INCORRECT_OFFSET)
+        if is_sequenced and not self.producers.prepare(&producer):
+            outcome = NO_MEMORY
         if outcome == STORED:
             outcome = self.add(&record)
         if outcome == TOO_LARGE:
@@ -265,10 +259,50 @@ cdef class PartitionSink(MessageSink):
         if outcome == NO_MEMORY:
             self.lost += 1
             return -1
+        if is_sequenced:
+            self.builder.attributes |= ATTR_PRODUCERS
+            self.current.is_sequenced = True
+            self.producers.note_view(&producer, self.next_offset)
         self.next_offset += 1
         if view != NULL and view.ack_inbox_size and (view.ack_policy == ACK_LEADER or view.ack_policy == ACK_ALL):
             # without memory for the entry the record is there all the same, and its publisher hears nothing
-            self.note(message, view, ACK_OK)
+            self.note(message, view, ACK_OK, NO_DUPLICATE)
+        return 0
+
+    cdef int judge(self, NatsMessage* message, PublishView* view, ProducerView* producer) noexcept nogil:
+        # A message of an idempotent producer. VERDICT_NEW: to be stored; anything else has been dealt with.
+        cdef int64_t original, at_most
+        cdef int verdict
+        if producer_of(producer) < 0:
+            self.refuse(message, view, ACK_INVALID_PRODUCER)
+            return -1
+        if self.producer_state == PRODUCERS_UNKNOWN:
+            self.hold(message)
+            return -1
+        verdict = self.producers.judge_view(producer, &original, &at_most)
+        if verdict == VERDICT_DUPLICATE:
+            self.repeated(message, view, original, at_most)
+        elif verdict == VERDICT_FENCED:
+            self.refuse(message, view, ACK_PRODUCER_FENCED)
+        elif verdict != VERDICT_NEW:
+            self.refuse(message, view, ACK_OUT_OF_SEQUENCE)
+        return verdict
+
+    cdef int repeated(self, NatsMessage* message, PublishView* view, int64_t original, int64_t at_most) noexcept nogil:
+        # Its ack goes with the batch that is being filled: then the original, which came before, is in the log.
+        self.duplicates += 1
+        if view == NULL or view.ack_inbox_size == 0 or (view.ack_policy != ACK_LEADER and view.ack_policy != ACK_ALL):
+            return 0
+        if self.is_filling and self.current.entry_count >= self.batch_records_max:
+            self.close_current()
+        if not self.begin():
+            return 0
+        if self.builder.records == 0:
+            self.current.base_offset = self.next_offset
+        if self.note(message, view, ACK_OK, original) == 0:
+            self.current.is_sequenced = True
+            if at_most > self.current.originals_to:
+                self.current.originals_to = at_most
         return 0
 
     cdef int add(self, RecordView* record) noexcept nogil:
@@ -305,7 +339,10 @@ cdef class PartitionSink(MessageSink):
         self.builder.records = 0
         self.builder.last_time_delta = 0
         self.builder.subject_at = self.builder.subject_size = 0
+        self.builder.attributes = 0
         self.current.base_offset = self.next_offset
+        self.current.is_sequenced = False
+        self.current.originals_to = -1
         self.is_filling = True
         return True
 
@@ -326,6 +363,7 @@ cdef class PartitionSink(MessageSink):
         self.current.records = self.builder.records
         self.current.subject_at = self.builder.subject_at
         self.current.subject_size = self.builder.subject_size
+        self.current.attributes = self.builder.attributes
         self.builder.buffer = NULL
         self.builder.capacity = 0
         self.full[self.full_count] = self.current
@@ -344,10 +382,10 @@ cdef class PartitionSink(MessageSink):
         if self.is_filling and self.current.entry_count >= self.batch_records_max:
             self.close_current()
         if self.begin():
-            self.note(message, view, error)
+            self.note(message, view, error, NO_DUPLICATE)
         return 0
 
-    cdef int note(self, NatsMessage* message, PublishView* view, int error) noexcept nogil:
+    cdef int note(self, NatsMessage* message, PublishView* view, int error, int64_t original) noexcept nogil:
         cdef Collected* current = &self.current
         cdef AckEntry* entry
         cdef uint8_t* at
@@ -357,7 +395,8 @@ cdef class PartitionSink(MessageSink):
         if not make_room(current, <size_t> view.ack_inbox_size + view.correlation_id_size + message.subject_size):
             return -1
         entry = &current.entries[current.entry_count]
-        entry.record = self.builder.records - 1 if error == ACK_OK else 0
+        entry.record = self.builder.records - 1 if error == ACK_OK and original == NO_DUPLICATE else 0
+        entry.original = original
         entry.ack_policy = view.ack_policy
         entry.error = error
         entry.inbox_size = view.ack_inbox_size
@@ -383,7 +422,9 @@ cdef class PartitionSink(MessageSink):
             current.all_acks += 1
         return 0
 
-    cdef int set_headers(self, NatsMessage* message, PublishView* view, RecordView* record) noexcept nogil:
+    cdef int set_headers(
+        self, NatsMessage* message, PublishView* view, RecordView* record, ProducerView* producer
+    ) noexcept nogil:
         cdef HeaderView* headers = self.pool.headers
         cdef Py_ssize_t count = 0, more, index
         cdef size_t size = 0
@@ -402,6 +443,7 @@ cdef class PartitionSink(MessageSink):
         for index in range(count):
             size += varint_size(headers[index].name_size) + headers[index].name_size
             size += varint_size(headers[index].value_size) + headers[index].value_size
+            look_at_header(headers[index].name, headers[index].name_size, headers[index].value, headers[index].value_size, producer)
         at = self.pool.room_for_headers(size)
         if at == NULL:
             return NO_MEMORY
@@ -412,6 +454,52 @@ cdef class PartitionSink(MessageSink):
             at = write_bytes(at, headers[index].name, headers[index].name_size)
             at = write_bytes(at, headers[index].value, headers[index].value_size)
         return STORED
+
+    # ── idempotent producers ─────────────────────────────────────────────────────────────────────
+
+    @property
+    def is_holding(self):
+        return self.held.count > 0
+
+    @property
+    def knows_producers(self):
+        return self.producer_state == PRODUCERS_KNOWN
+
+    cdef int hold(self, NatsMessage* message) noexcept nogil:
+        if hold_message(&self.held, message):
+            return 0
+        self.lost += 1
+        return -1
+
+    cdef int replay(self, int error) noexcept nogil:
+        # What was held is accepted now, or refused with an error.
+        cdef HeldMessages held = self.held
+        cdef const uint8_t* at = held.data
+        cdef NatsMessage message
+        cdef PublishView view
+        memset(&self.held, 0, sizeof(HeldMessages))
+        while at < held.data + held.size:
+            at = next_held(at, &message)
+            if error == ACK_OK:
+                self.accept(&message)
+            elif read_publish_envelope(message.payload, message.payload_size, &view):
+                self.refuse(&message, &view, error)
+            else:
+                self.refuse(&message, NULL, error)
+        free(held.data)
+        return 0
+
+    def learn_producers(self, ProducerTable table not None, int64_t next_offset):
+        if self.full_count or self.is_filling and (self.builder.records or self.current.entry_count):
+            raise AssertionError("what was collected has to be taken first")
+        self.producers = table
+        self.producer_state = PRODUCERS_KNOWN
+        self.next_offset = next_offset
+        self.replay(ACK_OK)
+
+    def forget_producers(self, int error, bint for_good=False):
+        self.producer_state = PRODUCERS_IGNORED if for_good else PRODUCERS_UNKNOWN
+        self.replay(error)
 
     def take(self):
         cdef list batches = []
@@ -436,70 +524,6 @@ cdef class PartitionSink(MessageSink):
         batch.collected = collected[0]
         memset(collected, 0, sizeof(Collected))
         return batch
-
-
-cdef bint make_room(Collected* current, size_t more) noexcept nogil:
-    # For one more entry and so many bytes of text.
-    cdef uint32_t count = current.entry_capacity
-    cdef size_t capacity = current.texts_capacity if current.texts_capacity else BUFFER_FIRST
-    cdef void* grown
-    if current.entry_count == count:
-        count = count * 2 if count else 32
-        grown = realloc(current.entries, count * sizeof(AckEntry))
-        if grown == NULL:
-            return False
-        current.entries = <AckEntry*> grown
-        current.entry_capacity = count
-    if current.texts_size + more > current.texts_capacity:
-        while capacity < current.texts_size + more:
-            capacity *= 2
-        grown = realloc(current.texts, capacity)
-        if grown == NULL:
-            return False
-        current.texts = <uint8_t*> grown
-        current.texts_capacity = capacity
-    return True
-
-
-cdef Py_ssize_t split_nats_headers(
-    const uint8_t* at, size_t size, HeaderView* headers, size_t capacity
-) noexcept nogil:
-    # "NATS/1.0 …", then a line "name: value" for each, then an empty line. Lines that are none are passed over. −1: too many.
-    cdef const uint8_t* end = at + size
-    cdef const uint8_t* line_end
-    cdef const uint8_t* colon
-    cdef const uint8_t* value
-    cdef const uint8_t* next_line
-    cdef size_t count = 0
-    cdef bint is_first = True
-    if size < 8 or memcmp(at, b"NATS/1.0", 8) != 0:
-        return 0
-    while at < end:
-        line_end = <const uint8_t*> memchr(at, c"\n", end - at)
-        next_line = line_end + 1 if line_end != NULL else end
-        if line_end == NULL:
-            line_end = end
-        if line_end > at and (line_end - 1)[0] == c"\r":
-            line_end -= 1
-        if line_end == at:
-            break
-        colon = <const uint8_t*> memchr(at, c":", line_end - at)
-        if colon != NULL and colon > at and not is_first:
-            if count == capacity:
-                return -1
-            value = colon + 1
-            while value < line_end and (value[0] == c" " or value[0] == c"\t"):
-                value += 1
-            while line_end > value and ((line_end - 1)[0] == c" " or (line_end - 1)[0] == c"\t"):
-                line_end -= 1
-            headers[count].name = at
-            headers[count].name_size = <uint32_t> (colon - at)
-            headers[count].value = value
-            headers[count].value_size = <uint32_t> (line_end - value)
-            count += 1
-        is_first = False
-        at = next_line
-    return <Py_ssize_t> count
 
 
 def nats_headers(block):
@@ -544,6 +568,14 @@ cdef class PreparedBatch:
     @property
     def base_offset(self):
         return self.collected.base_offset
+
+    @property
+    def is_sequenced(self):
+        return self.collected.is_sequenced
+
+    @property
+    def originals_to(self):
+        return self.collected.originals_to
 
     @property
     def has_leader_acks(self):

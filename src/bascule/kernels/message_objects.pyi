@@ -32,6 +32,7 @@ class Ack(NamedTuple):
     reception_timestamp: int
     commit_timestamp: int
     error: int
+    duplicate: bool = False
 
 def parse_publish_request(data: Buffer) -> Publish | None: ...
 def parse_publish_to_subject(data: Buffer) -> Publish | None: ...

@@ -18,7 +18,8 @@ Publish = namedtuple(
 )
 Ack = namedtuple(
     "Ack",
-    "stream partition_subject msg_subject offset ack_inbox correlation_id ack_policy reception_timestamp commit_timestamp error",
+    "stream partition_subject msg_subject offset ack_inbox correlation_id ack_policy reception_timestamp commit_timestamp error duplicate",
+    defaults=(False,),
 )
 
 
@@ -52,7 +53,7 @@ cdef object ack_object(AckView* view):
         copied(view.stream, view.stream_size), copied(view.partition_subject, view.partition_subject_size),
         copied(view.msg_subject, view.msg_subject_size), view.offset, copied(view.ack_inbox, view.ack_inbox_size),
         copied(view.correlation_id, view.correlation_id_size), view.ack_policy, view.reception_timestamp,
-        view.commit_timestamp, view.error,
+        view.commit_timestamp, view.error, bool(view.duplicate),
     )
 
 
@@ -75,6 +76,7 @@ cdef int view_of_ack(object ack, AckView* view) except -1:
     view.reception_timestamp = ack.reception_timestamp
     view.commit_timestamp = ack.commit_timestamp
     view.error = ack.error
+    view.duplicate = ack.duplicate
     return 0
 
 

@@ -19,6 +19,10 @@ cdef enum AckError:
     ACK_INCORRECT_OFFSET = 2
     ACK_TOO_LARGE = 3
     ACK_ENCRYPTION = 4
+    ACK_NOT_STORED = 1000           # the leader has handed over and stored nothing of it: who publishes it again publishes it once
+    ACK_INVALID_PRODUCER = 1001
+    ACK_PRODUCER_FENCED = 1002
+    ACK_OUT_OF_SEQUENCE = 1003
 
 cdef enum:
     ENVELOPE_HEADER_SIZE = 8        # as we write it: without a checksum
@@ -71,6 +75,7 @@ cdef struct AckView:
     int64_t commit_timestamp
     int32_t ack_policy
     int32_t error
+    bint duplicate                  # stored before: `offset` is the original's, −1 when nobody knows it any more
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 

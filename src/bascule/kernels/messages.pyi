@@ -12,4 +12,8 @@ UNKNOWN_ERROR: Final[int]
 INCORRECT_OFFSET: Final[int]
 TOO_LARGE: Final[int]
 ENCRYPTION: Final[int]
+NOT_STORED: Final[int]
+INVALID_PRODUCER: Final[int]
+PRODUCER_FENCED: Final[int]
+OUT_OF_SEQUENCE: Final[int]
 """What an ack says about its message."""

@@ -28,14 +28,21 @@ UNKNOWN_ERROR = ACK_UNKNOWN
 INCORRECT_OFFSET = ACK_INCORRECT_OFFSET
 TOO_LARGE = ACK_TOO_LARGE
 ENCRYPTION = ACK_ENCRYPTION
+NOT_STORED = ACK_NOT_STORED
+INVALID_PRODUCER = ACK_INVALID_PRODUCER
+PRODUCER_FENCED = ACK_PRODUCER_FENCED
+OUT_OF_SEQUENCE = ACK_OUT_OF_SEQUENCE
 
 cdef enum:
     FIELDS = 16                     # numbers in a table: 0 to 15, so that every tag is one byte
     ENVELOPE_HEADER_WITH_CRC_SIZE = 12
     ENVELOPE_HAS_CRC = 0x01
     PAIRWISE_MAX = 12               # so many headers are compared each with each; more are sorted
+    DUPLICATE_FIELD = 1000          # of an ack
+    DUPLICATE_BYTES = 3
 
 cdef uint8_t[4] ENVELOPE_MAGIC = [0xB9, 0x0E, 0x43, 0xB4]
+cdef uint8_t[3] DUPLICATE = [0xC0, 0x3E, 0x01]     # Ack.duplicate = true, tag and all
 
 cdef enum:
     UNKNOWN = 0
@@ -66,6 +73,7 @@ cdef enum:
 cdef struct Table:
     uint8_t kind[FIELDS]
     uint8_t slot[FIELDS]
+    uint32_t flag_field             # a number beyond the table, 0 for none
 
 cdef struct Fields:
     const uint8_t* data[SPANS]
@@ -75,6 +83,7 @@ cdef struct Fields:
     const uint8_t* headers_end
     uint32_t header_entries
     size_t headers_size
+    uint64_t flag
 
 cdef Table PUBLISH_REQUEST, PUBLISH_TO_SUBJECT, MESSAGE, ACK
 
@@ -105,6 +114,7 @@ ACK = table({
     1: (TEXT, STREAM), 2: (TEXT, KEY), 3: (TEXT, SUBJECT), 4: (NUMBER, OFFSET), 5: (TEXT, INBOX), 6: (TEXT, CORRELATION_ID),
     7: (NUMBER, POLICY), 8: (NUMBER, RECEPTION_TIMESTAMP), 9: (NUMBER, COMMIT_TIMESTAMP), 10: (NUMBER, ERROR),
 })
+ACK.flag_field = DUPLICATE_FIELD
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -187,6 +197,8 @@ cdef bint read_fields(const uint8_t* at, size_t size, const Table* known, Fields
         kind = known.kind[field] if field < FIELDS else <uint8_t> UNKNOWN
         if kind != UNKNOWN and tag & 7 == <uint32_t> (WIRE_VARINT if kind == NUMBER else WIRE_BYTES):
             at = read_known(at, end, kind, known.slot[field], tag_at, fields)
+        elif tag == (known.flag_field << 3 | WIRE_VARINT):
+            at = read_number(at, end, &fields.flag)
         else:
             at = skip_field(at, end, tag, GROUP_DEPTH_MAX)
         if at == NULL:
@@ -277,6 +289,7 @@ cdef bint read_ack(const uint8_t* data, size_t size, AckView* view) noexcept nog
     view.commit_timestamp = fields.number[COMMIT_TIMESTAMP]
     view.ack_policy = <int32_t> <uint32_t> <uint64_t> fields.number[POLICY]
     view.error = <int32_t> <uint32_t> <uint64_t> fields.number[ERROR]
+    view.duplicate = fields.flag != 0
     return True
 
 
@@ -447,6 +460,7 @@ cdef size_t ack_size(AckView* ack) noexcept nogil:
         + number_field_size(ack.reception_timestamp)
         + number_field_size(ack.commit_timestamp)
         + number_field_size(ack.error)
+        + (DUPLICATE_BYTES if ack.duplicate else 0)
     )
 
 
@@ -463,7 +477,11 @@ cdef uint8_t* write_ack(uint8_t* out, AckView* ack) noexcept nogil:
     out = write_number_field(out, 7, ack.ack_policy)
     out = write_number_field(out, 8, ack.reception_timestamp)
     out = write_number_field(out, 9, ack.commit_timestamp)
-    return write_number_field(out, 10, ack.error)
+    out = write_number_field(out, 10, ack.error)
+    if ack.duplicate:
+        memcpy(out, DUPLICATE, DUPLICATE_BYTES)
+        out += DUPLICATE_BYTES
+    return out
 
 
 cdef size_t ack_envelope_size(AckView* ack) noexcept nogil:

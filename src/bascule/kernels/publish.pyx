@@ -11,8 +11,8 @@ from libc.string cimport memcmp
 from bascule.kernels.acks cimport AckReceiver
 from bascule.kernels.grpc cimport GrpcStream
 from bascule.kernels.messages cimport (
-    ACK_ALL, ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, AckView, PublishView, ack_envelope_size,
-    ack_size, publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
+    ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
+    publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
     write_ack, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
 from bascule.kernels.nats cimport NatsReader, begin_pub, end_pub, is_subject
@@ -26,6 +26,7 @@ cdef enum:
     STATUS_NOT_FOUND = 5
     STATUS_PERMISSION_DENIED = 7
     STATUS_FAILED_PRECONDITION = 9
+    STATUS_ABORTED = 10
     STATUS_INTERNAL = 13
     STATUS_UNAVAILABLE = 14
 
@@ -38,6 +39,8 @@ cdef enum:
     ASYNC_INCORRECT_OFFSET = 5
     ASYNC_ENCRYPTION_FAILED = 6
     ASYNC_PERMISSION_DENIED = 7
+    ASYNC_PRODUCER_FENCED = 1000
+    ASYNC_OUT_OF_SEQUENCE = 1001
 
 # By Verdict: status, code of a PublishAsyncError, text.
 cdef tuple ANSWERS = (
@@ -63,18 +66,20 @@ cdef tuple ACK_ANSWERS = (
     (STATUS_INTERNAL, ASYNC_ENCRYPTION_FAILED, b"encryption failed"),
 )
 
-# The leader has handed over and stored nothing of it: who publishes it again publishes it once.
-cdef int32_t ACK_NOT_STORED = 1000
-cdef tuple NOT_STORED_ANSWER = (
-    STATUS_UNAVAILABLE, ASYNC_INTERNAL, b"the partition's leader changes just now: the message was not stored, publish it again"
+# The same from ACK_NOT_STORED on.
+cdef tuple OWN_ACK_ANSWERS = (
+    (STATUS_UNAVAILABLE, ASYNC_INTERNAL, b"the partition's leader changes just now: the message was not stored, publish it again"),
+    (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"the producer headers are malformed"),
+    (STATUS_FAILED_PRECONDITION, ASYNC_PRODUCER_FENCED, b"a newer epoch of this producer has published"),
+    (STATUS_ABORTED, ASYNC_OUT_OF_SEQUENCE, b"a message before this one is missing"),
 )
 
 cdef bytes NOTHING = b""
 
 
 cdef tuple answer_to_ack(int32_t error):
-    if error == ACK_NOT_STORED:
-        return NOT_STORED_ANSWER
+    if ACK_NOT_STORED <= error <= ACK_OUT_OF_SEQUENCE:
+        return OWN_ACK_ANSWERS[error - ACK_NOT_STORED]
     return ACK_ANSWERS[error if 0 <= error <= ACK_ENCRYPTION else 1]
 
 

@@ -39,6 +39,7 @@ cdef class Ack:
     cdef readonly int64_t commit_timestamp
     cdef readonly int32_t ack_policy
     cdef readonly int32_t error
+    cdef readonly bint duplicate
     cdef tuple fields(self)
 
 

@@ -48,6 +48,9 @@ class Ack:
     @property
     def error(self) -> int:
         """0, or why the message was not stored: bascule.kernels.messages names the numbers."""
+    @property
+    def duplicate(self) -> bool:
+        """The message was stored before: `offset` is the original's, −1 when that is not known any more."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 

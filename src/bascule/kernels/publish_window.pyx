@@ -11,7 +11,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from bascule.kernels.columns cimport Column, new_column
 from bascule.kernels.messages cimport (
-    ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_OK, ACK_TOO_LARGE, AckView, PublishView, publish_envelope_size, read_ack_envelope,
+    ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED,
+    ACK_TOO_LARGE, AckView, PublishView, publish_envelope_size, read_ack_envelope,
     write_publish_envelope,
 )
 from bascule.kernels.protobuf cimport (
@@ -37,8 +38,11 @@ FAILED = OUTCOME_FAILED
 cdef enum:
     CODE_UNKNOWN = 0
     CODE_BAD_REQUEST = 1
+    CODE_INTERNAL = 3
     CODE_INCORRECT_OFFSET = 5
     CODE_ENCRYPTION_FAILED = 6
+    CODE_PRODUCER_FENCED = 1000
+    CODE_OUT_OF_SEQUENCE = 1001
 
 cdef enum:
     ENVELOPE_HEADERS_FIELD = 9
@@ -71,7 +75,7 @@ cdef class Ack:
     cdef tuple fields(self):
         return (
             self.stream, self.partition_subject, self.message_subject, self.offset, self.ack_inbox, self.correlation_id,
-            self.ack_policy, self.reception_timestamp, self.commit_timestamp, self.error,
+            self.ack_policy, self.reception_timestamp, self.commit_timestamp, self.error, self.duplicate,
         )
 
     def __eq__(self, other):
@@ -84,7 +88,8 @@ cdef class Ack:
         return (
             f"Ack(stream={self.stream!r}, offset={self.offset}, partition_subject={self.partition_subject!r}, "
             f"message_subject={self.message_subject!r}, ack_policy={self.ack_policy}, "
-            f"reception_timestamp={self.reception_timestamp}, commit_timestamp={self.commit_timestamp}, error={self.error})"
+            f"reception_timestamp={self.reception_timestamp}, commit_timestamp={self.commit_timestamp}, error={self.error}"
+            f"{', duplicate=True' if self.duplicate else ''})"
         )
 
 
@@ -106,6 +111,7 @@ cdef Ack ack_like(Ack last, AckView* view):
     ack.commit_timestamp = view.commit_timestamp
     ack.ack_policy = view.ack_policy
     ack.error = view.error
+    ack.duplicate = view.duplicate
     return ack
 
 
@@ -291,6 +297,14 @@ cdef tuple refusal(int32_t error):
         return CODE_BAD_REQUEST, "message exceeds max replication size"
     if error == ACK_ENCRYPTION:
         return CODE_ENCRYPTION_FAILED, "the value could not be encrypted"
+    if error == ACK_NOT_STORED:
+        return CODE_INTERNAL, "the partition's leader changes just now: the message was not stored, publish it again"
+    if error == ACK_INVALID_PRODUCER:
+        return CODE_BAD_REQUEST, "the producer headers are malformed"
+    if error == ACK_PRODUCER_FENCED:
+        return CODE_PRODUCER_FENCED, "a newer epoch of this producer has published"
+    if error == ACK_OUT_OF_SEQUENCE:
+        return CODE_OUT_OF_SEQUENCE, "a message before this one is missing"
     return CODE_UNKNOWN, "the message was not stored"
 
 

@@ -17,6 +17,10 @@ from bascule.kernels.utf8 cimport is_utf8
 from bascule.kernels.wire cimport varint_size
 
 
+cdef enum:
+    ACK_DUPLICATE_FIELD = 1000
+
+
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -50,6 +54,8 @@ cdef const uint8_t* read_ack_number(const uint8_t* at, const uint8_t* end, uint3
         ack.reception_timestamp = <int64_t> number
     elif field == 9:
         ack.commit_timestamp = <int64_t> number
+    elif field == ACK_DUPLICATE_FIELD:
+        ack.duplicate = number != 0
     else:
         ack.error = <int32_t> <uint32_t> number
     return at
@@ -67,7 +73,7 @@ cdef bint merge_ack(const uint8_t* at, size_t size, int depth, AckView* ack) noe
         kind = tag & 7
         if kind == WIRE_BYTES and (field <= 3 or field == 5 or field == 6):
             at = read_ack_text(at, end, field, ack)
-        elif kind == WIRE_VARINT and (field == 4 or 7 <= field <= 10):
+        elif kind == WIRE_VARINT and (field == 4 or 7 <= field <= 10 or field == ACK_DUPLICATE_FIELD):
             at = read_ack_number(at, end, field, ack)
         else:
             at = skip_field(at, end, tag, depth)

@@ -12,6 +12,7 @@ CODEC_NONE: Final[int]
 CODEC_ZSTD: Final[int]
 ENCRYPTED: Final[int]
 FOLLOWS_GAP: Final[int]
+PRODUCERS: Final[int]
 OFFSET_MAX: Final[int]
 CRC_BACKEND: Final[str]
 

@@ -30,6 +30,7 @@ def clean(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
         return CleaningReport(rolled=True)
     report = apply_retention(log, now_ns)
     if log.options.compact:
+        log.producers.save()
         report.compaction = compact(log, now_ns)
     return report
 
@@ -42,6 +43,7 @@ def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningRep
     with log.maintenance:
         count = plan_retention([segment.facts for segment in log.segments], log.options.retention, now_ns)
         if count:
+            log.producers.save()
             log.sync()
             _write_down(log)
             report.deleted = _drop(log, count)

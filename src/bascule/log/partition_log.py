@@ -37,6 +37,7 @@ from bascule.log.encryption import MasterKeys
 from bascule.log.files import FilePool
 from bascule.log.leader_epochs import LeaderEpochs
 from bascule.log.options import LogOptions, SyncPolicy
+from bascule.log.producer_history import ProducerHistory
 from bascule.log.recovery import RecoveryReport, recover
 from bascule.log.replicated import check_replicated
 from bascule.log.sealing import sealer_for
@@ -99,6 +100,7 @@ class PartitionLog:
         self._view = LogView(self.segments, self.sealer, self._must_exist)
         self.epochs = LeaderEpochs(self.pool.disk, self.directory, found.epochs)
         self._end_offset = self.segments.active.next_offset
+        self.producers = ProducerHistory(self, self._end_offset)
         self._last_timestamp = found.last_timestamp
         self._high_watermark = min(known.high_watermark, self._end_offset - 1)
         self.cleaned_to = min(known.cleaned_to, self.segments.active.base_offset)
@@ -123,15 +125,9 @@ class PartitionLog:
             self.write_checkpoint()
 
     def _mark(self) -> SyncedMark:
-        active = self.segments.active
+        active, epoch = self.segments.active, self.epochs.latest
         return SyncedMark(
-            self._end_offset,
-            active,
-            active.size,
-            active.records,
-            active.first_timestamp,
-            self._last_timestamp,
-            self.epochs.latest,
+            self._end_offset, active, active.size, active.records, active.first_timestamp, self._last_timestamp, epoch
         )
 
     def _use(self) -> None:
@@ -182,6 +178,7 @@ class PartitionLog:
                 self.sync()
                 self.segments.active.flush_index()
                 self.write_checkpoint()
+                self.producers.close()
         finally:
             for segment in self.segments:
                 segment.close()
@@ -306,8 +303,9 @@ class PartitionLog:
     def _write_replicated(self, data: bytes | memoryview) -> list[records.BatchHeader]:
         with self.lock:
             self._must_take_appends()
+            takes_holes = self.options.compact or self.segments.oldest.is_empty
             headers = check_replicated(
-                data, self._end_offset, self._last_timestamp, self.epochs.latest, takes_holes=self._takes_holes
+                data, self._end_offset, self._last_timestamp, self.epochs.latest, takes_holes=takes_holes
             )
             position = 0
             for header in headers:
@@ -320,15 +318,13 @@ class PartitionLog:
                 position += header.length
             return headers
 
-    @property
-    def _takes_holes(self) -> bool:
-        return self.options.compact or self.segments.oldest.is_empty
-
     def _must_take_appends(self) -> None:
         self._must_exist()
         self.durability.must_not_have_failed()
 
     def _accept(self, header: records.BatchHeader) -> None:
+        if header.attributes & records.PRODUCERS:
+            self.producers.note(header)
         self._last_timestamp = header.max_timestamp
         self._end_offset = header.last_offset + 1
 
@@ -339,6 +335,7 @@ class PartitionLog:
         if self.options.sync is SyncPolicy.ALWAYS:
             self._syncer.request(self)
         self._waiters.end.wake(self._end_offset)
+        self.producers.keep_up()
 
     # ── rolling ──────────────────────────────────────────────────────────────────────────────────
 
@@ -643,6 +640,7 @@ class PartitionLog:
         offset = self._end_offset = self.segments.active.next_offset
         self._last_timestamp = max(0, *(segment.last_timestamp for segment in self.segments))
         self._high_watermark = min(self._high_watermark, offset - 1)
+        self.producers.cut(self.segments.oldest.base_offset, offset)
         self.cleaned_to = min(self.cleaned_to, self.segments.active.base_offset)
         self._dirty = True
         active = self.segments.active

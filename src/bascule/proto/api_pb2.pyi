@@ -231,7 +231,7 @@ class Message(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., timestamp: _Optional[int] = ..., stream: _Optional[str] = ..., partition: _Optional[int] = ..., subject: _Optional[str] = ..., replySubject: _Optional[str] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., ackInbox: _Optional[str] = ..., correlationId: _Optional[str] = ..., ackPolicy: _Optional[_Union[AckPolicy, str]] = ...) -> None: ...
 
 class Ack(_message.Message):
-    __slots__ = ("stream", "partitionSubject", "msgSubject", "offset", "ackInbox", "correlationId", "ackPolicy", "receptionTimestamp", "commitTimestamp", "ackError")
+    __slots__ = ("stream", "partitionSubject", "msgSubject", "offset", "ackInbox", "correlationId", "ackPolicy", "receptionTimestamp", "commitTimestamp", "ackError", "duplicate")
     class Error(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OK: _ClassVar[Ack.Error]
@@ -240,12 +240,18 @@ class Ack(_message.Message):
         TOO_LARGE: _ClassVar[Ack.Error]
         ENCRYPTION: _ClassVar[Ack.Error]
         NOT_STORED: _ClassVar[Ack.Error]
+        INVALID_PRODUCER: _ClassVar[Ack.Error]
+        PRODUCER_FENCED: _ClassVar[Ack.Error]
+        OUT_OF_SEQUENCE: _ClassVar[Ack.Error]
     OK: Ack.Error
     UNKNOWN: Ack.Error
     INCORRECT_OFFSET: Ack.Error
     TOO_LARGE: Ack.Error
     ENCRYPTION: Ack.Error
     NOT_STORED: Ack.Error
+    INVALID_PRODUCER: Ack.Error
+    PRODUCER_FENCED: Ack.Error
+    OUT_OF_SEQUENCE: Ack.Error
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONSUBJECT_FIELD_NUMBER: _ClassVar[int]
     MSGSUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +262,7 @@ class Ack(_message.Message):
     RECEPTIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     COMMITTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     ACKERROR_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partitionSubject: str
     msgSubject: str
@@ -266,7 +273,8 @@ class Ack(_message.Message):
     receptionTimestamp: int
     commitTimestamp: int
     ackError: Ack.Error
-    def __init__(self, stream: _Optional[str] = ..., partitionSubject: _Optional[str] = ..., msgSubject: _Optional[str] = ..., offset: _Optional[int] = ..., ackInbox: _Optional[str] = ..., correlationId: _Optional[str] = ..., ackPolicy: _Optional[_Union[AckPolicy, str]] = ..., receptionTimestamp: _Optional[int] = ..., commitTimestamp: _Optional[int] = ..., ackError: _Optional[_Union[Ack.Error, str]] = ...) -> None: ...
+    duplicate: bool
+    def __init__(self, stream: _Optional[str] = ..., partitionSubject: _Optional[str] = ..., msgSubject: _Optional[str] = ..., offset: _Optional[int] = ..., ackInbox: _Optional[str] = ..., correlationId: _Optional[str] = ..., ackPolicy: _Optional[_Union[AckPolicy, str]] = ..., receptionTimestamp: _Optional[int] = ..., commitTimestamp: _Optional[int] = ..., ackError: _Optional[_Union[Ack.Error, str]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("key", "value", "stream", "partition", "headers", "ackInbox", "correlationId", "ackPolicy", "expectedOffset")
@@ -309,6 +317,8 @@ class PublishAsyncError(_message.Message):
         INCORRECT_OFFSET: _ClassVar[PublishAsyncError.Code]
         ENCRYPTION_FAILED: _ClassVar[PublishAsyncError.Code]
         PERMISSION_DENIED: _ClassVar[PublishAsyncError.Code]
+        PRODUCER_FENCED: _ClassVar[PublishAsyncError.Code]
+        OUT_OF_SEQUENCE: _ClassVar[PublishAsyncError.Code]
     UNKNOWN: PublishAsyncError.Code
     BAD_REQUEST: PublishAsyncError.Code
     NOT_FOUND: PublishAsyncError.Code
@@ -317,6 +327,8 @@ class PublishAsyncError(_message.Message):
     INCORRECT_OFFSET: PublishAsyncError.Code
     ENCRYPTION_FAILED: PublishAsyncError.Code
     PERMISSION_DENIED: PublishAsyncError.Code
+    PRODUCER_FENCED: PublishAsyncError.Code
+    OUT_OF_SEQUENCE: PublishAsyncError.Code
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     code: PublishAsyncError.Code

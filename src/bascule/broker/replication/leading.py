@@ -105,7 +105,10 @@ class Leading:
 
     def appended(self, batch: PreparedBatch, landed: Landed) -> None:
         wants_all = batch.has_all_acks or self.commitment.holds_leader_acks
-        self.commitment.appended(batch, landed)
+        if batch.count:
+            self.commitment.appended(batch, landed)
+        else:
+            self.commitment.repeated(batch, landed)
         self._step(Appended(wants_all, time.monotonic_ns()))
 
     def append_failed(self, error: BasculeError) -> None:

@@ -15,7 +15,7 @@ from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess, clean_environ
 
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-PAGES = ("quickstart.md", "client.md", "publishing-over-nats.md", "consumer-groups.md")
+PAGES = ("quickstart.md", "client.md", "publishing-over-nats.md", "exactly-once-publishing.md", "consumer-groups.md")
 SETTINGS = {"cursors.stream.partitions": 1}
 
 _BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -11,8 +11,10 @@ from bascule.errors import (
     IncorrectOffset,
     OperatorError,
     OutcomeUnknown,
+    OutOfSequence,
     PartitionReadonly,
     PermissionDenied,
+    ProducerFenced,
     RecordTooLarge,
     StateError,
     StreamExists,
@@ -72,10 +74,13 @@ def status_name(status: int) -> str:
 
 # Codes of PublishAsyncError, and of Ack.ackError.
 UNKNOWN, BAD_REQUEST, NOT_FOUND, INTERNAL, READONLY, INCORRECT_OFFSET, ENCRYPTION_FAILED, PERMISSION_DENIED = range(8)
+PRODUCER_FENCED, OUT_OF_SEQUENCE = 1000, 1001
 ACK_OK, ACK_UNKNOWN, ACK_INCORRECT_OFFSET, ACK_TOO_LARGE, ACK_ENCRYPTION = range(5)
 
 _TOO_LARGE_TEXT: Final = "exceeds max"
 _FENCED_TEXT: Final = "incorrect expected offset"
+_PRODUCER_TEXT: Final = "newer epoch of this producer"
+_SEQUENCE_TEXT: Final = "before this one is missing"
 
 
 def publish_failure(code: int, text: str) -> BasculeError:
@@ -92,6 +97,8 @@ def publish_failure(code: int, text: str) -> BasculeError:
         INCORRECT_OFFSET: IncorrectOffset,
         PERMISSION_DENIED: PermissionDenied,
         ENCRYPTION_FAILED: OperatorError,
+        PRODUCER_FENCED: ProducerFenced,
+        OUT_OF_SEQUENCE: OutOfSequence,
     }
     return kinds.get(code, OperatorError)(text or f"the broker answered with error {code}")
 
@@ -108,6 +115,10 @@ def unary_publish_failure(status: int, text: str) -> BasculeError:
         return RecordTooLarge(text)
     if status == Status.FAILED_PRECONDITION and "readonly" in text.lower():
         return PartitionReadonly(text)
+    if status == Status.FAILED_PRECONDITION and _PRODUCER_TEXT in text:
+        return ProducerFenced(text)
+    if status == Status.ABORTED and _SEQUENCE_TEXT in text:
+        return OutOfSequence(text)
     return error_of(status, text)
 
 
@@ -124,6 +135,12 @@ def ack_failure(code: int) -> BasculeError | None:
             return OperatorError("the broker could not encrypt the message")
         case 1000:
             return Unavailable("the partition's leader changes just now: the message was not stored, publish it again")
+        case 1001:
+            return CallerError("the producer headers are malformed")
+        case 1002:
+            return ProducerFenced("a newer epoch of this producer has published")
+        case 1003:
+            return OutOfSequence("a message before this one is missing")
         case _:
             return OutcomeUnknown(
                 "the broker could not store the message, or does not know whether it did", hint=LOOK_FIRST

@@ -8,12 +8,13 @@ from typing import Any
 
 from bascule.client import options
 from bascule.client.core import ClientCore
+from bascule.client.idempotent import IdempotentPublisher
 from bascule.client.many import publish_many
 from bascule.client.options import AckPolicy, Bytes
 from bascule.client.partitioner import Partitioner, choose, partitioner
 from bascule.client.publish_call import call_publish, is_large
 from bascule.client.publish_session import PublishSessions
-from bascule.client.publisher import OnError, Publisher, publish_one
+from bascule.client.publisher import BasePublisher, OnError, Publisher, publish_one
 from bascule.client.retry import Deadline
 from bascule.errors import BasculeError
 from bascule.kernels.publish_window import (
@@ -161,31 +162,49 @@ class PublishCalls(ClientCore):
         *,
         partition: int | None = None,
         partitioner: str | Partitioner | None = None,
-        ack: AckPolicy = "leader",
+        ack: AckPolicy | None = None,
         window: int = WINDOW_DEFAULT,
         timeout: float | None = None,
         on_error: OnError | None = None,
         resend: bool | None = None,
-    ) -> Publisher:
-        """A publisher of many messages to one stream: `window` of them may wait for their ack, each `timeout` seconds at most.
+        idempotent: bool = False,
+        producer_id: str | None = None,
+        epoch: int | None = None,
+    ) -> BasePublisher:
+        """A publisher of many messages to one stream: `window` of them may wait for their ack (`"leader"` by default), each `timeout`
+        seconds at most.
 
         Messages that are surely not stored are sent again by themselves, with `resend` (by default with `ack="all"`) also those
         that may be, and then perhaps twice; with `resend=False` none is. What is sent again may come behind messages that were
         under way with it; a window of 1 keeps the order.
 
+        With `idempotent` every message is stored exactly once and in order, whatever fails, by default with `ack="all"`: messages are
+        numbered, and sent again until they are acked. `producer_id` says who publishes, a new one by default. A publisher
+        with the same id that begins later fences this one. `epoch` is for who numbers lives by other means than the clock: the same
+        messages published again under the same id and epoch are not stored again.
+
         `on_error` is called with every failure. Without it, `flush` and the end of an `async with` block raise the first one.
         """
-        publisher = Publisher(
-            self._brokers,
-            stream,
-            ack=ack,
-            partition=partition,
-            partitioner_choice=partitioner,
-            window=window,
-            timeout=self._publish_seconds(timeout, resends=options.resends(resend, options.ack_policy(ack))),
-            on_error=on_error,
-            resend=resend,
-        )
+        is_idempotent = options.flag("idempotent", idempotent) or producer_id is not None or epoch is not None
+        if epoch is not None and producer_id is None:
+            raise options.wrong("epoch", epoch, "given together with a `producer_id`")
+        if resend is False and is_idempotent:
+            raise options.wrong("resend", resend, "left out: an idempotent publisher sends again")
+        choices: dict[str, Any] = {
+            "ack": ack or ("all" if is_idempotent else "leader"),
+            "partition": partition,
+            "partitioner_choice": partitioner,
+            "window": window,
+            "on_error": on_error,
+            "resend": resend,
+        }
+        resends = is_idempotent or options.resends(resend, options.ack_policy(choices["ack"]))
+        choices["timeout"] = self._publish_seconds(timeout, resends=resends)
+        publisher: BasePublisher
+        if is_idempotent:
+            publisher = IdempotentPublisher(self._brokers, stream, producer_id=producer_id, epoch=epoch, **choices)
+        else:
+            publisher = Publisher(self._brokers, stream, **choices)
         self._keep(publisher)
         return publisher
 

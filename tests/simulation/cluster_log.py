@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from bascule.core.log.epochs import EpochCache, EpochEntry
 from bascule.core.partition.options import ReplicaLog
@@ -23,6 +23,9 @@ from tests.support.logs import ManualSyncer
 
 Content = tuple[int, int]
 """Epoch and number of a record."""
+
+Batches = Any
+"""What a log of one kind gives to another of its kind: bytes, or, for the model, offsets with their records."""
 
 READ_RECORDS_MAX: Final = 8
 
@@ -47,9 +50,9 @@ class SimulatedLog(ReplicaLog, Protocol):
     def append(self, numbers: Sequence[int], epoch: int) -> int:
         """Returns the first offset."""
 
-    def read(self, offset: int) -> Sequence[object] | bytes | memoryview: ...
+    def read(self, offset: int) -> Batches: ...
 
-    def append_replicated(self, data: Sequence[object] | bytes | memoryview) -> None: ...
+    def append_replicated(self, data: Batches) -> None: ...
 
     def truncate(self, offset: int, *, allow_committed: bool) -> None: ...
 
@@ -126,7 +129,7 @@ class ModelLog:
             return None
         return self._records[offset - self.log_start_offset]
 
-    def read(self, offset: int) -> Sequence[object]:
+    def read(self, offset: int) -> Batches:
         first = max(offset, self.log_start_offset)  # retention may just have been here
         found = self._records[first - self.log_start_offset :][:READ_RECORDS_MAX]
         if self._damaged and any(at in self._damaged for at in range(first, first + len(found))):
@@ -152,10 +155,10 @@ class ModelLog:
         self._records += [(epoch, number) for number in numbers]
         return base_offset
 
-    def append_replicated(self, data: Sequence[object] | bytes | memoryview) -> None:
+    def append_replicated(self, data: Batches) -> None:
         self._must_take_appends()
         self._must_have_room()
-        for offset, record in data:  # type: ignore[misc]
+        for offset, record in data:
             if offset != self.log_end_offset:
                 self._begin_at(offset)
             if record[0] < self._epochs.latest_epoch:
@@ -314,12 +317,11 @@ class DiskLog:
             batch.add(None, b"%d" % number, (), b"", b"", 0)
         return self._log.append(batch, leader_epoch=epoch).base_offset
 
-    def read(self, offset: int) -> bytes | memoryview:
+    def read(self, offset: int) -> Batches:
         found = self._log.read(offset, bytes_max=400, committed=False)
         return b"" if found is None else found.data
 
-    def append_replicated(self, data: Sequence[object] | bytes | memoryview) -> None:
-        assert isinstance(data, bytes | memoryview)
+    def append_replicated(self, data: Batches) -> None:
         self._log.append_replicated(data)
 
     def truncate(self, offset: int, *, allow_committed: bool) -> None:

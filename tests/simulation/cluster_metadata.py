@@ -36,8 +36,9 @@ Settle = Callable[[Outcome], None]
 
 
 class MetadataLog(Protocol):
-    truth: Metadata
-    """After every op that was decided."""
+    @property
+    def truth(self) -> Metadata:
+        """After every op that was decided."""
 
     @property
     def controller(self) -> str | None: ...

@@ -280,7 +280,7 @@ class Replica:
             self.server.send(effect.replica, self.key, role.answer(effect, None))
             self.leave()
             return
-        self.server.send(effect.replica, self.key, role.answer(effect, data))  # type: ignore[arg-type]
+        self.server.send(effect.replica, self.key, role.answer(effect, data))
 
     def _notify(self, role: Leader, replica: str, is_beginning: bool) -> None:
         notice = role.notice(replica, is_beginning=is_beginning) if self.role is role else None

@@ -153,7 +153,16 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
                     pass
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-    with FlightConnection(broker.address) as tables:
+    with FlightConnection(broker.address, timeout=1.0, patience=1.0) as tables:
+        assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
+        os.kill(broker.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            with pytest.raises(errors.Unavailable):  # also before it has said anything
+                read_rows(tables, "s", 0, 0, 1000)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert time.monotonic() - began < 20
         assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
 
 

@@ -24,7 +24,7 @@ from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
 from bascule.flight.locations import Locations, Patience, Servers, Tls
 from bascule.flight.schema import check_columns, table_schema
-from bascule.flight.stalls import Stalls
+from bascule.flight.stalls import Opening, Stalls
 from bascule.flight.tickets import OFFSETS_ACTION, OffsetsQuery, PutCommand, ReadTicket
 
 if TYPE_CHECKING:
@@ -214,10 +214,7 @@ class FlightConnection:
             self._known = []
 
     def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:
-        flight = require_flight()
-        client = self._client(location)
-        with as_bascule_errors():
-            reader = client.do_get(flight.Ticket(ticket.encode()), self._options(None))
+        reader = self._open(location, ticket)
         try:
             while True:
                 try:
@@ -228,6 +225,18 @@ class FlightConnection:
                 yield int(chunk.app_metadata.to_pybytes()), chunk.data
         finally:
             reader.cancel()
+
+    def _open(self, location: str, ticket: ReadTicket) -> Any:
+        """Arrow waits here for the server's first word, for ever: so another thread does, and is left alone if none comes."""
+        client, wanted = self._client(location), require_flight().Ticket(ticket.encode())
+        opening = Opening(lambda: client.do_get(wanted, self._options(None)))
+        with as_bascule_errors():
+            reader = opening.wait(self._timeout)
+        if reader is None:
+            with self._lock:
+                self._clients.pop(location, None)
+            raise Unavailable(f"{location} has not answered for {self._timeout:g} s")
+        return reader
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 

@@ -4,11 +4,44 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from bascule.errors import Unavailable
+
+
+class Opening:
+    """Something that may never return, done by a thread that nobody has to wait for."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._lock = threading.Lock()
+        self._is_given_up = False
+        self._made: Any = None
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="bascule flight open", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            made = self._work()
+        except Exception as error:
+            self._failure = error
+            return
+        with self._lock:
+            self._made = made
+            if self._is_given_up:
+                made.cancel()
+
+    def wait(self, seconds: float) -> Any:
+        """What was made; None when it takes longer: then it is cancelled when it is made after all. Raises what the work raised."""
+        self._thread.join(seconds)
+        if self._failure is not None:
+            raise self._failure
+        with self._lock:
+            self._is_given_up = self._made is None
+            return self._made
 
 
 class Stalls:

@@ -83,6 +83,14 @@ def test_rows_know_their_query_batch_and_place(client: BlockingClient, make_stre
         assert sequences == [*range(len(sequences))]
 
 
+def test_a_query_of_connect_says_the_same(
+    connect_spark: Any, tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    source, target = make_stream(3), make_stream()
+    query = Copy(connect_spark, tables.address, tmp_path / "checkpoint").run(source, target, delivery="exactly-once")
+    assert identities(client, target) == [(f"spark:{query}:0", 0, sequence) for sequence in range(3)]
+
+
 def test_at_least_once_says_nothing_and_a_batch_that_comes_again_is_there_twice(
     client: BlockingClient, make_stream: MakeStream, copy: Copy
 ) -> None:

@@ -10,9 +10,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from bascule.client.blocking import BlockingClient
+from bascule.spark.cluster import FlightCluster
+from bascule.spark.options import ConnectionOptions
 from tests.spark.conftest import MakeStream, Query, publish
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually
+
+GOLDEN = Path(__file__).parent / "checkpoint"
 
 
 def offset_log(query: Query, batch_id: int) -> dict[str, Any]:
@@ -79,6 +83,23 @@ def test_the_cursor_is_advice_and_the_offset_log_is_the_truth(
     publish(client, stream, 2, first=10)
     assert query.run(stream=stream, cursor="etl") == [10, 11]
     assert client.fetch_cursor("etl", stream) == 9
+
+
+def test_a_checkpoint_that_was_written_once_can_always_be_gone_on_with(
+    tables: BrokerProcess, make_stream: MakeStream, query: Query
+) -> None:
+    """checkpoint/ is of a query that died in its batch 1, before the commit. Only the stream's id is put in."""
+    stream = make_stream(12, partitions=2, name="golden-orders")
+    connection = FlightCluster(ConnectionOptions(servers=tables.address))
+    stream_id = str(connection.streams([stream])[stream].id)
+    connection.close()
+    for file in (file for file in GOLDEN.rglob("*") if file.is_file()):
+        copy = query.checkpoint / file.relative_to(GOLDEN)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(file.read_text("utf-8").replace("STREAM_ID", stream_id), "utf-8")
+    query.run(stream=stream, startingOffsets="latest")
+    both = [(batch_id, [offset for number, offset in rows if number == 0]) for batch_id, rows in query.batches]
+    assert both == [(1, [6, 7, 8, 9]), (2, [10, 11])]
 
 
 def test_progress_tells_the_lag(make_stream: MakeStream, query: Query) -> None:

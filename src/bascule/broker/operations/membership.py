@@ -36,12 +36,14 @@ class MembershipWatch:
         self._controller = controller
         self._on_removed = on_removed
         self._task: asyncio.Task[None] | None = None
+        self._runs = True
 
     async def start(self) -> None:
         await self._bus.subscribe(self._subjects.membership, self._on_question)
         self._task = asyncio.create_task(self._watch(), name="membership")
 
     async def stop(self) -> None:
+        self._runs = False  # a cancellation can be swallowed by a time-out that happens at the same moment
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -50,7 +52,7 @@ class MembershipWatch:
 
     async def _watch(self) -> None:
         silent = 0.0
-        while True:
+        while self._runs:
             await asyncio.sleep(LOOK_SECONDS)
             silent = silent + LOOK_SECONDS if self._controller.leader is None else 0.0
             if silent >= SILENCE_SECONDS and await self._was_removed():

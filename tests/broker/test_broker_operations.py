@@ -230,7 +230,8 @@ def test_a_server_that_is_alone_stops_at_once(start_broker: StartBroker) -> None
     broker.api().CreateStream(name="s", subject="s")
     began = time.monotonic()
     assert broker.stop() == 0
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10, "half of what a drain may take"
+    assert "handed over" not in broker.said()
 
 
 # ── draining ─────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from bascule import blocking
 from bascule.client.blocking import BlockingClient
 from bascule.client.columns import ColumnPublisher, MessageColumns, Producer, column_publisher
 from bascule.client.publish_call import LARGE_BYTES
-from bascule.errors import RecordTooLarge, StreamNotFound, Unavailable
+from bascule.errors import OutOfSequence, ProducerFenced, RecordTooLarge, StreamNotFound, Unavailable
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 
@@ -74,7 +74,7 @@ def test_large_messages_travel_alone_keep_their_place_and_say_who_sent_them(
     broker = start_broker({"clustering.replication.max.bytes": 4 << 20}, embedded=True)
     values = [b"a", b"x" * (LARGE_BYTES + 1), b"b", b"c", b"y" * (LARGE_BYTES + 1)]
     headers = [{"n": b"%d" % number} for number in range(5)]
-    given = columns(values, [b"k%d" % number for number in range(5)], headers, Producer(b"me", 3, 7))
+    given = columns(values, [b"k%d" % number for number in range(5)], headers, Producer(b"me", 3, 0))
     with blocking.connect(broker.address) as client:
         client.create_stream(name)
         publisher = column_publisher(client, window=64, timeout=30)
@@ -82,7 +82,7 @@ def test_large_messages_travel_alone_keep_their_place_and_say_who_sent_them(
         found = list(client.subscribe(name, start="earliest", stop="latest"))
     assert [message.value for message in found] == values
     assert [(message.key, message.headers["n"]) for message in found] == [(b"k%d" % n, b"%d" % n) for n in range(5)]
-    assert [message.headers["bascule-sequence"] for message in found] == [b"7", b"8", b"9", b"10", b"11"]
+    assert [message.headers["bascule-sequence"] for message in found] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_message_that_is_too_large_is_refused_for_good(
@@ -95,14 +95,14 @@ def test_a_message_that_is_too_large_is_refused_for_good(
 
 def test_subjects_get_the_same_messages(client: BlockingClient, publisher: ColumnPublisher, name: str) -> None:
     client.create_stream(name, f"s.{name}.*")
-    given = columns([b"a", b"b"], [b"k", b"l"], [{"h": b"1"}, {}], Producer(b"me", 3, 9))
+    given = columns([b"a", b"b"], [b"k", b"l"], [{"h": b"1"}, {}], Producer(b"me", 3, 0))
     assert publisher.publish_to_subject(f"s.{name}.x", given).result().tolist() == [0, 1]
     found = list(client.subscribe(name, start="earliest", stop="latest"))
     assert [(m.key, m.value, m.headers.get("h"), m.subject) for m in found] == [
         (b"k", b"a", b"1", f"s.{name}.x"),
         (b"l", b"b", None, f"s.{name}.x"),
     ]
-    assert [m.headers["bascule-sequence"] for m in found] == [b"9", b"10"]
+    assert [m.headers["bascule-sequence"] for m in found] == [b"0", b"1"]
     assert {(m.headers["bascule-producer"], m.headers["bascule-epoch"]) for m in found} == {(b"me", b"3")}
 
 
@@ -111,21 +111,46 @@ def test_a_stream_that_is_not_there_is_said_at_once(publisher: ColumnPublisher, 
         publisher.publish(name, 0, columns([b"a"])).result(timeout=20)
 
 
-def test_what_a_dead_broker_did_not_answer_is_sent_again(start_broker: StartBroker, name: str) -> None:
-    """At least once: everything is there, some of it perhaps twice."""
+@pytest.mark.parametrize("producer", [None, Producer(b"me", 1, 0)], ids=["at least once", "exactly once"])
+def test_what_a_dead_broker_did_not_answer_is_sent_again(
+    start_broker: StartBroker, name: str, producer: Producer | None
+) -> None:
+    """Everything is there, some of it perhaps twice; with numbers once, and in order."""
     broker = start_broker({"listen": "127.0.0.1:0"})
     broker.config["listen"] = broker.address  # it comes back where it was
     with blocking.connect(broker.address) as client:
         client.create_stream(name)
         publisher = column_publisher(client, window=16, timeout=60)
         values = [b"%d" % number for number in range(20_000)]
-        future = publisher.publish(name, 0, columns(values))
+        future = publisher.publish(name, 0, columns(values, producer=producer))
         restart = threading.Timer(0.05, broker.restart)
         restart.start()
-        future.result()
+        offsets = future.result()
         restart.join()
         found = [message.value for message in client.subscribe(name, start="earliest", stop="latest")]
     assert set(found) == set(values)
+    if producer is not None:
+        assert found == values
+        assert offsets.tolist() == [*range(20_000)]
+
+
+def test_numbered_columns_that_come_again_are_not_stored_again(
+    client: BlockingClient, publisher: ColumnPublisher, name: str
+) -> None:
+    client.create_stream(name)
+    first, second = (
+        columns([b"a", b"b"], producer=Producer(b"me", 1, 0)),
+        columns([b"c"], producer=Producer(b"me", 1, 2)),
+    )
+    for given in (first, first, second, first, second):
+        publisher.publish(name, 0, given).result()
+    assert publisher.publish(name, 0, first).result().tolist() == [0, 1], "where the originals are"
+    assert [message.value for message in client.subscribe(name, start="earliest", stop="latest")] == [b"a", b"b", b"c"]
+    with pytest.raises(OutOfSequence):
+        publisher.publish(name, 0, columns([b"x"], producer=Producer(b"me", 1, 9))).result(timeout=20)
+    publisher.publish(name, 0, columns([b"d"], producer=Producer(b"me", 2, 0))).result()
+    with pytest.raises(ProducerFenced):
+        publisher.publish(name, 0, second).result(timeout=20)
 
 
 def test_without_brokers_it_gives_up_in_time(start_broker: StartBroker, name: str) -> None:

@@ -186,7 +186,7 @@ HEADERS_WRONG = {
     "version wins over attributes": ("future version", {"version": 255, "attributes": 255}),
     "codec two": ("bad attributes", {"attributes": 2}),
     "codec seven": ("bad attributes", {"attributes": 7}),
-    "bit five": ("bad attributes", {"attributes": 0x20}),
+    "bit six": ("bad attributes", {"attributes": 0x40}),
     "bit seven": ("bad attributes", {"attributes": 0x80}),
     "attributes win over a length beyond the end": ("bad attributes", {"attributes": 0x40, "length": 2**32 - 1}),
     "length one beyond the end": ("incomplete", {"length": HEADER_BYTES + len(GOOD) + 1}),

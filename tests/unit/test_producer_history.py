@@ -98,7 +98,12 @@ def test_the_file_follows_the_log_while_it_is_written(tmp_path: Path, monkeypatc
     reads: list[int] = []
     killed = open_log(tmp_path)  # the first one is not closed: nothing more is written down
     original = killed.read
-    monkeypatch.setattr(killed, "read", lambda offset, **more: reads.append(offset) or original(offset, **more))
+
+    def read(offset: int, **more: Any) -> Any:
+        reads.append(offset)
+        return original(offset, **more)
+
+    monkeypatch.setattr(killed, "read", read)
     assert known(killed) == {b"a": (0, 119)}
     assert min(reads) > 60, "only what came after the file was read"
     log.close()

@@ -54,7 +54,7 @@ HeaderEntries = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who numbers the messages: the first of the columns has `sequence`."""
+    """Who numbers the messages: the first of the columns has `sequence`. An epoch begins with 0 in each partition."""
 
     id: bytes
     epoch: int

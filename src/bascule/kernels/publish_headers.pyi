@@ -14,5 +14,6 @@ def encode_publish_headers(
     """The headers of `count` messages, and the int64 positions where those of each end.
 
     `entries` are `row_ends` (in entries), `names` and where each ends, `values` and where each ends; ends are int64 and begin anew
-    at 0. `timestamps` are int64 in ns, negative for none: they become a header `bascule-timestamp`. With `producer` every message also gets the three headers of an idempotent producer, the first with `sequence`.
+    at 0. `timestamps` are int64 in ns, negative for none: they become a header `bascule-timestamp`. With `producer` every message
+    also gets the three headers of an idempotent producer, the first with `sequence`.
     """

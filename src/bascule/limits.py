@@ -391,6 +391,9 @@ every 5 minutes; machines that vanish are noticed sooner, by CHANNEL_TCP_KEEPALI
 CHANNEL_KEEPALIVE_TIMEOUT_SECONDS: Final = 20.0
 """How long the answer to such a PING may take before the connection is given up."""
 
+CHANNEL_PING_SECONDS: Final = 5.0
+"""The same for servers that say that they answer PINGs however often they come: one that hangs is noticed after twice as long."""
+
 CHANNEL_TCP_KEEPALIVE_SECONDS: Final = 20
 """After so much silence the kernel asks whether the other machine is there; four unanswered questions 5 s apart end the connection."""
 

@@ -231,6 +231,7 @@ class Server:
             authorizer=self.authorizer,
             groups=self.groups,
             cursors=self.cursors,
+            is_cut_off=lambda: False,
         )
         self.services = cast("Services", made)
         await self.cursors.start(self.services)

@@ -237,6 +237,7 @@ class Broker:
             authorizer=self.authorizer,
             groups=GroupCoordinator(controller, self.config.cluster.groups.consumer_timeout_ns),
             cursors=CursorStore(bus, subjects, self.server_id),
+            is_cut_off=lambda: plane.is_cut_off,
             administration=Administration(bus, subjects, self.server_id, self.stop_requested.set),
         )
         self.services = services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -43,6 +44,8 @@ class DataPlane:
         self._config = config
         self._link = link
         self._received_bytes = 0
+        self._lost_at: float | None = None
+        self._patience = config.cluster.replication.replica_max_leader_timeout_ns / 1e9
         self._stopping = False
         inbox_prefix = f"{config.cluster.replication.namespace}.ack.{server_id}.".encode()
         self.router = AckRouter(inbox_prefix)
@@ -118,9 +121,29 @@ class DataPlane:
     def _on_state(self, connected: bool, what: str) -> None:
         if connected:
             _logger.info("connected to NATS at %s", what)
+            self._lost_at = None
         elif not self._stopping:
             _logger.error("the connection to NATS was lost: %s. What is published meanwhile is not received", what)
             self.gate.connection_lost()
+            if self._lost_at is None:
+                self._lost_at = time.monotonic()
+                asyncio.get_running_loop().call_later(self._patience, self._look_for_others)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Without NATS for so long that the others have taken over by now what this server believes to lead."""
+        if self._lost_at is None or self._controller is None or len(self._controller.members) < 2:
+            return False
+        return time.monotonic() - self._lost_at >= self._patience
+
+    def _look_for_others(self) -> None:
+        """Again and again until the line is back: a reader may have come just before."""
+        if self._lost_at is None or self._stopping:
+            return
+        asyncio.get_running_loop().call_later(self._patience, self._look_for_others)
+        if self.is_cut_off:
+            _logger.warning("cut off from the other servers: readers are sent to them")
+            self.partitions.end_replicated_readers("the server is cut off from the others")
 
     # ── pausing and resuming ─────────────────────────────────────────────────────────────────────
 

@@ -501,6 +501,16 @@ class Partitions:
         found = (replica_state(local) for local in self.all_led())
         return [state for state in found if state is not None]
 
+    def end_replicated_readers(self, text: str) -> None:
+        """Other servers have what they want to read, and more than this one."""
+        assert self._metadata is not None
+        streams = self._metadata().streams
+        for local in list(self._running.values()):
+            stream = streams.get(local.stream)
+            partition = None if stream is None else stream.partition(local.number)
+            if partition is not None and len(partition.replicas) > 1:
+                local.end_subscribers(Status.UNAVAILABLE, text)
+
     # ── handing over ─────────────────────────────────────────────────────────────────────────────
 
     async def hand_over(self, stream: str, number: int, successor: str | None = None, *, timeout: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bascule.broker.authorization import Authorizer
@@ -30,3 +31,5 @@ class Services:
     groups: GroupCoordinator
     cursors: CursorStore
     administration: Administration
+    is_cut_off: Callable[[], bool] = lambda: False
+    """Whether the other servers have been out of reach for so long that what is known here is not to be relied on."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
+from bascule import limits
 from bascule.client import metadata, wire
 from bascule.client.failures import error_of, is_passing, unknown_outcome
 from bascule.client.metadata import Metadata, PartitionInfo, StreamInfo
@@ -131,11 +132,17 @@ class Brokers:
         if previous is not None:
             self._leaving = [one for one in (*self._leaving, previous) if one.is_open]
         channel = Channel(show(address), tls=self._tls, connect_timeout=CONNECT_SECONDS_MAX, metadata=self._metadata)
+        self._keep_watch(channel)
         try:
             await channel.connect()
         except GrpcStatusError as error:
             raise Unavailable(error.text) from None
         return channel
+
+    def _keep_watch(self, channel: Channel) -> None:
+        """A broker that hangs is left for another one within seconds, if it does not mind being asked that often."""
+        if any(broker.answers_pings for broker in self.known.brokers.values()):
+            channel.keep_watch(limits.CHANNEL_PING_SECONDS)
 
     def _connected(self, address: Address, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)
@@ -260,6 +267,8 @@ class Brokers:
         found = metadata.parse(await self.call("FetchMetadata", request, timeout=timeout))
         kept = {name: info for name, info in self.known.streams.items() if streams is not None and name not in names}
         self.known = Metadata(found.brokers or self.known.brokers, {**kept, **found.streams}, found.groups)
+        for channel in self._channels.values():
+            self._keep_watch(channel)
         return found
 
     def forget(self, stream: str) -> None:

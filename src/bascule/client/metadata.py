@@ -26,6 +26,8 @@ class BrokerInfo:
     leader_count: int
     flight_port: int = 0
     """Where it serves streams as Arrow tables; 0 when it does not."""
+    answers_pings: bool = False
+    """It may be asked every few seconds whether it lives."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -100,6 +102,7 @@ def _broker(fields: Fields) -> BrokerInfo:
         fields["partitionCount"],
         fields["leaderCount"],
         fields["flightPort"],
+        fields["answersPings"],
     )
 
 

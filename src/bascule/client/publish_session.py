@@ -26,6 +26,9 @@ EXPIRY_SECONDS: Final = 0.05
 
 AckFuture = asyncio.Future[Ack]
 
+CUT_OFF: Final = "not connected to NATS"
+"""What a broker says of every message while it is on its own."""
+
 OnFailure = Callable[["PublishSession", int, AckFuture | None, BasculeError], None]
 """Called with the session, the number of the publish (−1 when it is not known), whoever waits, and why there is no ack."""
 
@@ -135,6 +138,8 @@ class PublishSession:
     # ── what the kernel tells ────────────────────────────────────────────────────────────────────
 
     def _failed(self, waiter: AckFuture | None, number: int, code: int, text: str) -> None:
+        if text == CUT_OFF:
+            self.retire()  # the next message is for a broker that can do something with it
         self._on_failure(self, number, waiter, publish_failure(code, text))
 
     def _lost(self, publishes: list[tuple[int, AckFuture | None]]) -> None:
@@ -192,6 +197,8 @@ class PublishSessions:
         session = self.ready(stream, partition)
         if session is not None:
             return session
+        if (stream, partition) in self._by_partition:
+            self._brokers.forget(stream)  # the one before has ended: somebody else may lead by now
         channel, leader = await self._channel(stream, partition, deadline)
         if self._closed:
             raise ClientClosed("the publisher was closed")

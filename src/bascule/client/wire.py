@@ -71,7 +71,8 @@ TABLE: Final = {
     "PartitionAssignment": "1 stream string, 2 partitions *int32",
     "FetchConsumerGroupAssignmentsResponse": "1 epoch uint64, 2 assignments *PartitionAssignment",
     "ReportConsumerGroupCoordinatorRequest": "1 groupId string, 2 consumerId string, 3 coordinator string, 4 epoch uint64",
-    "Broker": "1 id string, 2 host string, 3 port int32, 4 partitionCount int32, 5 leaderCount int32, 1000 flightPort int32",
+    "Broker": "1 id string, 2 host string, 3 port int32, 4 partitionCount int32, 5 leaderCount int32, 1000 flightPort int32, "
+    "1001 answersPings bool",
     "StreamMetadata": (
         "1 name string, 2 subject string, 3 error int32, 4 partitions *PartitionsEntry, 5 creationTimestamp int64"
     ),

@@ -111,6 +111,13 @@ class Channel:
         self._current: _Protocol | None = None
         self._protocols: set[_Protocol] = set()
 
+    def keep_watch(self, seconds: float) -> None:
+        """From now on ask so often whether the server lives, and give it as long to answer."""
+        if (self.keepalive_seconds, self.keepalive_timeout) != (seconds, seconds):
+            self.keepalive_seconds = self.keepalive_timeout = seconds
+            for protocol in self._protocols:
+                protocol.watch()
+
     @property
     def is_connected(self) -> bool:
         """Calls can be made."""
@@ -263,6 +270,12 @@ class _Protocol(Http2Protocol):
         self._channel.adopt(self)
         self.connection.peer = address_text(transport.get_extra_info("peername"))
         self.attach(transport, limits.CHANNEL_TCP_KEEPALIVE_SECONDS)
+        self.watch()
+
+    def watch(self) -> None:
+        """Begin to wait for the next sign of life."""
+        if self.timer is not None:
+            self.timer.cancel()
         self.timer = self.loop.call_later(self._channel.keepalive_seconds, self._keep_alive)
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -395,20 +395,22 @@ class FetchMetadataResponse(_message.Message):
     def __init__(self, brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., streamMetadata: _Optional[_Iterable[_Union[StreamMetadata, _Mapping]]] = ..., groupMetadata: _Optional[_Iterable[_Union[ConsumerGroupMetadata, _Mapping]]] = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("id", "host", "port", "partitionCount", "leaderCount", "flightPort")
+    __slots__ = ("id", "host", "port", "partitionCount", "leaderCount", "flightPort", "answersPings")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONCOUNT_FIELD_NUMBER: _ClassVar[int]
     LEADERCOUNT_FIELD_NUMBER: _ClassVar[int]
     FLIGHTPORT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERSPINGS_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
     partitionCount: int
     leaderCount: int
     flightPort: int
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., flightPort: _Optional[int] = ...) -> None: ...
+    answersPings: bool
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., flightPort: _Optional[int] = ..., answersPings: _Optional[bool] = ...) -> None: ...
 
 class StreamMetadata(_message.Message):
     __slots__ = ("name", "subject", "error", "partitions", "creationTimestamp")

@@ -57,6 +57,8 @@ async def fetch_metadata(
     services: Services, entries: StreamEntries, request: api.FetchMetadataRequest, call: Call
 ) -> Encoded:
     services.authorizer.require(call.peer, "*", "FetchMetadata")
+    if services.is_cut_off():
+        raise GrpcError(Status.UNAVAILABLE, "the server is cut off from the others: ask one of them")
     head = api.FetchMetadataResponse(
         brokers=await _brokers(services, Deadline.of(call)),
         groupMetadata=[_group(services, name) for name in request.groups],
@@ -76,6 +78,7 @@ async def _brokers(services: Services, deadline: Deadline) -> list[api.Broker]:
             partitionCount=load.hosted[server.id],
             leaderCount=load.led[server.id],
             flightPort=server.flight_port,
+            answersPings=True,
         )
         for server in servers
     ]

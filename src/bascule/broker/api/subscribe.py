@@ -114,6 +114,8 @@ class _Handshake:
             raise GrpcError(
                 Status.NOT_FOUND, f"No such partition [stream={request.stream}, partition={request.partition}]"
             )
+        if len(partition.replicas) > 1 and self._services.is_cut_off():
+            raise GrpcError(Status.UNAVAILABLE, "the server is cut off from the others: read from one of them")
         if partition.leader != self._services.server_id:
             self._must_be_in_sync(partition, request)
         local = self._services.partitions.get(request.stream, request.partition)

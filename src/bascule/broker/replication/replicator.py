@@ -76,8 +76,8 @@ class Replicator:
             self._numbers[role.key] = role.core.next_number
 
     def next_number(self, key: PartitionKey) -> int:
-        """Above every number that this process, or one that was stopped cleanly before it, has used for the partition: its leader may be
-        the same, and takes lower ones for old."""
+        """Above every number that this process, or one that was stopped cleanly before it, has used for the partition: its leader may
+        be the same, and takes lower ones for old."""
         return self._numbers.get(key) or time.time_ns()
 
     def forget(self, key: PartitionKey) -> None:

@@ -94,10 +94,10 @@ class ProducerHistory:
             self._read(table, self._end_offset, self._log.log_end_offset)
             return table
 
-    def _committed(self) -> ProducerTable:
+    def _committed(self, at_least: int = 0) -> ProducerTable:
         if self._table is None:
             self._table, self._end_offset = self._load()
-        end_offset = self._log.high_watermark + 1
+        end_offset = max(self._log.high_watermark + 1, at_least)
         if end_offset > self._end_offset:
             table, self._table = self._table, None  # half of what is read would be worth nothing
             unread, self._unread_bytes = self._unread_bytes, 0
@@ -145,7 +145,8 @@ class ProducerHistory:
     def save(self) -> None:
         """Before records are removed: they are in the table, and it is on disk. A full disk keeps it in memory alone."""
         with self._lock:
-            self._committed()
+            # Retention takes sealed segments, also those that are not committed yet.
+            self._committed(self._log.segments.active.base_offset)
             self._write(durable=True)
 
     def close(self) -> None:

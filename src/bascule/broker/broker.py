@@ -260,12 +260,19 @@ class Broker:
         controller = services.controller
         caught_up = asyncio.create_task(self._catch_up(services))
         self._tasks.append(caught_up)
+        caught_up.add_done_callback(self._look_at_arrival)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(caught_up), limits.START_CATCH_UP_SECONDS)
         if not caught_up.done():
             _logger.warning(
                 "no quorum of %s answers yet: partitions start when one does", ", ".join(controller.members)
             )
+
+    def _look_at_arrival(self, caught_up: asyncio.Task[None]) -> None:
+        """A server that must not run says so also when a quorum is late to tell."""
+        error = None if caught_up.cancelled() else caught_up.exception()
+        if isinstance(error, OperatorError) and self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
 
     async def _catch_up(self, services: Services) -> None:
         while True:

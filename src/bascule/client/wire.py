@@ -91,7 +91,8 @@ TABLE: Final = {
     ),
     "Ack": (
         "1 stream string, 2 partitionSubject string, 3 msgSubject string, 4 offset int64, 5 ackInbox string, "
-        "6 correlationId string, 7 ackPolicy int32, 8 receptionTimestamp int64, 9 commitTimestamp int64, 10 ackError int32"
+        "6 correlationId string, 7 ackPolicy int32, 8 receptionTimestamp int64, 9 commitTimestamp int64, 10 ackError int32, "
+        "1000 duplicate bool"
     ),
 }
 """`*` stands before what is repeated. Enums are int32; a map is its repeated entries."""

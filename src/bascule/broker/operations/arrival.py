@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.broker.run_marker import Ending, RunMarker
 from bascule.core.metadata.ops import RestartServer
-from bascule.errors import BasculeError
+from bascule.core.metadata.state import Metadata
+from bascule.errors import BasculeError, OperatorError
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services
@@ -32,6 +33,8 @@ async def arrive(services: Services, marker: RunMarker) -> None:
     """
     metadata = services.controller.metadata
     ending = marker.ending(metadata.server_epochs.get(services.server_id, 0))
+    if ending is Ending.OTHER_DATA:
+        _must_not_be_missed(metadata, services.server_id)
     if ending in _WARNINGS:
         _logger.warning(_WARNINGS[ending])
     op = RestartServer(services.server_id, ending.is_intact)
@@ -44,3 +47,23 @@ async def arrive(services: Services, marker: RunMarker) -> None:
             # Perhaps it was done: doing it twice only raises the epoch once more.
             await asyncio.sleep(RETRY_SECONDS)
     await asyncio.to_thread(marker.write_running, services.controller.metadata.server_epochs[services.server_id])
+
+
+def _must_not_be_missed(metadata: Metadata, server_id: str) -> None:
+    """Raises OperatorError when nobody else has what this server should have and has not: leading from nothing, it would have the
+    replicas that were behind throw away what is left."""
+    alone = [
+        (stream.name, partition)
+        for stream in metadata.streams.values()
+        for partition in stream.partitions
+        if partition.in_sync_replicas == [server_id] and len(partition.replicas) > 1
+    ]
+    if not alone:
+        return
+    name, partition = alone[0]
+    other = next(replica for replica in partition.replicas if replica != server_id)
+    raise OperatorError(
+        f"the data of this server is gone, and it alone was in sync for {len(alone)} partitions, {name}/{partition.id} among them",
+        hint=f"bring its directory back; or, knowing what is lost, `bascule cluster elect {name} {partition.id} {other}` on another "
+        "server, for each of them, and start this one again",
+    )

@@ -10,7 +10,7 @@ import bascule
 from bascule.client import blocking
 from bascule.client.metadata import Metadata, PartitionInfo
 from bascule.client.nats_publisher import NatsPublisher
-from bascule.client.publisher import Publisher
+from bascule.client.publisher import BasePublisher
 from bascule.client.publishing import Published
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop
@@ -27,7 +27,7 @@ async def test_types_of_the_client(broker: BrokerProcess, name: str) -> None:
         assert_type(await client.fetch_partition_metadata(name), PartitionInfo)
         assert_type(await client.fetch_cursor("c", name), int | None)
         async with client.publisher(name) as publisher:
-            assert_type(publisher, Publisher)
+            assert_type(publisher, BasePublisher)
             future = await publisher.send(b"x")
             assert_type(future, Future[bascule.Ack])
             assert_type(await future, bascule.Ack)

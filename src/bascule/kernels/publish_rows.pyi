@@ -38,7 +38,7 @@ class RowPublisher(InternalReceiver):
     def is_lost(self) -> bool:
         """The connection to NATS was lost while rows waited for acks."""
     def wait(self, unacked: int) -> bool:
-        """True: the callback will be called, once, when no more than `unacked` rows wait, or something is wrong. False: it is so now."""
+        """True: the callback will be called, once, when at most `unacked` rows wait, or something is wrong. False: it is so now."""
     def offsets(self) -> list[int]:
         """In the order of the rows; −1 of those that are not acked."""
     def close(self) -> None: ...

@@ -114,6 +114,20 @@ def test_rows_that_were_read_can_be_written_as_they_are(
         assert copy.timestamp >= before
 
 
+def test_a_batch_write_with_a_name_can_be_run_again(
+    client: BlockingClient, make_stream: MakeStream, write: Write
+) -> None:
+    stream = make_stream(partitions=2)
+    once = {"delivery": "exactly-once", "producerId": unique_name("import")}
+    for _ in range(2):
+        write(ROWS, stream, **once)
+    assert sorted(values(client, stream)) == sorted(b"v%d" % number for number in range(40))
+    write(ROWS, stream, **once, producerEpoch="1")
+    assert len(values(client, stream)) == 80, "another write of that name"
+    with pytest.raises(Exception, match=r"\[PRODUCER_FENCED\]"):
+        write(ROWS, stream, **once, producerEpoch="0")
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -2,7 +2,8 @@
 
 From the moment it begins a LEADER ack waits like an ALL ack, and the successor has everything that was acked before: nothing that a
 publisher was told is lost. For the last step nothing is written any more, until all that was is acked. What arrives then, and until the
-new leader listens, is refused as surely not stored; publishers send it again. So nobody is left without an answer.
+new leader listens, is refused; publishers send it again. So nobody is left without an answer. For a few milliseconds both leaders may
+hear a message, one keeps it and the other refuses it: then it is there twice, unless its publisher is idempotent.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
-from tests.spark.conftest import MakeStream
+from tests.spark.conftest import MakeStream, forget
 from tests.support.broker_process import BrokerProcess
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
@@ -25,6 +25,7 @@ def test_the_guide_does_what_it_says(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    forget(spark, client, "orders", "returns")
     for name in ("orders", "returns"):
         make_stream(name=name)
     client.publish_many("orders", [b'{"id": 1, "item": "lamp", "price": 12.5}', b"oops"], keys=[b"a", b"b"])

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
-from tests.spark.conftest import MakeStream, publish
+from tests.spark.conftest import MakeStream, forget, publish
 from tests.spark.test_spark_sink import own_headers, stored, values
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.spark_processes import kill_workers
@@ -144,6 +144,7 @@ BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re
 def test_the_guide_does_what_it_says(
     spark: SparkSession, tables: BrokerProcess, client: BlockingClient, tmp_path: Path
 ) -> None:
+    forget(spark, client, "orders", "shouting")
     names: dict[str, object] = {"spark": spark}
     for block in BLOCK.findall(GUIDE.read_text("utf-8"))[1:]:  # the first one makes the session
         exec(block.replace("127.0.0.1:9292", tables.address).replace("/tmp/checkpoints", str(tmp_path)), names)

@@ -210,3 +210,10 @@ def test_the_command_line_archives_shows_and_proves(
     assert proved.code == 4
     assert proved.out.startswith("file-missing: data/date=")
     assert "1 fault" in proved.err
+
+
+def test_a_stream_that_is_not_there_leaves_no_folder(tables: BrokerProcess, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    arguments = ("pipeline", "archive", str(lake), "never-was", "--once", "--server", tables.address)
+    run_command(*arguments, home=tmp_path, timeout=240).failed(3, "never-was")
+    assert not lake.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class Subscriber(Protocol):
     def end(self, status: Status, text: str) -> None: ...
 
 
-class LocalPartition:
+class LocalPartition(ABC):
     """For one role in one leader epoch: when that changes, another one takes its place, with the same log."""
 
     is_leader = False
@@ -78,7 +79,7 @@ class LocalPartition:
         self._log = log
         return log
 
-    def _opened(self, log: PartitionLog) -> None:
+    def _opened(self, log: PartitionLog) -> None:  # noqa: B027 - who has nothing to do leaves it out
         """Before anybody uses it."""
 
     @property
@@ -91,9 +92,9 @@ class LocalPartition:
         if self._log is not None:
             self._log.set_readonly(readonly)
 
+    @abstractmethod
     def found_damage(self, reason: str) -> bool:
         """A reader came upon bytes that are not what was written. Whether another replica has what they were."""
-        raise NotImplementedError
 
     def end_subscribers(self, status: Status, text: str) -> None:
         for subscriber in list(self.subscribers):

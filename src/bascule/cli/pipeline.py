@@ -11,8 +11,8 @@ import typer
 from bascule.cli import completion, values
 from bascule.cli.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
 from bascule.cli.progress import ProgressBar
-from bascule.cli.target import Json, Target, connected
-from bascule.errors import ArchiveDamaged
+from bascule.cli.target import Json, Target, connected, explain
+from bascule.errors import ArchiveDamaged, BasculeError
 
 if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
@@ -58,6 +58,11 @@ def archive(
         trigger_seconds=values.seconds("--every", every) or 0.1,
         source=_source_options(target),
     )
+    try:
+        options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
+    except BasculeError as error:
+        explain(error, target)
+        raise
     spark = session(f"archive {path.name}", master)
     try:
         state = run_archive(spark, options, once=once, on_commit=_Narrator())

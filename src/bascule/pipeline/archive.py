@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
 
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
+PATIENCE_SECONDS: Final = 10.0
+"""How long a job that starts waits for brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,12 @@ class ArchiveOptions:
         tls: bool | TlsOptions = given.get("tls") == "true"
         if tls and any(name in given for name in ("tlsCa", "tlsCert")):
             tls = TlsOptions(ca=given.get("tlsCa"), cert=given.get("tlsCert"), key=given.get("tlsKey"))
-        return FlightConnection(self.servers, tls=tls or None, token=given.get("token"))
+        return FlightConnection(self.servers, tls=tls or None, token=given.get("token"), patience=PATIENCE_SECONDS)
+
+    def stream_ids(self) -> dict[str, int]:
+        """Of the streams there are. Raises StreamNotFound for one that is not, Unavailable when no broker answers."""
+        with self.tables() as tables:
+            return {name: int(stream["id"]) for name, stream in tables.offsets(self.streams).items()}
 
 
 class ArchiveJob:
@@ -65,12 +72,13 @@ class ArchiveJob:
         self._stream_ids: dict[str, int] = {}
 
     def open(self) -> None:
+        self._stream_ids = self._options.stream_ids()  # before anything is made: a misspelt stream leaves no folder
         self.archive.create(list(self._options.streams))
         self._writing.__enter__()
         try:
             self.archive.remove_leftovers()
             self._state = self.archive.state()
-            self._stream_ids = self._find_streams()
+            self._must_be_the_same_streams()
         except BaseException:
             self.close()
             raise
@@ -78,17 +86,13 @@ class ArchiveJob:
     def close(self) -> None:
         self._writing.__exit__(None, None, None)
 
-    def _find_streams(self) -> dict[str, int]:
-        with self._options.tables() as tables:
-            found = tables.offsets(self._options.streams)
-        ids = {name: int(stream["id"]) for name, stream in found.items()}
+    def _must_be_the_same_streams(self) -> None:
         for stream, stream_id, _ in self._state.next_offsets:
-            if stream in ids and ids[stream] != stream_id:
+            if self._stream_ids.get(stream, stream_id) != stream_id:
                 raise StreamRecreated(
                     f"{stream!r} was deleted and created again since {self.archive.path} was begun",
                     hint="archive it into another folder: offsets of the former stream are not those of this one",
                 )
-        return ids
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 

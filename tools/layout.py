@@ -8,6 +8,7 @@
     config    is what can be set                                        → errors, limits
     proto     is generated                                              → nothing of ours
     flight    is what both ends of Arrow Flight share, and the end that reads → client, kernels, errors, limits
+    lake      is archives: commits, Parquet files, the proof of them      → client, flight, kernels, errors, limits
     broker    wires                                                     → everything
     client, spark, pipeline, console, cli                               → everything but broker
 
@@ -44,6 +45,7 @@ EVERYTHING: Final = frozenset(
         "broker",
         "client",
         "flight",
+        "lake",
         "spark",
         "pipeline",
         "console",
@@ -66,6 +68,7 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "broker": EVERYTHING,
     "client": ALL_BUT_BROKER,
     "flight": frozenset({"client", "kernels", "errors", "limits"}),
+    "lake": frozenset({"client", "flight", "kernels", "errors", "limits"}),
     "spark": ALL_BUT_BROKER,
     "pipeline": ALL_BUT_BROKER,
     "console": ALL_BUT_BROKER,

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
 from bascule.flight.reader import FlightConnection
-from bascule.pipeline.archive import ArchiveJob, ArchiveOptions, run_archive
-from bascule.pipeline.manifest import Archive
-from bascule.pipeline.verification import Report, Verification
+from bascule.lake.manifest import Archive
+from bascule.lake.verification import Report, Verification
+from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream, publish

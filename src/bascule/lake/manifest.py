@@ -43,7 +43,7 @@ class DataFile:
     rows: int
     bytes: int
     crc32c: int
-    """Of the rows, as pipeline/digest.py has it."""
+    """Of the rows, as lake/digest.py has it."""
     date: str
 
 

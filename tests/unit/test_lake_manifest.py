@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
-from bascule.pipeline.manifest import Archive, Commit, Covered, DataFile
+from bascule.lake.manifest import Archive, Commit, Covered, DataFile
 
 
 def data_file(name: str, first: int, last: int) -> DataFile:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import CallerError, StreamRecreated
-from bascule.pipeline.archive_files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
-from bascule.pipeline.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
+from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

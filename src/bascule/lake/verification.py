@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError
-from bascule.pipeline.archive_files import read_file
-from bascule.pipeline.digest import Digest
-from bascule.pipeline.manifest import Archive, ArchiveState, DataFile
+from bascule.lake.digest import Digest
+from bascule.lake.files import read_file
+from bascule.lake.manifest import Archive, ArchiveState, DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError
 from bascule.flight.schema import table_schema
-from bascule.pipeline.digest import Digest
-from bascule.pipeline.manifest import DATA, DataFile
+from bascule.lake.digest import Digest
+from bascule.lake.manifest import DATA, DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

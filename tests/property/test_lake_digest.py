@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 
 from bascule.flight.schema import table_schema  # noqa: E402
-from bascule.pipeline.digest import Digest  # noqa: E402
+from bascule.lake.digest import Digest  # noqa: E402
 
 ROWS = st.lists(
     st.fixed_dictionaries(

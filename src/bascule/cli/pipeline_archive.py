@@ -1,0 +1,196 @@
+"""`bascule pipeline archive`, `status`, `verify`: a stream into Parquet files, how far it is, and the proof of it."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli import completion, values
+from bascule.cli.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
+from bascule.cli.pipeline_target import ArchivePath, Master, source_options, tables
+from bascule.cli.progress import ProgressBar
+from bascule.cli.target import Json, Target, connected, explain
+from bascule.errors import ArchiveDamaged, BasculeError
+
+if TYPE_CHECKING:
+    from bascule.flight.reader import FlightConnection
+    from bascule.lake.manifest import Archive, ArchiveState, Commit
+    from bascule.lake.verification import Report
+
+
+@connected
+def archive(
+    target: Target,
+    path: ArchivePath,
+    streams: Annotated[
+        list[str],
+        typer.Argument(
+            help="The streams to archive.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
+        ),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Archive what is there now and leave.")] = False,
+    every: Annotated[str, typer.Option(help="How often to commit while it runs.", metavar="DURATION")] = "10s",
+    file_size: Annotated[str, typer.Option(help="The size at which a file is finished.", metavar="SIZE")] = "128MB",
+    master: Master = None,
+) -> None:
+    """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
+    from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
+    from bascule.spark import session
+
+    options = ArchiveOptions(
+        streams=tuple(streams),
+        path=str(path),
+        servers=target.server,
+        file_bytes=values.size("--file-size", file_size) or 1,
+        trigger_seconds=values.seconds("--every", every) or 0.1,
+        source=source_options(target),
+    )
+    try:
+        options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    spark = session(f"archive {path.name}", master)
+    try:
+        state = run_archive(spark, options, once=once, on_commit=_Narrator())
+    except KeyboardInterrupt:
+        note("stopped; run it again to go on")
+        raise
+    finally:
+        spark.stop()
+    say(f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {path}.")
+
+
+class _Narrator:
+    """A line for every commit."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def __call__(self, commit: Commit) -> None:
+        rows = sum(one.rows for one in commit.added)
+        seconds, self._last = monotonic() - self._last, monotonic()
+        note(f"{iso_ns(commit.at_ns)}  {plural(rows, 'message')}, {plural(len(commit.added), 'file')}, {seconds:.1f} s")
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@connected
+def status(target: Target, path: ArchivePath, as_json: Json = False) -> None:
+    """Show what ARCHIVE holds and how far it is behind its streams."""
+    from bascule.lake.manifest import Archive
+
+    state = Archive(path).state()
+    with tables(target) as connection:
+        document = _status(state, connection)
+    if as_json:
+        show_json(document)
+        return
+    show_facts(
+        (
+            ("Messages", document["messages"]),
+            ("Files", document["files"]),
+            ("Bytes", document["bytes"]),
+            ("Last commit", document["last_commit"]),
+        )
+    )
+    show_rows(
+        ("Stream", "Partition", "Archived to", "Log from", "Log to", "Behind"),
+        [
+            (
+                one["stream"],
+                one["partition"],
+                one["next_offset"] - 1,
+                one["log_start"],
+                one["high_watermark"],
+                one["behind"],
+            )
+            for one in document["partitions"]
+        ],
+        right=("Partition", "Archived to", "Log from", "Log to", "Behind"),
+    )
+
+
+def _status(state: ArchiveState, tables: FlightConnection) -> dict[str, Any]:
+    logs = tables.offsets(sorted({stream for stream, _, _ in state.next_offsets}))
+    partitions = []
+    for (stream, stream_id, number), next_offset in sorted(state.next_offsets.items()):
+        ends = logs[stream]["partitions"].get(number) if logs[stream]["id"] == stream_id else None
+        partitions.append(
+            {
+                "stream": stream,
+                "partition": number,
+                "next_offset": next_offset,
+                "log_start": None if ends is None else ends["log_start"],
+                "high_watermark": None if ends is None else ends["high_watermark"],
+                "behind": None if ends is None else max(0, ends["high_watermark"] + 1 - next_offset),
+            }
+        )
+    return {
+        "messages": state.rows,
+        "files": len(state.files),
+        "bytes": state.bytes,
+        "commits": state.number,
+        "last_commit": iso_ns(state.last_commit_ns) if state.number else None,
+        "partitions": partitions,
+    }
+
+
+# ── proving ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@connected
+def verify(
+    target: Target,
+    path: ArchivePath,
+    offline: Annotated[bool, typer.Option("--offline", help="Compare it with its own checksums alone.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Prove that ARCHIVE and its streams hold the same: every file, offset and byte. Exit code 4 if not, and what is wrong."""
+    from bascule.lake.manifest import Archive
+
+    found = Archive(path)
+    if offline:
+        report = _verified(found, None)
+    else:
+        with tables(target) as connection:
+            report = _verified(found, connection)
+    _show(report, as_json)
+    if not report.is_equal:
+        raise ArchiveDamaged(f"{path} is not equal to its streams: {plural(len(report.faults), 'fault')}")
+
+
+def _verified(archive: Archive, tables: FlightConnection | None) -> Report:
+    from bascule.lake.verification import Verification
+
+    total = len(archive.state().files)
+    with ProgressBar("verifying", total) as bar:
+        done = iter(range(1, total + 1))
+        return Verification(archive, tables, lambda _: bar.update(next(done))).run()
+
+
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        show_json(
+            {
+                "equal": report.is_equal,
+                "files": report.files,
+                "messages": report.rows,
+                "messages_compared_with_the_log": report.rows_compared,
+                "faults": [{"kind": fault.kind, "text": fault.text} for fault in report.faults],
+                "unchecked": report.unchecked,
+            }
+        )
+        return
+    for fault in report.faults:
+        say(f"{fault.kind}: {fault.text}")
+    for text in report.unchecked:
+        note(f"not compared with the log: {text}")
+    if report.is_equal:
+        say(
+            f"equal: {plural(report.rows, 'message')} in {plural(report.files, 'file')}, "
+            f"{report.rows_compared} compared with the log."
+        )

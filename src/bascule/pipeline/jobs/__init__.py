@@ -1,0 +1,1 @@
+"""What a pipeline can be: one file a job."""

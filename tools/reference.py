@@ -16,6 +16,7 @@ from bascule.cli import EXIT_CODES
 from bascule.config.reference import render_page, render_sample
 from tools.client_reference import render_client
 from tools.command_reference import render_commands
+from tools.pipeline_reference import render_pipelines
 from tools.spark_reference import render_spark
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -74,6 +75,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "client.md": render_client,
         "command-line.md": render_commands,
         "spark-options.md": render_spark,
+        "pipelines.md": render_pipelines,
     }
     for name, render in renderers.items():
         yield REFERENCE / name, render()

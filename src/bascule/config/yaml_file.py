@@ -26,8 +26,13 @@ _SCALARS: Final = frozenset(_YAML + tag for tag in ("str", "int", "float", "bool
 
 def read_file(path: Path, keys: Mapping[str, Key]) -> dict[str, Given]:
     """Every key the file sets. Raises InvalidConfig for a file that cannot be read or holds anything else than known keys."""
-    root = _compose(path, _read_text(path))
+    root = compose(path)
     return {} if root is None else _Walk(path, keys).run(root)
+
+
+def compose(path: Path) -> yaml.Node | None:
+    """The nodes of a file, nothing constructed; None for an empty one. Raises InvalidConfig."""
+    return _compose(path, _read_text(path))
 
 
 def _read_text(path: Path) -> str:
@@ -70,7 +75,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         raise InvalidConfig(f"`{path}` is not YAML: {str(error).splitlines()[0]}") from None
 
 
-def _shape(node: yaml.Node) -> str:
+def shape(node: yaml.Node) -> str:
     """`scalar`, `sequence` or `mapping`; every concrete node says so, only the stubs' base class does not."""
     shape: str = node.id  # type: ignore[attr-defined]
     return shape
@@ -87,11 +92,11 @@ class _Walk:
         self._nodes = 0
 
     def run(self, root: yaml.Node) -> dict[str, Given]:
-        if _shape(root) == "scalar" and root.tag == _YAML + "null":
+        if shape(root) == "scalar" and root.tag == _YAML + "null":
             return {}
-        if _shape(root) != "mapping":
+        if shape(root) != "mapping":
             raise InvalidConfig(
-                f"`{self._place(root)}` holds a {'list' if _shape(root) == 'sequence' else 'text'} instead of keys",
+                f"`{self._place(root)}` holds a {'list' if shape(root) == 'sequence' else 'text'} instead of keys",
                 hint="write keys as `name: value`, for example `listen: 127.0.0.1:9292`",
             )
         self._mapping(root, ())
@@ -110,14 +115,14 @@ class _Walk:
         for name_node, value in node.value:
             self._count(value)
             name = ".".join((*prefix, self._name(name_node)))
-            if _shape(value) == "mapping":
+            if shape(value) == "mapping":
                 self._refuse_unknown_section(name, name_node)
                 self._mapping(value, (name,))
             elif not self._is_empty_section(name, value):
                 self._value(name, name_node, value)
 
     def _name(self, node: yaml.Node) -> str:
-        if _shape(node) != "scalar" or node.tag == _YAML + "merge":
+        if shape(node) != "scalar" or node.tag == _YAML + "merge":
             raise InvalidConfig(f"`{self._place(node)}`: a key is a word, not a list, a mapping or `<<`")
         return str(node.value).strip().lower()
 
@@ -151,14 +156,14 @@ class _Walk:
         self._given[name] = Given(self._text(key, node), self._place(name_node))
 
     def _text(self, key: Key, node: yaml.Node) -> str | tuple[str, ...]:
-        if _shape(node) == "scalar":
+        if shape(node) == "scalar":
             return self._scalar(key, node)
         if not isinstance(key.kind, (Names, NatsServers)):
             raise InvalidConfig(f"`{key.name}` at {self._place(node)} takes one value, not a list")
         parts = []
         for item in node.value:
             self._count(item)
-            if _shape(item) != "scalar":
+            if shape(item) != "scalar":
                 raise InvalidConfig(f"`{key.name}` at {self._place(item)}: the list holds something else than texts")
             parts.append(self._scalar(key, item))
         return tuple(parts)

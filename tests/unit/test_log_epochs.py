@@ -206,6 +206,23 @@ def test_a_leader_that_wrote_nothing_yet_is_remembered(logs: Logs) -> None:
     assert log.end_offset_of_epoch(9) == 11
 
 
+def test_a_leader_that_died_before_its_first_record_does_not_cut_what_its_successor_wrote(logs: Logs) -> None:
+    """Its epoch was not on disk; a checkpoint that knew it made records of the former epoch, which came from elsewhere, look bad."""
+    log = logs.open()
+    put(log, (None, b"first"), epoch=3)
+    log.begin_epoch(4)
+    log.sync()
+    log.write_checkpoint()
+    log = logs.after_crash(log)
+    assert log.latest_epoch == 3
+    put(log, (None, b"of another replica"), epoch=3)
+    log.sync()
+    assert [record.value for record in everything(logs.after_crash(log, "crashed again"))] == [
+        b"first",
+        b"of another replica",
+    ]
+
+
 def test_an_epoch_is_on_the_platter_before_its_first_record_is_written(logs: Logs) -> None:
     disk = WatchedDisk()
     log = logs.open(disk=disk)

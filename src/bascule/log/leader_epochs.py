@@ -40,6 +40,11 @@ class LeaderEpochs:
         """Whether the latest epoch begins there, or behind."""
         return bool(self.entries) and self.entries[-1].start_offset >= offset
 
+    def of_last_record(self, log_end_offset: int) -> int:
+        """What the records before the end have reached; 0 without any. An epoch that has begun and has no record is not on disk yet:
+        after a crash nobody knows of it, and records of an earlier one may follow."""
+        return next((entry.epoch for entry in reversed(self.entries) if entry.start_offset < log_end_offset), 0)
+
     def at_most(self, epoch: int) -> int:
         return self._cache.at_most(epoch)
 

@@ -125,7 +125,7 @@ class PartitionLog:
             self.write_checkpoint()
 
     def _mark(self) -> SyncedMark:
-        active, epoch = self.segments.active, self.epochs.latest
+        active, epoch = self.segments.active, self.epochs.of_last_record(self._end_offset)
         return SyncedMark(
             self._end_offset, active, active.size, active.records, active.first_timestamp, self._last_timestamp, epoch
         )

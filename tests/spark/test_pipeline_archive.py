@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
+from bascule.errors import CallerError, StreamRecreated
 from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Report, Verification
@@ -18,7 +19,9 @@ from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archiv
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream, publish
+from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
 
 Verify = Callable[[Path], Report]
 
@@ -100,6 +103,90 @@ def test_what_died_before_its_commit_leaves_nothing(
     state = run_archive(spark, options, once=True)
     on_disk = {str(path.relative_to(tmp_path / "lake")) for path in (tmp_path / "lake/data").rglob("*.parquet")}
     assert on_disk == set(state.files)
+    assert verify(tmp_path / "lake").is_equal
+
+
+def test_a_pattern_takes_in_streams_that_come_later(
+    spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream, verify: Verify, tmp_path: Path
+) -> None:
+    prefix = unique_name("pattern")
+    make_stream(20, name=f"{prefix}-a")
+    options = ArchiveOptions(pattern=f"{prefix}-.*", path=str(tmp_path / "lake"), servers=tables.address)
+    assert run_archive(spark, options, once=True).rows == 20
+    make_stream(30, partitions=2, name=f"{prefix}-b")
+    state = run_archive(spark, options, once=True)
+    assert {(stream, number): end for (stream, _, number), end in state.next_offsets.items()} == {
+        (f"{prefix}-a", 0): 20,
+        (f"{prefix}-b", 0): 30,
+        (f"{prefix}-b", 1): 30,
+    }
+    with FlightConnection(tables.address) as connection:
+        ids = {name: stream["id"] for name, stream in connection.offsets([f"{prefix}-a", f"{prefix}-b"]).items()}
+    assert {(one.stream, one.stream_id) for one in state.files.values()} == set(ids.items())
+    assert verify(tmp_path / "lake").is_equal
+
+
+def test_brokers_know_how_far_it_is_to_the_last_message(
+    spark: SparkSession, tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    stream = make_stream(40, partitions=2)
+    run_archive(spark, options_of(tables, stream, tmp_path / "books"), once=True)
+    assert [client.fetch_cursor("archive:books", stream, number) for number in (0, 1)] == [39, 39]
+    run_archive(spark, options_of(tables, stream, tmp_path / "other", cursor=""), once=True)
+    assert client.fetch_cursor("archive:other", stream, 0) is None
+
+
+def test_a_stream_that_is_created_again_while_it_runs_is_not_mixed_with_the_former(
+    spark: SparkSession,
+    tables: BrokerProcess,
+    client: BlockingClient,
+    make_stream: MakeStream,
+    tmp_path: Path,
+) -> None:
+    stream = make_stream(50)
+    options = options_of(tables, stream, tmp_path / "lake", trigger_seconds=0.1, source={"onDataLoss": "skip"})
+    job = ArchiveJob(spark, options)
+    job.open()
+    try:
+        query = job.start()
+        eventually(lambda: job.archive.state().rows == 50, "the stream is archived")
+        client.delete_stream(stream)
+        client.create_stream(stream, f"subject.{stream}")
+        publish(client, stream, 70)
+        with pytest.raises(Exception, match=r"STREAM_RECREATED|created again"):
+            query.awaitTermination(60)
+    finally:
+        job.close()
+    assert job.archive.state().rows == 50
+    with pytest.raises(StreamRecreated):
+        ArchiveJob(spark, options).open()
+    with Archive(tmp_path / "lake").writing():  # who is refused holds nothing
+        pass
+
+
+def test_what_was_archived_by_another_query_is_not_written_again(
+    spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream, verify: Verify, tmp_path: Path
+) -> None:
+    """`write` is for any query: a batch in which some messages are old, or the columns are others."""
+    stream = make_stream(100)
+    options = options_of(tables, stream, tmp_path / "lake")
+    frame = spark.read.format("bascule").options(servers=tables.address, stream=stream).load()
+    job = ArchiveJob(spark, options)
+    job.open()
+    try:
+        job.write(frame.where("offset < 60"), 0)
+        job.write(frame.selectExpr("*", "offset + 1 AS more"), 1)
+        job.write(frame, 2)
+        for wrong, what in (
+            (frame.drop("key"), "`key`"),
+            (frame.selectExpr("* EXCEPT (value)", "offset AS value"), "bigint"),
+        ):
+            with pytest.raises(CallerError, match=what):
+                job.write(wrong, 3)
+    finally:
+        job.close()
+    state = job.archive.state()
+    assert (state.number, [(one.first_offset, one.last_offset) for one in state.in_order()]) == (2, [(0, 59), (60, 99)])
     assert verify(tmp_path / "lake").is_equal
 
 
@@ -203,6 +290,11 @@ def test_the_command_line_archives_shows_and_proves(
     publish(client, stream, 7, partition=1, first=50)
     shown = run("status", str(lake), "--json").json
     assert [one["behind"] for one in shown["partitions"]] == [0, 7]
+    assert (shown["lag"]["offsets"], shown["lag"]["bytes"] > 0, 0 < shown["lag"]["seconds"] < 200) == (7, True, True)
+    lines = run("status", str(lake)).out.splitlines()
+    assert lines[4] == "Behind, offsets\t7"
+    assert lines[-2].split("\t")[:6] == [stream, "0", "50", "0", "49", "0"]
+    assert run("status", str(lake), "--offline", "--json").json["lag"] is None
     proved = run("verify", str(lake))
     assert (proved.code, proved.out) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
     next((lake / "data").rglob("*.parquet")).unlink()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from bascule.errors import ArchiveDamaged, BasculeError
 
 if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
-    from bascule.lake.manifest import Archive, ArchiveState, Commit
+    from bascule.lake.manifest import Archive, Commit
     from bascule.lake.verification import Report
 
 
@@ -25,14 +25,41 @@ def archive(
     target: Target,
     path: ArchivePath,
     streams: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             help="The streams to archive.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
         ),
-    ],
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            help="In place of names: a regular expression. Streams that are created later come too.",
+            show_default=False,
+            metavar="REGEX",
+        ),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject",
+            help="In place of names: a NATS subject with wildcards, for the streams whose subjects it covers.",
+            show_default=False,
+            metavar="SUBJECT",
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Archive what is there now and leave.")] = False,
     every: Annotated[str, typer.Option(help="How often to commit while it runs.", metavar="DURATION")] = "10s",
     file_size: Annotated[str, typer.Option(help="The size at which a file is finished.", metavar="SIZE")] = "128MB",
+    cursor: Annotated[
+        str | None,
+        typer.Option(
+            "--cursor",
+            help='Tell brokers how far it is, as a cursor of this name. Without it `archive:` and the name of the folder; "" for none.',
+            show_default=False,
+            metavar="NAME",
+        ),
+    ] = None,
     master: Master = None,
 ) -> None:
     """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
@@ -40,7 +67,10 @@ def archive(
     from bascule.spark import session
 
     options = ArchiveOptions(
-        streams=tuple(streams),
+        streams=tuple(streams or ()),
+        pattern=pattern,
+        subject=subject,
+        cursor=cursor,
         path=str(path),
         servers=target.server,
         file_bytes=values.size("--file-size", file_size) or 1,
@@ -48,10 +78,12 @@ def archive(
         source=source_options(target),
     )
     try:
-        options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
+        found = options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
     except BasculeError as error:
         explain(error, target)
         raise
+    if not found:
+        note("no stream is meant yet; those that are created later will be archived")
     spark = session(f"archive {path.name}", master)
     try:
         state = run_archive(spark, options, once=once, on_commit=_Narrator())
@@ -79,64 +111,57 @@ class _Narrator:
 
 
 @connected
-def status(target: Target, path: ArchivePath, as_json: Json = False) -> None:
-    """Show what ARCHIVE holds and how far it is behind its streams."""
+def status(
+    target: Target,
+    path: ArchivePath,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no broker: what it holds, not its lag.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what ARCHIVE holds and how far it is behind its streams: in offsets, bytes and seconds."""
     from bascule.lake.manifest import Archive
+    from bascule.lake.status import archive_status
 
-    state = Archive(path).state()
-    with tables(target) as connection:
-        document = _status(state, connection)
+    found = Archive(path)
+    state, streams = found.state(), found.describe()["streams"]
+    if offline:
+        document = archive_status(state, None, streams)
+    else:
+        with tables(target) as connection:
+            document = archive_status(state, connection, streams)
     if as_json:
         show_json(document)
         return
+    lag = document["lag"]
     show_facts(
         (
             ("Messages", document["messages"]),
             ("Files", document["files"]),
             ("Bytes", document["bytes"]),
             ("Last commit", document["last_commit"]),
+            *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds") if lag is not None),
         )
     )
+    numbers = {
+        "Partition": "partition",
+        "Next": "next_offset",
+        "Log from": "log_start",
+        "Log to": "high_watermark",
+        "Behind": "behind",
+        "Bytes": "behind_bytes",
+        "Seconds": "behind_seconds",
+    }
     show_rows(
-        ("Stream", "Partition", "Archived to", "Log from", "Log to", "Behind"),
+        ("Stream", *numbers, "Problem"),
         [
-            (
-                one["stream"],
-                one["partition"],
-                one["next_offset"] - 1,
-                one["log_start"],
-                one["high_watermark"],
-                one["behind"],
-            )
+            (one["stream"], *(_known(one[name]) for name in numbers.values()), _known(one["problem"]))
             for one in document["partitions"]
         ],
-        right=("Partition", "Archived to", "Log from", "Log to", "Behind"),
+        right=tuple(numbers),
     )
 
 
-def _status(state: ArchiveState, tables: FlightConnection) -> dict[str, Any]:
-    logs = tables.offsets(sorted({stream for stream, _, _ in state.next_offsets}))
-    partitions = []
-    for (stream, stream_id, number), next_offset in sorted(state.next_offsets.items()):
-        ends = logs[stream]["partitions"].get(number) if logs[stream]["id"] == stream_id else None
-        partitions.append(
-            {
-                "stream": stream,
-                "partition": number,
-                "next_offset": next_offset,
-                "log_start": None if ends is None else ends["log_start"],
-                "high_watermark": None if ends is None else ends["high_watermark"],
-                "behind": None if ends is None else max(0, ends["high_watermark"] + 1 - next_offset),
-            }
-        )
-    return {
-        "messages": state.rows,
-        "files": len(state.files),
-        "bytes": state.bytes,
-        "commits": state.number,
-        "last_commit": iso_ns(state.last_commit_ns) if state.number else None,
-        "partitions": partitions,
-    }
+def _known(value: object) -> object:
+    return "" if value is None else value
 
 
 # ── proving ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError
 from bascule.flight.schema import table_schema
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FILE_BYTES_DEFAULT: Final = 128 << 20
 ROW_GROUP_ROWS: Final = 128 * 1024
 READ_ROWS: Final = 16 * 1024
+UNKNOWN_ID: Final = 0
+"""A task sees rows, which do not say which stream of that name they are of: who commits its files knows."""
 _DAY_US: Final = 86_400_000_000
 
 
@@ -33,14 +35,13 @@ class WriteTask:
     """What a task needs to know. Pickled, so nothing is open in it."""
 
     root: str
-    stream_ids: dict[str, int]
     next_offsets: dict[tuple[str, int], int]
     """Of each partition: what lies below is in the archive already and is left out."""
     file_bytes: int = FILE_BYTES_DEFAULT
     compression: str = "zstd"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For mapInArrow: messages in, one row for each file out."""
+        """For mapInArrow: messages in, one row for each file out; its `stream_id` is for the driver to fill in."""
         import pyarrow as pa
 
         written = list(self.write(batches))
@@ -52,7 +53,7 @@ class WriteTask:
         writer: _Writer | None = None
         try:
             for batch in batches:
-                for run in _runs(self._missing(batch)):
+                for run in self._missing(batch):
                     if writer is not None and not writer.continues(run):
                         finished, writer = writer.finish(), None
                         yield finished
@@ -66,22 +67,17 @@ class WriteTask:
             if writer is not None:
                 writer.abandon()
 
-    def _missing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what the archive has: this batch may have come before."""
-        import pyarrow as pa
+    def _missing(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Runs of rows without what the archive has: this batch may have come before."""
         import pyarrow.compute as pc
 
         batch = batch.cast(table_schema()) if batch.schema != table_schema() else batch
-        keep: Any = None
-        for (stream, partition), floor in self.next_offsets.items():
-            ours = pc.and_(pc.equal(batch["stream"], stream), pc.equal(batch["partition"], partition))
-            is_old = pc.and_(ours, pc.less(batch["offset"], floor))
-            keep = pc.invert(is_old) if keep is None else pc.and_not(keep, is_old)
-        if keep is None:
-            return batch
-        found = batch.filter(keep)
-        assert isinstance(found, pa.RecordBatch)
-        return found
+        for run in _runs(batch):
+            floor = self.next_offsets.get((run["stream"][0].as_py(), run["partition"][0].as_py()), 0)
+            if pc.min(run["offset"]).as_py() < floor:
+                run = run.filter(pc.greater_equal(run["offset"], floor))
+            if run.num_rows:
+                yield run
 
 
 def stats_schema() -> pa.Schema:
@@ -173,7 +169,7 @@ class _Writer:
         return DataFile(
             self._name,
             self._stream,
-            self._task.stream_ids[self._stream],
+            UNKNOWN_ID,
             self._partition,
             self._first_offset,
             self._last_offset,

@@ -63,7 +63,7 @@ class Covered:
 class Commit:
     number: int
     kind: str
-    """`append`, `compact` or `expire`."""
+    """`append` or `compact`."""
     at_ns: int
     query: str = ""
     batch: int = -1
@@ -117,8 +117,8 @@ class Archive:
     def exists(self) -> bool:
         return (self.path / FOLDER / "archive.json").is_file()
 
-    def create(self, streams: list[str]) -> None:
-        """Make it, unless it is there."""
+    def create(self, streams: list[str], **selection: str | None) -> None:
+        """Make it, unless it is there. `selection` says what chose the streams if not their names."""
         if self.exists:
             self.describe()
             return
@@ -126,6 +126,7 @@ class Archive:
             raise CallerError(f"{self.path} is not empty and no archive", hint="give a new folder, or an archive")
         self._commits.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "streams": streams, "created_ns": time.time_ns()}
+        document |= {name: value for name, value in selection.items() if value is not None}
         _write_new(self.path / FOLDER / "archive.json", document)
 
     def describe(self) -> dict[str, Any]:
@@ -153,6 +154,11 @@ class Archive:
             if name != _commit_name(expected):
                 raise ArchiveDamaged(f"{self.path}: commit {expected} is missing, {name} is there")
             yield _decode_commit(_read(self._commits / name), self._commits / name)
+
+    def commit_at(self, number: int) -> Commit | None:
+        """The commit of this number; None while there is none. For readers that have the others already."""
+        path = self._commits / _commit_name(number)
+        return _decode_commit(_read(path), path) if path.exists() else None
 
     def commit(self, commit: Commit) -> None:
         """Add it. Raises ArchiveConflict when another writer was faster: then nothing has happened."""

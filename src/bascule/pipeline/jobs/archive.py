@@ -1,58 +1,146 @@
-"""The archive job: a stream, continuously or once, into Parquet files, each message exactly once.
+"""The archive job: streams, continuously or once, into Parquet files, each message exactly once.
 
 Every micro-batch is written by Spark's tasks and then becomes part of the archive with one commit. A batch that comes again, because
 the driver died between the commit and Spark's own note of it, finds its offsets in the archive and writes nothing. A batch that died
 before its commit left files that nobody knows; the next start removes them.
+
+`ArchiveJob.write` is what a query's foreachBatch calls, this job's own or any other's that hands on messages as the source gave them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import CallerError, StreamRecreated
+from bascule.errors import BasculeError, CallerError, InvalidOption, StreamNotFound, StreamRecreated
+from bascule.flight.schema import COLUMNS
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.spark.resolve import INTERNAL_PREFIX, covers_subject
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from bascule.client.blocking import BlockingClient
+    from bascule.client.options import TlsOptions
     from bascule.flight.reader import FlightConnection
 
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 PATIENCE_SECONDS: Final = 10.0
 """How long a job that starts waits for brokers."""
+CURSOR_SECONDS_MAX: Final = 2.0
+"""How long a cursor, which is advice, may hold up the next batch."""
+COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    streams: tuple[str, ...]
     path: str
+    streams: tuple[str, ...] = ()
+    pattern: str | None = None
+    """In place of names: a regular expression for them."""
+    subject: str | None = None
+    """In place of names: a NATS subject with wildcards that covers the streams' subjects."""
     servers: str = "127.0.0.1:9292"
     file_bytes: int = FILE_BYTES_DEFAULT
     compression: str = "zstd"
     trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
     source: dict[str, str] = field(default_factory=dict)
     """More options of the source: limits, TLS, what happens on a loss."""
+    checkpoint: str | None = None
+    """Of the query whose batches are written; without it, in the archive."""
+    cursor: str | None = None
+    """Its progress in the brokers, as a cursor of this name: `archive:<folder>` without one, no cursor for ""."""
 
-    def tables(self) -> FlightConnection:
-        """A connection with what the source is given."""
+    def __post_init__(self) -> None:
+        chosen = [name for name in ("streams", "pattern", "subject") if getattr(self, name)]
+        if len(chosen) != 1:
+            said = "nothing says" if not chosen else f"`{'` and `'.join(chosen)}` both say"
+            raise InvalidOption(f"{said} which streams to archive", hint="name streams, or give one pattern or subject")
+        if self.file_bytes < 1:
+            raise InvalidOption(f"`file_bytes` is {self.file_bytes}", hint="it must be 1 or more")
+        if self.compression not in COMPRESSIONS:
+            raise InvalidOption(
+                f"`compression` is `{self.compression}`", hint=f"it must be one of {', '.join(COMPRESSIONS)}"
+            )
+        if not self.trigger_seconds > 0:
+            raise InvalidOption(f"`trigger_seconds` is {self.trigger_seconds:g}", hint="it must be more than 0")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise InvalidOption(
+                    f"`pattern` is `{self.pattern}`", hint=f"it must be a regular expression: {error}"
+                ) from None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path.removeprefix("file://"))
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / FOLDER / "checkpoint" if self.checkpoint is None else Path(self.checkpoint)
+
+    @property
+    def cursor_name(self) -> str:
+        return f"archive:{self.folder.resolve().name}" if self.cursor is None else self.cursor
+
+    def source_options(self) -> dict[str, str]:
+        """As the source wants them."""
+        chosen = {
+            "subscribe": ",".join(self.streams) or None,
+            "subscribePattern": self.pattern,
+            "subjectPattern": self.subject,
+        }
+        which = {name: value for name, value in chosen.items() if value}
+        return {"servers": self.servers, "startingOffsets": "earliest", **which, **self.source}
+
+    def _connection(self) -> dict[str, Any]:
         from bascule.client.options import TlsOptions
-        from bascule.flight.reader import FlightConnection
 
         given = self.source
         tls: bool | TlsOptions = given.get("tls") == "true"
-        if tls and any(name in given for name in ("tlsCa", "tlsCert")):
+        if any(name in given for name in ("tlsCa", "tlsCert")):
             tls = TlsOptions(ca=given.get("tlsCa"), cert=given.get("tlsCert"), key=given.get("tlsKey"))
-        return FlightConnection(self.servers, tls=tls or None, token=given.get("token"), patience=PATIENCE_SECONDS)
+        return {"tls": tls or None, "token": given.get("token")}
+
+    def tables(self) -> FlightConnection:
+        """A connection with what the source is given."""
+        from bascule.flight.reader import FlightConnection
+
+        return FlightConnection(self.servers, **self._connection(), patience=PATIENCE_SECONDS)
+
+    def client(self) -> BlockingClient:
+        """One for small things."""
+        from bascule.client import blocking
+
+        return blocking.connect(
+            self.servers, **self._connection(), timeout=CURSOR_SECONDS_MAX, patience=CURSOR_SECONDS_MAX
+        )
 
     def stream_ids(self) -> dict[str, int]:
-        """Of the streams there are. Raises StreamNotFound for one that is not, Unavailable when no broker answers."""
+        """Of the streams there are. Raises StreamNotFound for one that is named and is not, Unavailable when no broker answers."""
         with self.tables() as tables:
-            return {name: int(stream["id"]) for name, stream in tables.offsets(self.streams).items()}
+            found = tables.offsets(self.streams or None)
+        return {name: int(stream["id"]) for name, stream in found.items() if self._is_meant(name, stream["subject"])}
+
+    def _is_meant(self, name: str, subject: str) -> bool:
+        if self.streams:
+            return True
+        if name.startswith(INTERNAL_PREFIX):
+            return False
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, name) is not None
+        assert self.subject is not None
+        return covers_subject(self.subject.split("."), subject.split("."))
 
 
 class ArchiveJob:
@@ -61,71 +149,91 @@ class ArchiveJob:
     def __init__(
         self, spark: SparkSession, options: ArchiveOptions, on_commit: Callable[[Commit], None] = lambda _: None
     ) -> None:
-        if not options.streams:
-            raise CallerError("no stream is named to be archived", hint="name at least one")
+        if type(spark).__module__.startswith("pyspark.sql.connect"):
+            raise CallerError(
+                "an archive is written by the driver of Spark, and with Spark Connect that is another process",
+                hint="use `local[*]`, or a cluster's master such as `spark://…`",
+            )
         self._spark = spark
         self._options = options
         self._on_commit = on_commit
-        self.archive = Archive(options.path)
-        self._writing = self.archive.writing()
+        self.archive = Archive(options.folder)
+        self._held = contextlib.ExitStack()
         self._state = ArchiveState()
         self._stream_ids: dict[str, int] = {}
+        self._cursors = _Cursors(options)
 
     def open(self) -> None:
-        self._stream_ids = self._options.stream_ids()  # before anything is made: a misspelt stream leaves no folder
-        self.archive.create(list(self._options.streams))
-        self._writing.__enter__()
-        try:
+        options = self._options
+        self._stream_ids = options.stream_ids()  # before anything is made: a misspelt stream leaves no folder
+        self.archive.create(list(options.streams), pattern=options.pattern, subject=options.subject)
+        with contextlib.ExitStack() as held:
+            held.enter_context(self.archive.writing())
+            held.callback(self._cursors.close)
             self.archive.remove_leftovers()
             self._state = self.archive.state()
-            self._must_be_the_same_streams()
-        except BaseException:
-            self.close()
-            raise
+            for stream, stream_id, _ in self._state.next_offsets:
+                self._must_be_the_same(stream, stream_id, self._stream_ids.get(stream, stream_id))
+                self._stream_ids[stream] = stream_id
+            self._held = held.pop_all()
 
     def close(self) -> None:
-        self._writing.__exit__(None, None, None)
+        self._held.close()
 
-    def _must_be_the_same_streams(self) -> None:
-        for stream, stream_id, _ in self._state.next_offsets:
-            if self._stream_ids.get(stream, stream_id) != stream_id:
-                raise StreamRecreated(
-                    f"{stream!r} was deleted and created again since {self.archive.path} was begun",
-                    hint="archive it into another folder: offsets of the former stream are not those of this one",
-                )
+    def _must_be_the_same(self, stream: str, known: int, found: int) -> None:
+        if found != known:
+            raise StreamRecreated(
+                f"{stream!r} was deleted and created again since {self.archive.path} was begun",
+                hint="archive it into another folder: offsets of the former stream are not those of this one",
+            )
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is archived that was there at the start."""
         options = self._options
-        reader = self._spark.readStream.format("bascule").option("servers", options.servers)
-        reader = reader.option("subscribe", ",".join(options.streams)).option("startingOffsets", "earliest")
-        for name, value in options.source.items():
-            reader = reader.option(name, value)
+        named = ", ".join(options.streams) or options.pattern or options.subject
         writer = (
-            reader.load()
-            .writeStream.queryName(f"archive {', '.join(options.streams)}")
-            .option("checkpointLocation", str(self.archive.path / FOLDER / "checkpoint"))
-            .foreachBatch(self._write)
+            self._spark.readStream.format("bascule")
+            .options(**options.source_options())
+            .load()
+            .writeStream.queryName(f"archive {named}")
+            .option("checkpointLocation", str(options.checkpoint_path))
+            .foreachBatch(self.write)
         )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
 
-    def _write(self, batch: DataFrame, batch_id: int) -> None:
-        options = self._options
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """Make the messages of a batch part of the archive. Of one that comes again what is there already is left out, all of it if
+        all is there. `batch` has the columns of the source as they were read; others beside them do not matter.
+        """
+        _must_be_messages(batch)
         task = WriteTask(
             str(self.archive.path.resolve()),
-            self._stream_ids,
             {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()},
-            options.file_bytes,
-            options.compression,
+            self._options.file_bytes,
+            self._options.compression,
         )
-        rows = batch.mapInArrow(task, STATS_DDL).collect()
-        files = tuple(sorted((DataFile(**row.asDict()) for row in rows), key=lambda one: one.path))
-        if files:
-            self._commit(files, batch_id)
+        rows = batch.select(*COLUMNS).mapInArrow(task, STATS_DDL).collect()
+        found = sorted((DataFile(**row.asDict()) for row in rows), key=lambda one: one.path)
+        if found:
+            ids = self._ids_of({one.stream for one in found}, batch_id)
+            self._commit(tuple(replace(one, stream_id=ids[one.stream]) for one in found), batch_id)
+
+    def _ids_of(self, streams: set[str], batch_id: int) -> dict[str, int]:
+        """Which streams of these names the batch was read from: Spark's note on the batch says it. Without such a note, which a batch
+        of another kind has not, brokers are asked about streams that are new."""
+        found = read_stream_ids(self._options.checkpoint_path / "offsets" / str(batch_id))
+        if streams - found.keys() - self._stream_ids.keys():
+            found = {**self._options.stream_ids(), **found}
+        for stream in streams:
+            if stream not in found and stream not in self._stream_ids:
+                raise StreamNotFound(f"messages of `{stream}` are to be archived, and there is no such stream any more")
+            known = self._stream_ids.setdefault(stream, found.get(stream, self._stream_ids.get(stream, 0)))
+            self._must_be_the_same(stream, known, found.get(stream, known))
+        return {stream: self._stream_ids[stream] for stream in streams}
 
     def _commit(self, files: tuple[DataFile, ...], batch_id: int) -> None:
         commit = Commit(
@@ -141,6 +249,62 @@ class ArchiveJob:
         self.archive.commit(commit)
         self._state.apply(commit)
         self._on_commit(commit)
+        self._cursors.set(commit.covered)
+
+
+class _Cursors:
+    """Tell brokers how far the archive is. It is advice: whatever comes of it, the archive goes on."""
+
+    def __init__(self, options: ArchiveOptions) -> None:
+        self._options = options
+        self._client: BlockingClient | None = None
+        self._failed = ""
+
+    def set(self, covered: tuple[Covered, ...]) -> None:
+        if not self._options.cursor_name:
+            return
+        try:
+            if self._client is None:
+                self._client = self._options.client()
+            for one in covered:
+                self._client.set_cursor(self._options.cursor_name, one.stream, one.partition, one.end - 1)
+            self._failed = ""
+        except BasculeError as error:
+            if error.message != self._failed:  # once, not with every batch
+                print(f"bascule: cursor `{self._options.cursor_name}` was not set: {error}", file=sys.stderr)
+            self._failed = error.message
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def read_stream_ids(noted: Path) -> dict[str, int]:
+    """What Spark noted of a batch before it ran it: a line of JSON for each source, of ours with the ids of its streams."""
+    try:
+        lines = noted.read_text("utf-8").splitlines()[2:]
+    except OSError:
+        return {}
+    found: dict[str, int] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            found |= {name: int(stream["id"]) for name, stream in json.loads(line).items() if "id" in stream}
+    return found
+
+
+def _must_be_messages(batch: DataFrame) -> None:
+    types = dict(batch.dtypes)
+    missing = [name for name in COLUMNS if name not in types]
+    if missing:
+        raise CallerError(
+            f"a batch without the column `{missing[0]}` cannot be archived", hint="hand on messages as they were read"
+        )
+    if types["value"] != "binary":
+        raise CallerError(
+            f"the column `value` is {types['value'][:60]}, an archive keeps it as it was published: binary",
+            hint="archive before values are decoded, or leave out `valueFormat`",
+        )
 
 
 def _covered(files: tuple[DataFile, ...]) -> tuple[Covered, ...]:

@@ -1,0 +1,139 @@
+"""How far an archive is: what it holds, and what its streams have that it does not, in offsets, bytes and seconds.
+
+    {"messages": 1500, "files": 3, "bytes": 64230, "commits": 2, "last_commit": "2026-11-15T09:30:00Z",
+     "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2},
+     "partitions": [{"stream": "orders", "partition": 0, "next_offset": 500, "log_start": 0, "high_watermark": 519,
+                     "behind": 20, "behind_bytes": 2600, "behind_seconds": 3.2, "lost": 0, "problem": null}]}
+
+Seconds are the age of the oldest message that is not archived. `lost` counts offsets that retention removed before they were archived.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from bascule.errors import BasculeError, StreamNotFound
+
+if TYPE_CHECKING:
+    from bascule.flight.reader import FlightConnection
+    from bascule.lake.manifest import ArchiveState
+
+PROBES_MAX: Final = 64
+"""Partitions whose oldest waiting message is looked at for one report; each is a request."""
+
+
+def archive_status(state: ArchiveState, tables: FlightConnection | None, streams: Iterable[str] = ()) -> dict[str, Any]:
+    """`streams` names those that may have nothing in the archive yet. Without `tables` nobody is asked: the lag is None."""
+    partitions = list(_partitions(state, tables, set(streams)))
+    return {
+        "messages": state.rows,
+        "files": len(state.files),
+        "bytes": state.bytes,
+        "commits": state.number,
+        "last_commit": _iso(state.last_commit_ns) if state.number else None,
+        "lag": None if tables is None else _total(partitions),
+        "partitions": partitions,
+    }
+
+
+def _total(partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    ages = [one["behind_seconds"] for one in partitions if one["behind_seconds"] is not None]
+    return {
+        "offsets": sum(one["behind"] or 0 for one in partitions),
+        "bytes": sum(one["behind_bytes"] or 0 for one in partitions),
+        "seconds": max(ages, default=0.0),
+    }
+
+
+def _partitions(state: ArchiveState, tables: FlightConnection | None, streams: set[str]) -> Iterator[dict[str, Any]]:
+    archived: dict[str, dict[tuple[int, int], int]] = {}
+    for (stream, stream_id, number), end in state.next_offsets.items():
+        archived.setdefault(stream, {})[stream_id, number] = end
+    probes = PROBES_MAX
+    for stream in sorted(streams | archived.keys()):
+        log, problem = _log(tables, stream)
+        here = archived.get(stream, {})
+        missing = set() if log is None else {(log["id"], number) for number in log["partitions"]} - here.keys()
+        for stream_id, number in sorted(here.keys() | missing):
+            next_offset = here.get((stream_id, number))
+            if log is None or log["id"] != stream_id:
+                yield _row(stream, number, next_offset, problem or "the stream was deleted and created again")
+                continue
+            row = _behind(stream, number, next_offset, log["partitions"][number])
+            if row["behind"] and probes and tables is not None:
+                probes -= 1
+                row["behind_seconds"] = _age_seconds(tables, row, stream_id)
+            yield row
+
+
+def _log(tables: FlightConnection | None, stream: str) -> tuple[dict[str, Any] | None, str | None]:
+    """The stream as the brokers have it, or why it is not there."""
+    if tables is None:
+        return None, "not asked for"
+    try:
+        return tables.offsets([stream])[stream], None
+    except StreamNotFound:
+        return None, "the stream does not exist any more"
+
+
+def _row(stream: str, number: int, next_offset: int | None, problem: str | None) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "partition": number,
+        "next_offset": next_offset or 0,
+        "log_start": None,
+        "high_watermark": None,
+        "behind": None,
+        "behind_bytes": None,
+        "behind_seconds": None,
+        "lost": None,
+        "problem": problem,
+    }
+
+
+def _behind(stream: str, number: int, next_offset: int | None, ends: dict[str, Any]) -> dict[str, Any]:
+    log_start, log_end, watermark = ends["log_start"], ends["log_end"], ends["high_watermark"]
+    position = log_start if next_offset is None else max(next_offset, log_start)
+    behind = max(0, watermark + 1 - position)
+    size = ends["size_bytes"] / (log_end - log_start) if log_end > log_start else 0.0
+    lost = 0 if next_offset is None else max(0, log_start - next_offset)
+    return {
+        **_row(stream, number, next_offset, f"{lost} offsets were removed before they were archived" if lost else None),
+        "log_start": log_start,
+        "high_watermark": watermark,
+        "behind": behind,
+        "behind_bytes": round(behind * size),
+        "behind_seconds": 0.0 if not behind else None,
+        "lost": lost,
+    }
+
+
+def _age_seconds(tables: FlightConnection, row: dict[str, Any], stream_id: int) -> float | None:
+    """Of the oldest message that is not archived; None when it cannot be looked at."""
+    start = max(row["next_offset"], row["log_start"])
+    rows = tables.read(
+        row["stream"],
+        row["partition"],
+        start,
+        row["high_watermark"] + 1,
+        ("timestamp",),
+        stream_id=stream_id,
+        batch_rows=1,
+    )
+    try:
+        first = next(rows, None)
+    except BasculeError:
+        return None
+    finally:
+        rows.close()  # type: ignore[attr-defined]
+    if first is None:
+        return 0.0  # compaction has left nothing of it
+    written_us: int = first.column(0)[0].value
+    return round(max(0.0, time.time() - written_us / 1e6), 3)
+
+
+def _iso(timestamp_ns: int) -> str:
+    return datetime.fromtimestamp(timestamp_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -430,6 +430,13 @@ SPARK_TRIGGER_BYTES_DEFAULT: Final = 256 * MIB
 SPARK_TASKS_MAX: Final = 100_000
 """Tasks that a read may ask for. Spark's driver keeps each of them in memory."""
 
+SPARK_ARCHIVE_TASK_BYTES: Final = 128 * MIB
+"""What one task of a batch read takes of an archive, in whole files: about a minute of decoding, and what Spark gives a task of its own
+Parquet reads."""
+
+SPARK_IDLE_POLL_MS: Final = 50
+"""How long a query without news waits before brokers are asked again. Spark asks every 10 ms, and a batch takes hundreds."""
+
 # ── tables over Arrow Flight ─────────────────────────────────────────────────────────────────────
 
 FLIGHT_BATCH_ROWS: Final = 32_768
@@ -464,3 +471,43 @@ FLIGHT_CALL_SECONDS: Final = 10.0
 
 FLIGHT_STOP_SECONDS: Final = 1.0
 """How long readers may take to notice that the server stops, before their connections are cut."""
+
+# ── HTTP ─────────────────────────────────────────────────────────────────────────────────────────
+
+HTTP_LINE_BYTES_MAX: Final = 8 * KIB
+"""A request line: what RFC 9112 asks servers to take."""
+
+HTTP_HEAD_BYTES_MAX: Final = 16 * KIB
+"""Request line and headers; a browser sends one or two KiB. The most that waits for a connection while it is answered."""
+
+HTTP_HEADERS_MAX: Final = 100
+"""Headers of one request; bounds what many tiny ones cost."""
+
+HTTP_CONNECTIONS_MAX: Final = 256
+"""Connections at the same time: monitoring, probes, a few people. One more takes the place of the one that was silent longest."""
+
+HTTP_REQUEST_SECONDS: Final = 10.0
+"""From a connection, or from the first byte of a later request, to the end of its headers; TLS has as long before that."""
+
+HTTP_IDLE_SECONDS: Final = 120.0
+"""How long a connection may wait for its next request: longer than monitoring systems wait from one look to the next."""
+
+HTTP_ANSWER_SECONDS: Final = 20.0
+"""How long an answer may take to make."""
+
+HTTP_WRITE_SECONDS: Final = 30.0
+"""How long a client may take to read an answer, but for what the kernel holds for it."""
+
+# ── monitoring ───────────────────────────────────────────────────────────────────────────────────
+
+METRICS_PARTITIONS_MAX: Final = 5_000
+"""Partitions that get series of their own in one scrape, about 20 each: a monitoring system has to keep them all."""
+
+METRICS_CURSORS_MAX: Final = 5_000
+"""Cursors with series of their own, 4 each."""
+
+METRICS_GROUPS_MAX: Final = 1_000
+"""Consumer groups with series of their own."""
+
+METRICS_TURN_SECONDS: Final = 0.003
+"""So long a scrape works before the event loop serves others."""

@@ -372,6 +372,12 @@ class ArchiveDamaged(OperatorError):
     code = "ARCHIVE_DAMAGED"
 
 
+class ArchiveUnreachable(OperatorError):
+    """The folder of an archive is not there on a machine that has to read it. Names both."""
+
+    code = "ARCHIVE_UNREACHABLE"
+
+
 class MissingExtra(OperatorError):
     """Something was used that an optional package brings, and it is not installed. Names the extra."""
 
@@ -434,6 +440,7 @@ GRPC_STATUS: dict[str, str] = {
     "FORMAT_TOO_NEW": "FAILED_PRECONDITION",
     "ENCRYPTION_KEY": "FAILED_PRECONDITION",
     "ARCHIVE_DAMAGED": "DATA_LOSS",
+    "ARCHIVE_UNREACHABLE": "FAILED_PRECONDITION",
     "MISSING_EXTRA": "FAILED_PRECONDITION",
     "JAVA_NOT_FOUND": "FAILED_PRECONDITION",
     "UNAVAILABLE": "UNAVAILABLE",

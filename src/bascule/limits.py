@@ -431,7 +431,7 @@ SPARK_TASKS_MAX: Final = 100_000
 """Tasks that a read may ask for. Spark's driver keeps each of them in memory."""
 
 SPARK_ARCHIVE_TASK_BYTES: Final = 128 * MIB
-"""What one task of a batch read takes of an archive, in whole files: about a minute of decoding, and what Spark gives a task of its own
+"""What one task of a batch read takes of an archive, in whole files: seconds of decoding, and what Spark gives a task of its own
 Parquet reads."""
 
 SPARK_IDLE_POLL_MS: Final = 50

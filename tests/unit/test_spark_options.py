@@ -63,6 +63,8 @@ WRONG = [
     ("minPartitions", "1000000"),
     ("maxRecordsPerPartition", "0"),
     ("maxBytesPerPartition", "0"),
+    ("history", ""),
+    ("history", "s3://lake/orders"),
     ("onDataLoss", "ignore"),
     ("failOnDataLoss", "maybe"),
     ("cursor", ""),
@@ -244,6 +246,11 @@ def test_sizes_and_durations_have_units() -> None:
 
 def test_loss_in_both_ways() -> None:
     assert batch(onDataLoss="skip").skips_lost
+    with pytest.raises(InvalidOption, match="`onDataLoss` is `archive`, but `history` is missing"):
+        batch(onDataLoss="archive")
+    falling_back = batch(onDataLoss="archive", history="/lake/orders")
+    assert falling_back.falls_back and not falling_back.skips_lost
+    assert batch(history="file:///lake/orders").history.path == "/lake/orders"
     assert batch(failOnDataLoss="false").skips_lost
     assert not batch(failOnDataLoss="true").skips_lost
 

@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from bascule.errors import InvalidOption
-from bascule.spark import cluster
-from bascule.spark.advance import planned_ranges
+from bascule.spark import one_stream
+from bascule.spark.advance import must_be_there, planned_ranges
 from bascule.spark.failures import coded
 from bascule.spark.filters import Bounds, bounds_of, narrow
 from bascule.spark.options import SourceOptions
@@ -35,13 +35,17 @@ class BatchReader(DataSourceReader):
 
     @coded
     def partitions(self) -> list[ReadRange]:
-        connection = cluster.connect(self._options.connection)
+        connection = one_stream.connect(self._options)
         streams = require(self._options.streams, select(self._options.streams, connection))
         start = starting_offsets(self._options, streams, connection)
         end = ending_offsets(self._options, streams, connection)
         _check_order(start, end)
         ranges = narrow(planned_ranges(start, end, streams), self._bounds, connection)
-        return tasks(self._options, ranges, end)
+        if not self._options.skips_lost:
+            for key, each in ranges.items():
+                if each.count > 0:
+                    must_be_there(streams[key.stream], key.partition, each.start, each.end)
+        return tasks(self._options, ranges, end, streams)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, self._schema, self._values, partition)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError
 from bascule.spark.cluster import Cluster
+from bascule.spark.history import resume, weighed
 from bascule.spark.offsets import Offsets, StreamOffsets
-from bascule.spark.plan import Range
+from bascule.spark.plan import Backlog
 from bascule.spark.state import Streams, StreamState
 
 PROBES_MAX: Final = 16
@@ -41,10 +42,10 @@ def measure(position: Offsets, streams: Streams, cluster: Cluster, now_ns: int) 
     return report
 
 
-def _waiting(stream: StreamState, number: int, at: StreamOffsets | None) -> Range:
+def _waiting(stream: StreamState, number: int, at: StreamOffsets | None) -> Backlog:
     state = stream.partitions[number]
-    first = state.log_start_offset if at is None else max(at.next.get(number, 0), state.log_start_offset)
-    return Range(first, max(first, state.end_offset), state.bytes_per_offset)
+    first = state.first_offset if at is None else resume(state, at.next.get(number, 0))
+    return weighed(state, first, max(first, state.end_offset))
 
 
 def _age_seconds(stream: StreamState, number: int, offset: int, cluster: Cluster, now_ns: int) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from bascule import limits
@@ -34,6 +35,7 @@ from bascule.spark.positions import (
 class OnDataLoss(StrEnum):
     FAIL = "fail"
     SKIP = "skip"
+    ARCHIVE = "archive"
 
 
 class TimestampStrategy(StrEnum):
@@ -87,6 +89,18 @@ class SubjectPattern(Kind[str]):
         if not all(tokens) or ">" in tokens[:-1] or any(char.isspace() for char in text):
             raise Unfit("a subject such as `orders.*.created` or `orders.>`")
         return text
+
+
+class ArchiveFolder(Kind[str]):
+    """A folder of the file system, as an absolute path: driver and executors work in different ones."""
+
+    name = "folder"
+
+    def parse(self, text: str) -> str:
+        path = text.removeprefix("file://")
+        if not path or "://" in path:
+            raise Unfit("a folder that the driver and all executors reach, such as `/lake/orders`")
+        return str(Path(path).absolute())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +283,21 @@ class ParallelismOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryOptions(Section):
+    """Archive and log as one stream"""
+
+    path: str | None = setting(
+        "history",
+        ArchiveFolder(),
+        None,
+        meaning="The folder of an archive that `bascule pipeline archive` writes. Up to its last offset the streams are read from it, "
+        "from the next one on from their logs: `earliest`, offsets and timestamps reach back to the archive's beginning.",
+        consequence="Driver and executors read the folder, so all of them must have it under this path. Streams that the archive does "
+        "not have are read from their logs alone.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LossOptions(Section):
     """When records are gone"""
 
@@ -278,7 +307,9 @@ class LossOptions(Section):
         None,
         default_text="`fail`",
         meaning="What to do when records that had still to be read were removed, or a stream was deleted or created again: `fail` "
-        "names them, `skip` goes on with what is there. Gaps that compaction leaves are no loss.",
+        "names them, `skip` goes on with what is there, `archive` reads from the archive that `history` names what the log does not "
+        "have any more, even if it was removed under a task that reads it, and fails if the archive does not have it either; a deleted "
+        "stream then ends where its archive ends. Gaps that compaction leaves are no loss.",
     )
     fail_on_data_loss: bool | None = setting(
         "failOnDataLoss",
@@ -344,6 +375,7 @@ class SourceOptions:
     end: EndOptions = field(default_factory=EndOptions)
     amount: AmountOptions = field(default_factory=AmountOptions)
     parallelism: ParallelismOptions = field(default_factory=ParallelismOptions)
+    history: HistoryOptions = field(default_factory=HistoryOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     progress: ProgressOptions = field(default_factory=ProgressOptions)
     value: ValueOptions = field(default_factory=ValueOptions)
@@ -365,6 +397,11 @@ class SourceOptions:
     @property
     def skips_lost(self) -> bool:
         return self.loss.on_data_loss is OnDataLoss.SKIP or self.loss.fail_on_data_loss is False
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether what the log has no more is taken from the archive."""
+        return self.loss.on_data_loss is OnDataLoss.ARCHIVE
 
 
 FOREIGN: Final[Mapping[str, str]] = {
@@ -427,6 +464,11 @@ def _check(options: SourceOptions) -> None:
     if (options.connection.tls_cert is None) != (options.connection.tls_key is None):
         raise InvalidOption(
             "one of options `tlsCert` and `tlsKey` is missing", hint="they belong together: give both or none"
+        )
+    if options.falls_back and options.history.path is None:
+        raise InvalidOption(
+            "option `onDataLoss` is `archive`, but `history` is missing",
+            hint="set `history` to the folder of the archive",
         )
     _check_value(options.value)
     if options.mode == BATCH:

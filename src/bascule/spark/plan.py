@@ -1,7 +1,8 @@
 """How far a trigger reads, and which task reads what. Pure: offsets, sizes and time come in, ranges come out.
 
 A range [start, end) of a partition has a backlog of end − start offsets. Bytes are estimated: a partition's size on disk over the
-span of its offsets. Compaction leaves gaps in both, so the estimate holds for gaps too.
+span of its offsets. Compaction leaves gaps in both, so the estimate holds for gaps too. Of what lies in an archive each file has a
+weight of its own, so a backlog may be made of pieces.
 
 `admit` says how far each partition is read:
 - a partition with a backlog advances by one offset at least, whatever the limits are, and never past its end;
@@ -16,15 +17,18 @@ span of its offsets. Compaction leaves gaps in both, so the estimate holds for g
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 _GRID: Final = 1 << 64
 """Shares are multiples of one over this. Exact fractions of a thousand partitions have a thousand denominators, and adding them up
 takes seconds; on one grid it takes none. It is fine enough that the laws hold as if shares were exact."""
+
+
+K = TypeVar("K", bound=tuple[Any, ...])
 
 
 class PartitionKey(NamedTuple):
@@ -49,6 +53,60 @@ class Range:
     @property
     def size_bytes(self) -> Fraction:
         return self.count * self.bytes_per_offset
+
+    @property
+    def head_bytes(self) -> Fraction:
+        """What its first offset weighs."""
+        return self.bytes_per_offset
+
+    def count_within(self, size_bytes: Fraction) -> int:
+        """How many of its first offsets weigh no more than that."""
+        if not self.bytes_per_offset:
+            return self.count
+        return min(self.count, int(size_bytes / self.bytes_per_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Ranges that follow each other, one at least and none of them empty: together the backlog of a partition."""
+
+    ranges: tuple[Range, ...]
+
+    def __post_init__(self) -> None:
+        assert self.ranges and all(each.count > 0 for each in self.ranges)
+        assert all(one.end == other.start for one, other in pairwise(self.ranges))
+
+    @property
+    def start(self) -> int:
+        return self.ranges[0].start
+
+    @property
+    def end(self) -> int:
+        return self.ranges[-1].end
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+    @property
+    def size_bytes(self) -> Fraction:
+        return sum((each.size_bytes for each in self.ranges), Fraction(0))
+
+    @property
+    def head_bytes(self) -> Fraction:
+        return self.ranges[0].bytes_per_offset
+
+    def count_within(self, size_bytes: Fraction) -> int:
+        count = 0
+        for each in self.ranges:
+            if each.size_bytes > size_bytes:
+                return count + each.count_within(size_bytes)
+            count += each.count
+            size_bytes -= each.size_bytes
+        return count
+
+
+Backlog = Range | Pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,79 +139,54 @@ def is_due(backlog: int, limits: TriggerLimits, waited_ms: int) -> bool:
     return limits.offsets_min is None or backlog >= limits.offsets_min or waited_ms >= limits.delay_max_ms
 
 
-def admit(backlogs: Mapping[PartitionKey, Range], limits: TriggerLimits) -> dict[PartitionKey, int]:
+def admit(backlogs: Mapping[PartitionKey, Backlog], limits: TriggerLimits) -> dict[PartitionKey, int]:
     """The end of what is read of each partition: its own end, or as far as the limits let it go."""
     ends = {key: backlog.end for key, backlog in backlogs.items()}
     waiting = {key: backlog for key, backlog in backlogs.items() if backlog.count > 0}
-    if _fits(waiting.values(), limits):
-        return ends
-    return ends | _shares(waiting, limits)
+    for counts in (_counts_by_offsets(waiting, limits.offsets_max), _counts_by_bytes(waiting, limits.bytes_max)):
+        for key, count in counts.items():
+            ends[key] = min(ends[key], waiting[key].start + max(1, count))
+    return ends
 
 
-def _fits(backlogs: Iterable[Range], limits: TriggerLimits) -> bool:
-    ranges = list(backlogs)
-    return (limits.offsets_max is None or sum(each.count for each in ranges) <= limits.offsets_max) and (
-        limits.bytes_max is None or sum(each.size_bytes for each in ranges) <= limits.bytes_max
-    )
+def _counts_by_offsets(waiting: Mapping[PartitionKey, Backlog], most: int | None) -> dict[PartitionKey, int]:
+    amounts = {key: _Amount(Fraction(1), Fraction(each.count)) for key, each in waiting.items()}
+    return {key: int(share) for key, share in _shares(amounts, most).items()}
 
 
-def _shares(waiting: Mapping[PartitionKey, Range], limits: TriggerLimits) -> dict[PartitionKey, int]:
-    """One offset for each partition, then the even half, then the half that goes by backlog. Rounded down at the end."""
-    budgets = _Budgets.left_after_one_each(list(waiting.values()), limits)
-    even = {key: min(Fraction(each.count - 1), budgets.even_offsets(each)) for key, each in waiting.items()}
-    rest = {key: each.count - 1 - even[key] for key, each in waiting.items()}
-    fraction = min(
-        Fraction(1),
-        _ratio(budgets.offsets, even.values(), rest.values()),
-        _ratio(budgets.bytes, _weighed(waiting, even), _weighed(waiting, rest)),
-    )
-    return {key: each.start + 1 + int(even[key] + fraction * rest[key]) for key, each in waiting.items()}
+def _counts_by_bytes(waiting: Mapping[PartitionKey, Backlog], most: int | None) -> dict[PartitionKey, int]:
+    amounts = {key: _Amount(each.head_bytes, each.size_bytes) for key, each in waiting.items()} if most else {}
+    return {key: waiting[key].count_within(share) for key, share in _shares(amounts, most).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Budgets:
-    """What the limits leave when every partition has got one offset."""
+class _Amount(NamedTuple):
+    """What a partition's first offset takes of a limit, and all of its backlog."""
 
-    offsets: int | None
-    bytes: Fraction | None
-    partitions: int
-
-    @classmethod
-    def left_after_one_each(cls, waiting: list[Range], limits: TriggerLimits) -> _Budgets:
-        spent_bytes = sum((each.bytes_per_offset for each in waiting), Fraction(0))
-        return cls(
-            None if limits.offsets_max is None else max(0, limits.offsets_max - len(waiting)),
-            None if limits.bytes_max is None else max(Fraction(0), limits.bytes_max - spent_bytes),
-            len(waiting),
-        )
-
-    def even_offsets(self, backlog: Range) -> Fraction:
-        """This partition's part of the half that is for everybody alike."""
-        shares = [Fraction(backlog.count)]
-        if self.offsets is not None:
-            shares.append(Fraction(self.offsets, 2 * self.partitions))
-        if self.bytes is not None and backlog.bytes_per_offset:
-            shares.append(self.bytes / (2 * self.partitions * backlog.bytes_per_offset))
-        return Fraction(int(min(shares) * _GRID), _GRID)
+    head: Fraction
+    whole: Fraction
 
 
-def _ratio(budget: Fraction | int | None, spent: Iterable[Fraction], wanted: Iterable[Fraction]) -> Fraction:
-    """Which fraction of what is wanted the rest of a budget is enough for."""
-    total = sum(wanted, Fraction(0))
-    if budget is None or total <= 0:
-        return Fraction(1)
-    return (budget - sum(spent, Fraction(0))) / total
+def _shares(amounts: Mapping[PartitionKey, _Amount], most: int | None) -> dict[PartitionKey, Fraction]:
+    """What each partition may take of a limit: what one offset takes, then the even half, then the half that goes by backlog.
 
-
-def _weighed(waiting: Mapping[PartitionKey, Range], offsets: Mapping[PartitionKey, Fraction]) -> list[Fraction]:
-    return [count * waiting[key].bytes_per_offset for key, count in offsets.items()]
+    No entry for a partition that may take everything.
+    """
+    if most is None or sum((each.whole for each in amounts.values()), Fraction(0)) <= most:
+        return {}
+    budget = max(Fraction(0), most - sum((each.head for each in amounts.values()), Fraction(0)))
+    alike = Fraction(int(budget * _GRID) // (2 * len(amounts)), _GRID)
+    even = {key: min(each.whole - each.head, alike) for key, each in amounts.items()}
+    rest = {key: each.whole - each.head - even[key] for key, each in amounts.items()}
+    wanted = sum(rest.values(), Fraction(0))
+    fraction = min(Fraction(1), (budget - sum(even.values(), Fraction(0))) / wanted) if wanted > 0 else Fraction(1)
+    return {key: each.head + even[key] + fraction * rest[key] for key, each in amounts.items()}
 
 
 # ── who reads what ───────────────────────────────────────────────────────────────────────────────
 
 
-def split(ranges: Mapping[PartitionKey, Range], limits: SplitLimits) -> list[tuple[PartitionKey, Range]]:
-    """The pieces that tasks read, in order. Empty ranges give none."""
+def split(ranges: Mapping[K, Range], limits: SplitLimits) -> list[tuple[K, Range]]:
+    """The pieces that tasks read, in order. Empty ranges give none. Keys are whatever tells the ranges apart and in which order."""
     waiting = {key: ranges[key] for key in sorted(ranges) if ranges[key].count > 0}
     pieces = {key: -(-each.count // _piece_offsets_max(each, limits)) for key, each in waiting.items()}
     _add_pieces(waiting, pieces, limits.partitions_min or 0)
@@ -169,7 +202,7 @@ def _piece_offsets_max(backlog: Range, limits: SplitLimits) -> int:
     return max(1, most)
 
 
-def _add_pieces(ranges: Mapping[PartitionKey, Range], pieces: dict[PartitionKey, int], least: int) -> None:
+def _add_pieces(ranges: Mapping[K, Range], pieces: dict[K, int], least: int) -> None:
     """Cut the largest pieces once more until there are enough, or until every piece is a single offset."""
     missing = least - sum(pieces.values())
     largest = [(Fraction(-each.count, pieces[key]), key) for key, each in ranges.items()]

@@ -1,4 +1,4 @@
-"""What a task does: read one range of one partition, from the leader, as Arrow batches that Spark takes as they are."""
+"""What a task does: read one range of one partition, from the leader or an archive, as Arrow batches that Spark takes as they are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from bascule.errors import BasculeError, InvalidSchema, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.lake.coverage import Coverage
+from bascule.limits import SPARK_ARCHIVE_TASK_BYTES
 from bascule.spark import cluster
 from bascule.spark.advance import lost
 from bascule.spark.failures import with_code
+from bascule.spark.history import average, file_ranges, parts
 from bascule.spark.offsets import Offsets
+from bascule.spark.option import BATCH
 from bascule.spark.options import SourceOptions
 from bascule.spark.plan import PartitionKey, Range, SplitLimits, split
+from bascule.spark.range_reader import RangeReader
+from bascule.spark.state import PartitionState, Streams
 from bascule.spark.table import MALFORMED, arrow_schema, check_schema
 from bascule.spark.values import ValueColumn, ValueReader
 
@@ -29,16 +35,54 @@ class ReadRange(InputPartition):
     partition: int
     start: int
     end: int
+    archived: Coverage | None = None
+    """What of it is read from the archive."""
 
 
-def tasks(options: SourceOptions, ranges: dict[PartitionKey, Range], end: Offsets) -> list[ReadRange]:
+def tasks(options: SourceOptions, ranges: dict[PartitionKey, Range], end: Offsets, streams: Streams) -> list[ReadRange]:
     """The ranges cut as the options ask for."""
     asked = options.parallelism
     limits = SplitLimits(partitions_min=asked.partitions_min, offsets_max=asked.records_max, bytes_max=asked.bytes_max)
+    states = {key: _state(streams, key) for key in ranges}
+    pieces = {
+        (key, number): piece
+        for key, each in ranges.items()
+        for number, piece in enumerate(_pieces(options, each, states[key]))
+    }
     return [
-        ReadRange(key.stream, end.streams[key.stream].id, key.partition, piece.start, piece.end)
-        for key, piece in split(ranges, limits)
+        ReadRange(
+            key.stream,
+            end.streams[key.stream].id,
+            key.partition,
+            piece.start,
+            piece.end,
+            _archived(states[key], piece),
+        )
+        for (key, _), piece in split(pieces, limits)
     ]
+
+
+def _state(streams: Streams, key: PartitionKey) -> PartitionState | None:
+    return streams[key.stream].partitions.get(key.partition) if key.stream in streams else None
+
+
+def _pieces(options: SourceOptions, planned: Range, state: PartitionState | None) -> list[Range]:
+    """A batch read of years of files is cut at their borders. In streaming a range is no more than a trigger may read; and a batch that
+    is repeated has to be cut as before, whatever was archived meanwhile, because a sink knows rows by their task."""
+    if state is None or state.archived is None or options.mode != BATCH:
+        return [planned]
+    found: list[Range] = []
+    for part in parts(state, planned.start, planned.end):
+        archived = state.archived.within(part.start, part.end) if part.is_archived else None
+        if archived is None:
+            found.append(Range(part.start, part.end, state.bytes_per_offset))
+        else:
+            found += [average(state, *each) for each in file_ranges(archived, SPARK_ARCHIVE_TASK_BYTES)]
+    return found
+
+
+def _archived(state: PartitionState | None, piece: Range) -> Coverage | None:
+    return None if state is None or state.archived is None else state.archived.within(piece.start, piece.end)
 
 
 def read_range(
@@ -94,6 +138,10 @@ def _struct(schema: StructType) -> StructType:
 
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
     """From the start, or from what is left of the range if lost records are to be skipped."""
+    if options.history.path is not None:
+        reader = RangeReader(options, task.stream, task.stream_id, task.partition, columns)
+        yield from reader.read(task.start, task.end, task.archived)
+        return
     start = task.start
     while start < task.end:
         try:

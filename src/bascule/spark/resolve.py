@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from bascule.errors import InvalidOption, OffsetOutOfRange, StreamNotFound, TimestampOutOfRange
-from bascule.spark.advance import lost, positions
+from bascule.spark.advance import must_be_there, positions
 from bascule.spark.cluster import Cluster
+from bascule.spark.history import resume
 from bascule.spark.offsets import Offsets
 from bascule.spark.options import SourceOptions, StreamOptions, TimestampStrategy
 from bascule.spark.plan import PartitionKey
@@ -133,10 +134,10 @@ def _checked_starts(
                 f"option `startingOffsets` is {offset} for `{key.stream}`/{key.partition}, which ends at {state.end_offset}",
                 hint="it must be an offset from the start of the log to its end; -2 is the earliest, -1 the latest",
             )
-        if offset < state.log_start_offset:
-            if not options.skips_lost:
-                raise lost(key.stream, key.partition, offset, state.log_start_offset, stream.retention)
-            starts[key] = state.log_start_offset
+        if options.skips_lost:
+            starts[key] = resume(state, offset)
+        else:
+            must_be_there(stream, key.partition, offset, offset)
     return starts
 
 
@@ -168,13 +169,13 @@ def _place(
     match position:
         case AtOffsets():
             assert given is not None
-            return {EARLIEST_OFFSET: state.log_start_offset, LATEST_OFFSET: state.end_offset}.get(given, given)
+            return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(given, given)
         case AtCursor():
-            return state.log_start_offset if given is None else given + 1
+            return state.first_offset if given is None else given + 1
         case AtTimestamp() | AtTimestamps():
             return without(state) if given is None else min(given, state.end_offset)
         case Earliest():
-            return state.log_start_offset
+            return state.first_offset
         case _:
             return state.end_offset
 

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from bascule.errors import BasculeError
-from bascule.spark import cluster
+from bascule.spark import cluster, one_stream
 from bascule.spark.advance import backlogs, planned_ranges, positions
 from bascule.spark.failures import coded
 from bascule.spark.lag import measure
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins: the same answer for as long as it runs."""
         if self._initial is None:
-            connection = cluster.connect(self._options.connection)
+            connection = one_stream.connect(self._options)
             streams = require(self._options.streams, self._streams())
             self._initial = starting_offsets(self._options, streams, connection).as_initial().document()
         return self._initial
@@ -104,14 +104,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._seen:
             return None
         try:
-            return measure(self._position, self._seen, cluster.connect(self._options.connection), time.time_ns())
+            return measure(self._position, self._seen, one_stream.connect(self._options), time.time_ns())
         except BasculeError:
             return None  # it is a report: the next batch will tell what is wrong
 
     def _streams(self) -> Streams:
         if self._frozen is not None:
-            return self._frozen
-        return select(self._options.streams, cluster.connect(self._options.connection))
+            return one_stream.refreshed(self._options, self._frozen)
+        return select(self._options.streams, one_stream.connect(self._options))
 
     def _limits(self, limit: ReadLimit) -> TriggerLimits:
         amount = self._options.amount
@@ -135,9 +135,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch."""
         last = Offsets.parse(end)
         begin = effective_start(Offsets.parse(start), last)
-        if self._options.parallelism.bytes_max is not None and not self._seen:
+        options = self._options
+        if (options.parallelism.bytes_max is not None or options.history.path is not None) and not self._seen:
             self._seen = self._streams()
-        return tasks(self._options, planned_ranges(begin, last, self._seen), last)
+        return tasks(options, planned_ranges(begin, last, self._seen), last, self._seen)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, self._schema, self._values, partition)

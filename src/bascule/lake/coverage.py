@@ -1,0 +1,108 @@
+"""What an archive has of each partition, for readers that go on from it to the log.
+
+An archive is written in the order of offsets, so what it has of a partition is one range: from the first offset of its first file to
+the next offset to be archived. What lies between two files was never there: compaction of the log leaves such holes.
+
+Files come and go while somebody reads: a compaction of the archive replaces many by few with the same rows. So whoever plans, plans
+offsets; a file that is gone when it is opened has a successor in a later commit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from bascule.lake.manifest import Archive, ArchiveState, DataFile
+
+Partitions = Mapping[int, "Coverage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Offsets `start` to before `end` of one partition, and the files in which they are, in order."""
+
+    start: int
+    end: int
+    files: tuple[DataFile, ...] = ()
+
+    def __contains__(self, offset: int) -> bool:
+        return self.start <= offset < self.end
+
+    def within(self, start: int, end: int) -> Coverage | None:
+        """What is here of a range; None if nothing is."""
+        first, last = max(start, self.start), min(end, self.end)
+        return Coverage(first, last, self.files_in(first, last)) if first < last else None
+
+    def files_in(self, start: int, end: int) -> tuple[DataFile, ...]:
+        """The files that have offsets of a range."""
+        first = bisect_left(self.files, start, key=lambda one: one.last_offset)
+        return self.files[first : bisect_left(self.files, end, lo=first, key=lambda one: one.first_offset)]
+
+    def bytes_in(self, start: int, end: int) -> int:
+        """What a range weighs on disk: of files that are not wholly in it, their part by offsets, rounded up."""
+        return sum(_part_bytes(one, start, end) for one in self.files_in(start, end))
+
+    def from_date(self, date: str) -> tuple[DataFile, ...]:
+        """The files of that day and later ones. Timestamps of a partition never fall, so dates do not either."""
+        return self.files[bisect_left(self.files, date, key=lambda one: one.date) :]
+
+
+def _part_bytes(one: DataFile, start: int, end: int) -> int:
+    span = one.last_offset + 1 - one.first_offset
+    part = min(end, one.last_offset + 1) - max(start, one.first_offset)
+    return -(-one.bytes * part // span)
+
+
+def coverage_of(state: ArchiveState) -> dict[str, dict[int, dict[int, Coverage]]]:
+    """By stream, stream id and partition."""
+    found: dict[str, dict[int, dict[int, Coverage]]] = {}
+    by_partition = groupby(state.in_order(), key=lambda one: (one.stream, one.stream_id, one.partition))
+    for (stream, stream_id, partition), group in by_partition:
+        files = tuple(_without_overlaps(group))
+        end = max(files[-1].last_offset + 1, state.next_offsets.get((stream, stream_id, partition), 0))
+        found.setdefault(stream, {}).setdefault(stream_id, {})[partition] = Coverage(files[0].first_offset, end, files)
+    return found
+
+
+def _without_overlaps(files: Iterator[DataFile]) -> Iterator[DataFile]:
+    """A file whose offsets are all in files before it, as only a damaged archive has it, would break the order that readers rely on."""
+    end = -1
+    for one in files:
+        if one.last_offset > end:
+            end = one.last_offset
+            yield one
+
+
+class Follower:
+    """An archive as it is now, again and again: a look costs one question to the file system unless something is new."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self._state: ArchiveState | None = None
+        self._coverage: dict[str, dict[int, dict[int, Coverage]]] = {}
+
+    @property
+    def number(self) -> int:
+        """Of the last commit that was seen."""
+        return 0 if self._state is None else self._state.number
+
+    def look(self) -> None:
+        """Take in what was committed since. Raises ArchiveDamaged."""
+        before = self.number
+        if self._state is None:
+            self._state = self.archive.state()
+        while (commit := self.archive.commit_at(self._state.number + 1)) is not None:
+            self._state.apply(commit)
+        if self._state.number != before:
+            self._coverage = coverage_of(self._state)
+
+    def stream(self, name: str) -> Mapping[int, Partitions]:
+        """By stream id: what was seen of a stream. More than one id has an archive of a stream that was created again."""
+        return self._coverage.get(name, {})
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """Names of the streams that it has something of."""
+        return frozenset(self._coverage)

@@ -130,6 +130,12 @@ class InvalidSchema(CallerError):
     code = "INVALID_SCHEMA"
 
 
+class InvalidQuery(CallerError):
+    """A query in SQL, or an expression of a pipeline, is not right. Says what, and what there is."""
+
+    code = "INVALID_QUERY"
+
+
 # ── the state does not fit ───────────────────────────────────────────────────────────────────────
 
 
@@ -277,6 +283,12 @@ class RowsChanged(StateError):
     code = "ROWS_CHANGED"
 
 
+class ExpectationBroken(StateError):
+    """Rows broke a rule that a pipeline fails for; nothing of their batch was written. Names the rule and some of the rows."""
+
+    code = "EXPECTATION_BROKEN"
+
+
 class ClientClosed(StateError):
     """The client, or the part of it that was used, has been closed."""
 
@@ -390,6 +402,12 @@ class JavaNotFound(OperatorError):
     code = "JAVA_NOT_FOUND"
 
 
+class PipelineFailed(OperatorError):
+    """A query of Spark has ended with an error that is none of ours. Run again, a pipeline goes on where it was."""
+
+    code = "PIPELINE_FAILED"
+
+
 # ── codes and gRPC statuses ──────────────────────────────────────────────────────────────────────
 
 GRPC_STATUS: dict[str, str] = {
@@ -406,6 +424,7 @@ GRPC_STATUS: dict[str, str] = {
     "PERMISSION_DENIED": "PERMISSION_DENIED",
     "INVALID_OPTION": "INVALID_ARGUMENT",
     "INVALID_SCHEMA": "INVALID_ARGUMENT",
+    "INVALID_QUERY": "INVALID_ARGUMENT",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",
@@ -431,6 +450,7 @@ GRPC_STATUS: dict[str, str] = {
     "CHECKPOINT_MISMATCH": "FAILED_PRECONDITION",
     "ARCHIVE_CONFLICT": "FAILED_PRECONDITION",
     "ROWS_CHANGED": "FAILED_PRECONDITION",
+    "EXPECTATION_BROKEN": "FAILED_PRECONDITION",
     "CLIENT_CLOSED": "CANCELLED",
     "OPERATOR": "INTERNAL",
     "STORAGE": "INTERNAL",
@@ -443,6 +463,7 @@ GRPC_STATUS: dict[str, str] = {
     "ARCHIVE_UNREACHABLE": "FAILED_PRECONDITION",
     "MISSING_EXTRA": "FAILED_PRECONDITION",
     "JAVA_NOT_FOUND": "FAILED_PRECONDITION",
+    "PIPELINE_FAILED": "INTERNAL",
     "UNAVAILABLE": "UNAVAILABLE",
     "NOT_LEADER": "UNAVAILABLE",
     "INCOMPLETE_READ": "DATA_LOSS",

@@ -16,6 +16,7 @@ from bascule.cli import EXIT_CODES
 from bascule.config.reference import render_page, render_sample
 from tools.client_reference import render_client
 from tools.command_reference import render_commands
+from tools.metrics_reference import render_metrics
 from tools.pipeline_reference import render_pipelines
 from tools.spark_reference import render_spark
 
@@ -73,6 +74,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         "errors.md": render_errors,
         "limits.md": render_limits,
         "client.md": render_client,
+        "metrics.md": render_metrics,
         "command-line.md": render_commands,
         "spark-options.md": render_spark,
         "pipelines.md": render_pipelines,

@@ -506,6 +506,12 @@ METRICS_PARTITIONS_MAX: Final = 5_000
 METRICS_CURSORS_MAX: Final = 5_000
 """Cursors with series of their own, 4 each."""
 
+METRICS_CURSORS_BYTES_MAX: Final = 512 * KIB
+"""Names of cursors in one answer between servers: it has to fit a message of NATS."""
+
+METRICS_OPENING_SECONDS_MAX: Final = 2.0
+"""How long one scrape may spend on opening logs that have cursors; the rest is opened by the next ones."""
+
 METRICS_GROUPS_MAX: Final = 1_000
 """Consumer groups with series of their own."""
 

@@ -38,6 +38,7 @@ tls:
     auth: {enabled: true, ca: /ca.crt}
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
 flight: {enabled: false, listen: "0.0.0.0:5052"}
+http: {enabled: false, listen: "0.0.0.0:5051"}
 nats:
   servers: [nats://localhost:4222, "nats://b:4222"]
   user: user
@@ -99,6 +100,8 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.policy": Path("/policy.csv"),
     "flight.enabled": False,
     "flight.listen": Address("0.0.0.0", 5052),
+    "http.enabled": False,
+    "http.listen": Address("0.0.0.0", 5051),
     "nats.servers": ("nats://localhost:4222", "nats://b:4222"),
     "nats.user": "user",
     "nats.password": "pass",

@@ -1,8 +1,8 @@
 """One broker: what it is made of, in which order that starts, and in which it stops.
 
-start   data directory · identity · nats-server, if it is ours · NATS · controller · partitions · API
+start   data directory · identity · HTTP (says that it is starting) · nats-server, if it is ours · NATS · controller · partitions · API
 drain   what is led here goes to others, while clients are still served
-stop    API (subscribers go elsewhere) · partitions (what has arrived is written) · controller · NATS · logs (synced) · nats-server
+stop    API (subscribers go elsewhere) · partitions (what has arrived is written) · controller · NATS, nats-server · HTTP · logs, synced
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from bascule.broker.data_plane import DataPlane
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.flight.service import FlightService
 from bascule.broker.groups import GroupCoordinator
+from bascule.broker.http.service import HttpService
 from bascule.broker.identity import server_id
 from bascule.broker.internal_streams import InternalStreams
 from bascule.broker.metadata_machine import MetadataMachine
+from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
 from bascule.broker.operations.administration import Administration
 from bascule.broker.operations.arrival import arrive
@@ -79,6 +81,7 @@ class Broker:
         self._was_removed = False
         self._tls: ssl.SSLContext | None = None
         self._flight: FlightService | None = None
+        self._http: HttpService | None = None
         self.address: Address | None = None
         self.nats_url = ""
 
@@ -94,6 +97,9 @@ class Broker:
         self.server_id = server_id(PosixDisk(), str(directory), config.node.server_id)
         self._marker = RunMarker(PosixDisk(), str(directory))
         listening = self._bind()
+        self._http = await HttpService.start(config)
+        if self._http is not None:
+            self._on_stop(self._http.stop)
         self._flight = await FlightService.start(config)
         if self._flight is not None:
             self._on_stop(self._flight.stop)
@@ -103,7 +109,10 @@ class Broker:
         controller = await self._start_controller(bus, directory)
         self._on_stop(self.data_plane.stop)
         services = await self._start_services(controller, bus, listening)
-        await self._serve(services, listening)
+        grpc = await self._serve(services, listening)
+        if self._http is not None:
+            self._http.serve(self._sources(self._http, services, grpc, link, replication, bus))
+            self._on_stop(self._http.begin_stop)  # before everything else: parts that stop are not looked at
         self._write_addresses(directory)
         _logger.info(
             "bascule %s, server %s, serves on %s, NATS at %s, data in %s",
@@ -112,6 +121,26 @@ class Broker:
             self.address,
             self.nats_url,
             directory,
+        )
+
+    def _sources(
+        self,
+        http: HttpService,
+        services: Services,
+        grpc: GrpcServer,
+        link: NatsLink,
+        replication: NatsLink,
+        bus: NatsBus,
+    ) -> Sources:
+        return Sources(
+            services=services,
+            data_plane=self.data_plane,
+            store=self._store,
+            links={"streams": link, "replication": replication, "control": bus.link},
+            bus=bus,
+            grpc=grpc,
+            http=http.server,
+            flight=self._flight,
         )
 
     @property
@@ -293,7 +322,7 @@ class Broker:
             part.start()
         self._parts += [activity, internal]
 
-    async def _serve(self, services: Services, listening: socket.socket) -> None:
+    async def _serve(self, services: Services, listening: socket.socket) -> GrpcServer:
         tls = self.config.tls
         if tls.is_on:
             self._tls = server_tls(
@@ -306,6 +335,7 @@ class Broker:
             self._on_stop(self._flight.stop)  # also before everything else: whoever reads a table goes elsewhere
             self._flight.serve(services, self.data_plane.gate)
         self.health.set(SERVICE, True)
+        return server
 
     async def _stop_serving(self, server: GrpcServer) -> None:
         self.health.set(SERVICE, False)
@@ -318,6 +348,8 @@ class Broker:
         addresses = {"grpc": str(self.address), "nats": self.nats_url}
         if self.address is not None and self._flight_port:
             addresses["flight"] = str(Address(self.address.host, self._flight_port))
+        if self.address is not None and self._http is not None:
+            addresses["http"] = str(Address(self.address.host, self._http.port))
         temporary.write_text(json.dumps(addresses) + "\n")
         temporary.rename(path)
 
@@ -387,6 +419,8 @@ class Broker:
             self._tls.load_cert_chain(tls.cert, tls.key)
             if self._flight is not None:
                 self._flight.reload_certificate(tls.cert, tls.key)
+            if self._http is not None:
+                self._http.reload_certificate(tls.cert, tls.key)
         except (BasculeError, OSError) as error:
             _logger.error("the certificate was not changed: %s", getattr(error, "message", error))
         else:

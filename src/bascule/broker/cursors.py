@@ -268,7 +268,7 @@ class CursorView:
             self._read(log, passes_damage)
 
     def _read(self, log: PartitionLog, passes_damage: bool) -> None:
-        while (found := _read_some(log, self._next_offset, passes_damage)) is not None:
+        while (found := read_some(log, self._next_offset, passes_damage)) is not None:
             records, self._next_offset = found
             for record in records:
                 if record.key is not None and (offset := _cursor_in(record)) is not None:
@@ -284,7 +284,7 @@ class CursorView:
     def _search(self, key: bytes, log: PartitionLog, passes_damage: bool) -> tuple[int, int] | None:
         latest = None
         offset = 0
-        while offset < self._next_offset and (found := _read_some(log, offset, passes_damage)) is not None:
+        while offset < self._next_offset and (found := read_some(log, offset, passes_damage)) is not None:
             records, offset = found
             for record in records:
                 if record.key == key and (cursor := _cursor_in(record)) is not None:
@@ -292,7 +292,7 @@ class CursorView:
         return latest
 
 
-def _read_some(log: PartitionLog, offset: int, passes_damage: bool) -> tuple[list[Record], int] | None:
+def read_some(log: PartitionLog, offset: int, passes_damage: bool) -> tuple[list[Record], int] | None:
     """Some committed records, and where to read on; None at the end."""
     while True:
         try:

@@ -6,6 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import reduce
 from typing import Protocol
 
 from bascule.broker.replication.following import Following
@@ -26,6 +27,10 @@ _logger = logging.getLogger(__name__)
 
 class Subscriber(Protocol):
     """Somebody who reads the partition and can be told that it is over."""
+
+    @property
+    def delivered(self) -> tuple[int, int]:
+        """Messages and bytes so far."""
 
     def end(self, status: Status, text: str) -> None: ...
 
@@ -49,6 +54,7 @@ class LocalPartition(ABC):
         self.subscribers: set[Subscriber] = set()
         self.group_subscribers: dict[str, tuple[int, Subscriber]] = {}
         """The one reader of each consumer group, with the epoch of its group."""
+        self._delivered_before = (0, 0)
         self._open_log = open_log
         self._log: PartitionLog | None = None
         self._opening = threading.Lock()
@@ -56,6 +62,16 @@ class LocalPartition(ABC):
     @property
     def subscriber_count(self) -> int:
         return len(self.subscribers)
+
+    def subscriber_left(self, subscriber: Subscriber) -> None:
+        if subscriber in self.subscribers:
+            self.subscribers.remove(subscriber)
+            self._delivered_before = _added(self._delivered_before, subscriber.delivered)
+
+    @property
+    def delivered(self) -> tuple[int, int]:
+        """Messages and bytes that subscribers were given, those that have left included."""
+        return reduce(_added, [one.delivered for one in self.subscribers], self._delivered_before)
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────
     # Opened when it is first needed: thousands of idle partitions cost next to nothing.
@@ -221,6 +237,10 @@ class LedPartition(LocalPartition):
     def stop(self) -> None:
         if self.leading is not None:
             self.leading.stop()
+
+
+def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return one[0] + other[0], one[1] + other[1]
 
 
 def nats_subject(subject: str, number: int) -> str:

@@ -474,6 +474,11 @@ class Partitions:
 
     # ── what runs ────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the cluster's metadata is known, and carried out."""
+        return self._has_begun
+
     def get(self, stream: str, number: int) -> LocalPartition | None:
         """The replica of the partition that runs here, whatever its part."""
         return self._running.get((stream, number))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bascule.broker.authorization import Authorizer
 from bascule.broker.controller import Controller
+from bascule.broker.cursor_tables import CursorTables
 from bascule.broker.cursors import CursorStore
 from bascule.broker.groups import GroupCoordinator
 from bascule.broker.operations.administration import Administration
@@ -31,5 +32,6 @@ class Services:
     groups: GroupCoordinator
     cursors: CursorStore
     administration: Administration
+    cursor_tables: CursorTables = field(default_factory=CursorTables)
     is_cut_off: Callable[[], bool] = lambda: False
     """Whether the other servers have been out of reach for so long that what is known here is not to be relied on."""

@@ -81,6 +81,10 @@ class Subscription:
         self._partition.subscribers.add(self)
         self._pump()
 
+    @property
+    def delivered(self) -> tuple[int, int]:
+        return self._stream.messages, self._stream.message_bytes
+
     # ── being told ───────────────────────────────────────────────────────────────────────────────
 
     def on_room(self) -> None:
@@ -90,7 +94,7 @@ class Subscription:
         """The client has gone, or the status was sent."""
         self._reader.cancel()
         self._release()
-        self._partition.subscribers.discard(self)
+        self._partition.subscriber_left(self)
         if self.on_end is not None:
             self.on_end(self)
 
@@ -249,6 +253,7 @@ class ReverseSubscription:
             partition.log, start_offset, stop_offset=stop_offset or 0, bytes_max=limits.SUBSCRIPTION_READ_BYTES
         )
         self._waiting: list[Record] = []
+        self.delivered = (0, 0)
         self.on_end: Callable[[ReverseSubscription], None] | None = None
 
     def begin(self) -> None:
@@ -265,7 +270,9 @@ class ReverseSubscription:
                         self._finish()
                         return
                     self._waiting = found[::-1]
-                self._stream.send(self._encode(self._waiting.pop()))
+                message = self._encode(self._waiting.pop())
+                self._stream.send(message)
+                self.delivered = (self.delivered[0] + 1, self.delivered[1] + len(message))
         except BasculeError as error:
             self.end(*status_of(error, self._partition))
 
@@ -293,7 +300,7 @@ class ReverseSubscription:
 
     def on_closed(self) -> None:
         self._reader.cancel()
-        self._partition.subscribers.discard(self)
+        self._partition.subscriber_left(self)
         if self.on_end is not None:
             self.on_end(self)
 

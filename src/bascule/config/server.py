@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bascule.config.cluster import ClusterConfig
 from bascule.config.flight import Flight
+from bascule.config.http import Http
 from bascule.config.key import Key, keys_of
 from bascule.config.listener import Listener, Tls
 from bascule.config.nats import Nats
@@ -28,6 +29,7 @@ class ServerConfig:
     batch: Batch = field(default_factory=Batch)
     tls: Tls = field(default_factory=Tls)
     flight: Flight = field(default_factory=Flight)
+    http: Http = field(default_factory=Http)
     nats: Nats = field(default_factory=Nats)
     node: Node = field(default_factory=Node)
     shutdown: Shutdown = field(default_factory=Shutdown)

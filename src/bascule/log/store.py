@@ -73,6 +73,11 @@ class LogStore:
     def __len__(self) -> int:
         return len(self._logs)
 
+    @property
+    def sync_rounds(self) -> int:
+        """Rounds of forcing what is written to the disk so far."""
+        return self._syncer.rounds
+
     def on_disk(self) -> list[tuple[str, int]]:
         """Stream and partition of every log the directory holds, known to this process or not."""
         root = self.directory / "streams"

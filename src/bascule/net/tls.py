@@ -1,4 +1,4 @@
-"""TLS of listeners and of clients: HTTP/2 by ALPN, and certificates of clients where they are asked for."""
+"""TLS of listeners and of clients: the protocol by ALPN, and certificates of clients where they are asked for."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ def server_tls(
     *,
     client_ca: Path | str | None = None,
     requires_client: bool = False,
+    protocol: str = "h2",
 ) -> ssl.SSLContext:
-    """TLS 1.2 or newer. With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts."""
+    """TLS 1.2 or newer, for one protocol as ALPN names it.
+
+    With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts.
+    """
     if certificate is None or key is None:
         raise InvalidConfig("TLS needs a certificate and its key", hint="set `tls.cert` and `tls.key`")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([protocol])
     _load_certificate(context, certificate, key)
     if requires_client:
         context.verify_mode = ssl.CERT_REQUIRED

@@ -419,3 +419,31 @@ class MembershipResponse(_message.Message):
     IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     is_member: bool
     def __init__(self, is_member: _Optional[bool] = ...) -> None: ...
+
+class CursorsRequest(_message.Message):
+    __slots__ = ("cursors_partition", "server")
+    CURSORS_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    cursors_partition: int
+    server: str
+    def __init__(self, cursors_partition: _Optional[int] = ..., server: _Optional[str] = ...) -> None: ...
+
+class CursorsResponse(_message.Message):
+    __slots__ = ("partitions", "left_out")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionCursors]
+    left_out: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionCursors, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class PartitionCursors(_message.Message):
+    __slots__ = ("stream", "partition", "cursors", "offsets")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CURSORS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    cursors: _containers.RepeatedScalarFieldContainer[str]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursors: _Optional[_Iterable[str]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...

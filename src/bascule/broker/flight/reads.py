@@ -110,7 +110,9 @@ class Read:
             yield self._taken(made, self._end)
 
     def _taken(self, made: Columns, covered: int) -> tuple[pa.RecordBatch, bytes]:
-        return take_batch(made, self._ticket.columns), str(min(covered, self._end)).encode()
+        batch = take_batch(made, self._ticket.columns)
+        self._gate.note_read(batch.num_rows, batch.nbytes)
+        return batch, str(min(covered, self._end)).encode()
 
     def _read_on(self) -> BatchSlice | None:
         self._must_go_on()

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
     from bascule.kernels.publish import PublishGate
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FlightLoad:
+    """Calls of now; rows and bytes that were read since the start."""
+
+    calls: int
+    rows: int
+    bytes: int
 
 
 class FlightService:
@@ -54,6 +64,10 @@ class FlightService:
                 ) from None
             _logger.info("streams are not served as Arrow tables: %s", error.message)
             return None
+
+    @property
+    def load(self) -> FlightLoad:
+        return self._gate.load
 
     def serve(self, services: Services, publishing: PublishGate) -> None:
         """From here on calls are answered."""
@@ -92,6 +106,8 @@ class Gate:
         self._closed = False
         self._lock = threading.Lock()
         self._calls = 0
+        self._rows = 0
+        self._bytes = 0
 
     @property
     def is_closed(self) -> bool:
@@ -127,6 +143,17 @@ class Gate:
     def leave(self) -> None:
         with self._lock:
             self._calls -= 1
+
+    def note_read(self, rows: int, nbytes: int) -> None:
+        """A batch leaves."""
+        with self._lock:
+            self._rows += rows
+            self._bytes += nbytes
+
+    @property
+    def load(self) -> FlightLoad:
+        with self._lock:
+            return FlightLoad(self._calls, self._rows, self._bytes)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.broker.api.calls import Deadline
+from bascule.broker.metrics import cursors
 from bascule.broker.operations import draining, election, moving, removal, status
 from bascule.broker.operations.moves import MoveQueue
 from bascule.broker.operations.switchboard import Method, Switchboard
@@ -35,6 +36,7 @@ METHODS: Final[dict[str, Method]] = {
     "Drain": Method(extensions.DrainRequest, extensions.DrainResponse, draining.drain),
     "HandOver": Method(extensions.HandOverRequest, extensions.HandOverResponse, draining.hand_over),
     "Report": Method(extensions.ReportRequest, extensions.ReportResponse, status.report),
+    "Cursors": Method(extensions.CursorsRequest, extensions.CursorsResponse, cursors.answer),
     "ReplicaLog": Method(extensions.ReplicaLogRequest, extensions.ReplicaLog, election.replica_log),
 }
 

@@ -1,0 +1,42 @@
+"""The paths of the HTTP port. What is not said here is not served; whatever else is to be, gets a file of its own and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bascule.broker.metrics.exposition import CONTENT_TYPE
+from bascule.broker.readiness import why_not_ready
+from bascule.net.grpc_server import Peer
+from bascule.net.http1 import Request
+from bascule.net.http_server import Answer, Response
+
+if TYPE_CHECKING:
+    from bascule.broker.http.service import Gate
+
+
+def routes(gate: Gate) -> Mapping[str, Answer]:
+    async def healthz(_request: Request, _peer: Peer) -> Response:
+        """The process lives and its event loop turns: whoever restarts processes that hang asks this."""
+        return Response.text(200, "ok")
+
+    async def readyz(_request: Request, _peer: Peer) -> Response:
+        reason = gate.why_closed
+        reasons = why_not_ready(gate.sources()) if reason is None else [reason]
+        return Response.text(503, "\n".join(reasons)) if reasons else Response.text(200, "ready")
+
+    async def metrics(_request: Request, peer: Peer) -> Response:
+        gate.sources().services.authorizer.require(peer, "*", "FetchMetadata")
+        return Response(200, await gate.scrape.page(), CONTENT_TYPE)
+
+    return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+
+
+def dispatch(paths: Mapping[str, Answer]) -> Answer:
+    async def answer(request: Request, peer: Peer) -> Response:
+        found = paths.get(request.path)
+        if found is None:
+            return Response.text(404, f"there is nothing here; there is {', '.join(sorted(paths))}")
+        return await found(request, peer)
+
+    return answer

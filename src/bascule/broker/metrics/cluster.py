@@ -1,0 +1,71 @@
+"""The metadata's Raft group, consumer groups, and, of the controller alone, the cluster as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bascule import limits
+from bascule.broker.metrics.exposition import Page, labels
+from bascule.broker.metrics.pace import Pace
+from bascule.broker.metrics.partitions import is_under_replicated
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+
+
+async def answering(services: Services) -> set[str] | None:
+    """The members that answered a moment ago. None when this server is not controller: one is enough to ask them all."""
+    return await services.administration.answering(services) if services.controller.is_leader else None
+
+
+async def collect(page: Page, services: Services, answers: set[str] | None, pace: Pace) -> int:
+    """Returns for how many groups there was no room."""
+    _raft(page, services)
+    if answers is not None:
+        await _cluster(page, services, answers, pace)
+    return _groups(page, services)
+
+
+def _raft(page: Page, services: Services) -> None:
+    controller = services.controller
+    node = controller.driver.node
+    page.add("bascule_raft_term", node.term)
+    page.add("bascule_raft_commit_index", node.commit_index)
+    page.add("bascule_raft_applied_index", controller.metadata.applied_index)
+    page.add("bascule_raft_last_index", node.last_index)
+    page.add("bascule_raft_members", len(node.membership.voters), labels(kind="voter"))
+    page.add("bascule_raft_members", len(node.membership.learners), labels(kind="learner"))
+    page.add("bascule_controller_known", controller.leader is not None)
+    page.add("bascule_controller", controller.is_leader)
+    if controller.leader is not None:
+        page.add("bascule_controller_info", 1, labels(controller=controller.leader))
+
+
+async def _cluster(page: Page, services: Services, answers: set[str], pace: Pace) -> None:
+    members = services.controller.members
+    streams = list(services.controller.metadata.streams.values())
+    counts = dict.fromkeys(("", "_paused", "_leaderless", "_under_replicated", "_moving"), 0)
+    for stream in streams:
+        for partition in stream.partitions:
+            counts[""] += 1
+            counts["_paused"] += partition.paused
+            counts["_leaderless"] += not partition.paused and partition.leader not in answers
+            counts["_under_replicated"] += is_under_replicated(partition)
+            counts["_moving"] += bool(partition.target_replicas)
+        await pace.rest()
+    page.add("bascule_cluster_streams", len(streams))
+    for kind, count in counts.items():
+        page.add(f"bascule_cluster_partitions{kind}", count)
+    silent = sum(member not in answers for member in members)
+    page.add("bascule_cluster_servers", len(members) - silent, labels(state="answering"))
+    page.add("bascule_cluster_servers", silent, labels(state="silent"))
+
+
+def _groups(page: Page, services: Services) -> int:
+    groups = services.controller.metadata.groups.values()
+    coordinated = sorted(group.id for group in groups if group.coordinator == services.server_id)
+    page.add("bascule_groups", len(coordinated))
+    for name in coordinated[: limits.METRICS_GROUPS_MAX]:
+        members = services.controller.metadata.groups[name].members
+        page.add("bascule_group_members", len(members), labels(group=name))
+    return max(0, len(coordinated) - limits.METRICS_GROUPS_MAX)

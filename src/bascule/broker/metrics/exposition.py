@@ -1,0 +1,71 @@
+"""Prometheus' text format, version 0.0.4.
+
+    # HELP bascule_partition_log_end_offset The offset that the next message gets.
+    # TYPE bascule_partition_log_end_offset gauge
+    bascule_partition_log_end_offset{stream="orders",partition="0"} 42
+
+All samples of a metric stand together. Labels are written once for many samples: that is most of what a page costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_LABEL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: str
+    """`counter` or `gauge`."""
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> str:
+        return f"# HELP {self.name} {self.help.translate(_HELP)}\n# TYPE {self.name} {self.kind}\n"
+
+
+def escape(value: str) -> str:
+    """Fit to stand between the quotes of a label. What cannot be encoded, cannot be told."""
+    return value.translate(_LABEL).encode("utf-8", "replace").decode()
+
+
+def labels(**values: object) -> str:
+    return "{" + ",".join(f'{name}="{escape(str(value))}"' for name, value in values.items()) + "}"
+
+
+def number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))  # also True and False
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+
+
+class Page:
+    """Samples by their metric, in the order in which the metrics were declared."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._lines: dict[Metric, list[str]] = {metric: [] for metric in metrics}
+        self._by_name = {metric.name: lines for metric, lines in self._lines.items()}
+
+    def add(self, name: str, value: float, labels: str = "") -> None:
+        self._by_name[name].append(f"{name}{labels} {number(value)}\n")
+
+    def lines(self, name: str) -> list[str]:
+        """For whoever has thousands of samples: append them whole, each with its line feed."""
+        return self._by_name[name]
+
+    def pieces(self) -> Iterable[bytes]:
+        """The page in parts; a metric without samples is left out."""
+        for metric, lines in self._lines.items():
+            if lines:
+                yield (metric.head + "".join(lines)).encode()

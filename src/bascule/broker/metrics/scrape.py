@@ -1,0 +1,52 @@
+"""One page of metrics. Whoever asks while one is being made gets that one: a dozen scrapers cost what one does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bascule import limits
+from bascule.broker.metrics import cluster, cursors, flow, partitions, server
+from bascule.broker.metrics.catalogue import METRICS
+from bascule.broker.metrics.exposition import Page, labels
+from bascule.broker.metrics.pace import Pace
+from bascule.broker.metrics.sources import Sources
+
+
+class Scrape:
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._process = server.Process()
+        self._making: asyncio.Task[bytes] | None = None
+
+    async def page(self) -> bytes:
+        if self._making is None:
+            self._making = asyncio.create_task(self._make(), name="metrics")
+            self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)  # one who goes away does not take it from the others
+
+    def _made(self, _task: asyncio.Task[bytes]) -> None:
+        self._making = None
+
+    async def _make(self) -> bytes:
+        sources, page, pace = self._sources, Page(METRICS), Pace(limits.METRICS_TURN_SECONDS)
+        # What waits for somebody else comes first: the rest is then as fresh as the page.
+        facts = await asyncio.to_thread(self._process.facts, str(sources.services.config.data_dir))
+        found = await cursors.known(sources.services)
+        answering = await cluster.answering(sources.services)
+        pace.begin()
+        server.collect(page, sources, facts)
+        flow.collect(page, sources)
+        await pace.rest()
+        left_out = {
+            "partitions": await partitions.collect(page, sources.services, pace),
+            "cursors": await cursors.collect(page, sources.services, found, pace),
+            "groups": await cluster.collect(page, sources.services, answering, pace),
+        }
+        for kind, count in left_out.items():
+            page.add("bascule_scrape_left_out", count, labels(kind=kind))
+        page.add("bascule_scrape_cpu_seconds", round(pace.cpu_seconds, 6))
+        pieces = []
+        for piece in page.pieces():
+            pieces.append(piece)
+            await pace.rest()
+        return b"".join(pieces)

@@ -1,0 +1,88 @@
+"""What of a log lies behind an offset: how many bytes, and since when. For whoever asks how far a reader is behind.
+
+Answered from the index and a few headers of batches, which say what they hold in the clear: nothing is decrypted, no record is looked
+at. The first batch counts whole, though the reader may have had a part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bascule import limits
+from bascule.kernels import records
+from bascule.log.files import FileGone
+from bascule.log.partition_log import PartitionLog
+from bascule.log.search import start_position
+from bascule.log.segment import Segment
+
+READ_BYTES: Final = limits.INDEX_INTERVAL_BYTES + records.HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    offset: int
+    """Where the first batch begins."""
+    bytes: int
+    timestamp: int
+    """Of the first record of that batch, in nanoseconds."""
+
+
+def backlog(log: PartitionLog, offset: int, end_offset: int) -> Backlog | None:
+    """Of the batches that hold `offset`, or the first record behind it, up to those below `end_offset`; None when there are none.
+
+    Raises LogClosed when the log is.
+    """
+    while True:
+        log.open()
+        try:
+            return _backlog(tuple(log.segments), offset, end_offset)
+        except FileGone:
+            continue  # replaced by the cleaner meanwhile, or the log is closed: then open() says so
+
+
+def _backlog(segments: tuple[Segment, ...], offset: int, end_offset: int) -> Backlog | None:
+    first: tuple[int, records.BatchHeader] | None = None
+    size = 0
+    for segment in segments:
+        if segment.next_offset <= offset or segment.is_empty:
+            continue
+        if segment.base_offset >= end_offset:
+            break
+        begin = 0
+        if first is None:
+            first = _batch_reaching(segment, max(offset, segment.base_offset))
+            if first is None or first[1].base_offset >= end_offset:
+                first = None
+                continue  # a hole up to the end of the segment
+            begin = first[0]
+        size += _end_position(segment, end_offset) - begin
+    return None if first is None else Backlog(first[1].base_offset, size, first[1].first_timestamp)
+
+
+def _end_position(segment: Segment, end_offset: int) -> int:
+    if segment.next_offset <= end_offset:
+        return segment.size
+    found = _batch_reaching(segment, end_offset)
+    return segment.size if found is None else found[0]
+
+
+def _batch_reaching(segment: Segment, offset: int) -> tuple[int, records.BatchHeader] | None:
+    """Position and header of the first batch that ends at or behind `offset`. Damage ends the search: what lies there is not known."""
+    position = start_position(segment, offset)
+    size = segment.size
+    while position + records.HEADER_BYTES <= size:
+        data = segment.file.read(min(READ_BYTES, size - position), position)
+        at = 0
+        while at + records.HEADER_BYTES <= len(data):
+            try:
+                header = records.read_header(data, at)
+            except records.BatchError:
+                return None
+            if header.last_offset >= offset:
+                return position + at, header
+            at += header.length
+        if not at:
+            return None  # the file is shorter than it was
+        position += at
+    return None

@@ -20,7 +20,7 @@ from bascule.config.kinds import Choice, Duration, Name, Text
 from bascule.errors import BasculeError, InvalidConfig, InvalidOption
 from bascule.pipeline.spec_document import Part, fill, read_document, variants
 from bascule.pipeline.spec_kinds import Folder, StreamName, StreamNames, TextMap
-from bascule.pipeline.spec_sinks import SINKS, ArchiveSink, Connection, DeadLetters, LatestSink, Sink, StreamSink
+from bascule.pipeline.spec_sinks import SINKS, Connection, DeadLetters, Sink, StreamSink
 from bascule.pipeline.spec_steps import STEPS, Dedup, Expect, Otherwise, Sql, Step
 from bascule.spark.option import STREAMING, Pattern
 from bascule.spark.options import Servers, SubjectPattern, ValueFormat, source_options
@@ -300,11 +300,6 @@ def _check_sinks(spec: PipelineSpec, file: Path) -> None:
         if target in targets[: number - 1]:
             raise _wrong(f"`sinks[{number}]` in {file} is `{target}`, which another sink writes", "write each once")
     for number, sink in enumerate(spec.sinks, start=1):
-        if isinstance(sink, (ArchiveSink, LatestSink)) and not spec.streams:
-            raise _wrong(
-                f"`sinks[{number}]` in {file} is an {sink.target.split()[0]}, but a pattern says which streams are read",
-                "name them with `source.stream` or `source.streams`",
-            )
         if isinstance(sink, StreamSink) and sink.stream in spec.streams:
             raise _wrong(
                 f"`sinks[{number}].stream` in {file} is `{sink.stream}`, which the pipeline reads",

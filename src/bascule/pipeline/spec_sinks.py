@@ -48,7 +48,15 @@ class LatestSink(Part):
         "",
         default_text="–",
         meaning="The folder of the table.",
-        consequence="Needs `key`, `value`, `partition` and `offset` among the columns that the steps leave.",
+        consequence="It has the columns that the steps leave, and those that say which message a row is.",
+    )
+    key: str = setting("key", Text(), "key", meaning="A column, or an SQL expression: what there is one row of.")
+    deleted: str | None = setting(
+        "deleted",
+        Text(),
+        None,
+        default_text="`value IS NULL`",
+        meaning="An SQL condition: rows for which it is true delete their key.",
     )
 
     @property

@@ -1,0 +1,77 @@
+"""What a pipeline has done: counted by batch, so that a batch that comes again counts once. Written beside the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bascule.pipeline.sinks.table import write_document
+
+
+@dataclass(slots=True)
+class BatchReport:
+    """One batch."""
+
+    id: int
+    read: int
+    """Messages."""
+    rows: int
+    """What the steps left."""
+    sinks: dict[str, int] = field(default_factory=dict)
+    """Rows that each sink got."""
+    dead_letters: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
+    """Rows that broke each rule."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """All batches so far."""
+
+    batch: int = -1
+    batches: int = 0
+    at_ns: int = 0
+    read: int = 0
+    rows: int = 0
+    sinks: dict[str, int] = field(default_factory=dict)
+    dead_letters: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Progress:
+        """It is a report: one that cannot be read begins anew."""
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            return cls(**found)
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+    def add(self, report: BatchReport) -> bool:
+        """False for a batch that was counted before."""
+        if report.id <= self.batch:
+            return False
+        self.batch, self.batches, self.at_ns = report.id, self.batches + 1, time.time_ns()
+        self.read += report.read
+        self.rows += report.rows
+        self.dead_letters += report.dead_letters
+        _add(self.sinks, report.sinks)
+        _add(self.broken, report.broken)
+        self.last = asdict(report)
+        return True
+
+    def save(self, path: Path) -> None:
+        write_document(path, asdict(self))
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        totals[name] = totals.get(name, 0) + count

@@ -1,0 +1,1 @@
+"""Where the rows of a batch go, each of them exactly once however often the batch comes."""

@@ -1,0 +1,61 @@
+"""The archive of a pipeline: its messages as they were read, by the archive job's own code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
+from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec_sinks import ArchiveSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bascule.lake.manifest import Commit
+
+
+def archive_options(spec: PipelineSpec, sink: ArchiveSink, checkpoint: str) -> ArchiveOptions:
+    """`checkpoint` is Spark's own: there the archive finds which streams a batch was read from."""
+    connection = spec.connection_options()
+    return ArchiveOptions(
+        path=sink.path,
+        streams=spec.streams,
+        pattern=spec.source.pattern,
+        subject=spec.source.subject,
+        servers=connection.pop("servers"),
+        file_bytes=sink.file_bytes,
+        source=connection,
+        checkpoint=checkpoint,
+        cursor=f"pipeline:{spec.name}",
+    )
+
+
+class ArchiveBatches(BatchSink):
+    wants_messages = True
+
+    def __init__(self, options: ArchiveOptions) -> None:
+        super().__init__(f"archive {options.path}")
+        self._options = options
+        self._job: ArchiveJob | None = None
+        self._rows = 0
+
+    def open(self, spark: SparkSession) -> None:
+        job = ArchiveJob(spark, self._options, self._note)
+        job.open()
+        self._job = job
+
+    def write(self, batch: Batch) -> int:
+        assert self._job is not None
+        assert batch.messages is not None
+        self._rows = 0
+        self._job.write(batch.messages, batch.id)
+        return self._rows
+
+    def _note(self, commit: Commit) -> None:
+        self._rows += sum(one.rows for one in commit.added)
+
+    def close(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._job = None

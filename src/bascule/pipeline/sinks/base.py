@@ -1,0 +1,47 @@
+"""What all sinks are: opened where batches are written, given one batch after the other, closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bascule.pipeline.steps.rows import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a sink is given."""
+
+    id: int
+    rows: Rows
+    """What the steps leave."""
+    count: int
+    messages: DataFrame | None = None
+    """As they were read; for those that want them."""
+
+
+class BatchSink:
+    """One target. A batch that comes again, in this process or in another, has to leave it as it is."""
+
+    wants_messages = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """`table /lake/orders`"""
+
+    def check(self, schema: StructType) -> None:
+        """Raises InvalidSchema for columns that cannot be written."""
+
+    def open(self, spark: SparkSession) -> None:
+        """Before the first batch. Raises what would make every batch fail."""
+
+    def write(self, batch: Batch) -> int:
+        """Returns how many rows the batch has brought; 0 if it was there before."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """After the last batch, unless the process ends otherwise."""

@@ -1,0 +1,101 @@
+"""Rows into a stream, exactly once: every row keeps its number when its batch comes again, and brokers drop what they have.
+
+For that, the same rows have to be in the same tasks in the same order. Rows that are messages still are in the order of their offsets,
+within the tasks that read them or that `dedup` sent them to, and both are the same again. What a query made of them is in no order:
+such rows are spread by their content over a number of tasks that never changes, and sorted there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec_sinks import StreamSink
+from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted
+from bascule.spark.option import BATCH
+from bascule.spark.sink_columns import check_columns
+from bascule.spark.sink_options import PRODUCER_ID_BYTES_MAX, sink_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+TASKS: Final = 4
+"""Rows of a query are spread over so many tasks. Part of what makes a batch the same when it comes again: not to be changed."""
+
+BYTES: Final = ("binary", "string")
+NESTED: Final = ("struct", "array", "map", "variant")
+
+
+def producer_id(pipeline: str, target: str, checkpoint_id: str) -> str:
+    """As brokers know the pipeline. Who begins anew with another checkpoint is somebody else."""
+    said = f"{pipeline}:{target}"
+    room = PRODUCER_ID_BYTES_MAX - 9
+    if len(said.encode()) > room or not said.isprintable():
+        said = hashlib.sha256(said.encode()).hexdigest()[:room]
+    return f"{said}:{checkpoint_id[:8]}"
+
+
+def sink_of(spec: PipelineSpec, sink: StreamSink, checkpoint_id: str) -> StreamBatches:
+    created = {
+        "onMissingStream": "create" if sink.create else "fail",
+        "createPartitions": str(sink.partitions),
+        "createReplicationFactor": str(sink.replication_factor),
+    }
+    producer = producer_id(spec.name, sink.stream, checkpoint_id)
+    return StreamBatches(sink.target, {**spec.connection_options(), "stream": sink.stream, **created}, producer)
+
+
+class StreamBatches(BatchSink):
+    def __init__(self, name: str, options: dict[str, str], producer: str) -> None:
+        super().__init__(name)
+        self._options = {**options, "delivery": "exactly-once", "producerId": producer}
+
+    def check(self, schema: StructType) -> None:
+        written = [name for name in ("value", "key", "headers", "timestamp") if name in schema.fieldNames()]
+        kept = type(schema)([schema[name] for name in written if name != "value"]).add("value", "binary")
+        check_columns(kept, sink_options(self._options, BATCH))
+
+    def write(self, batch: Batch) -> int:
+        if not batch.count:
+            return 0
+        self.publish(message_frame(batch.rows), batch.id)
+        return batch.count
+
+    def publish(self, frame: DataFrame, batch_id: int) -> None:
+        """Rows that are in their order."""
+        writer = frame.write.format("bascule").options(**self._options, producerEpoch=str(batch_id))
+        writer.mode("append").save()
+
+
+def message_frame(rows: Rows) -> DataFrame:
+    """Rows as they are published: `value`, and `key`, `headers` and `timestamp` if they are there, in the order that they have
+    whenever their batch comes."""
+    written = _written(rows)
+    if rows.has_message:
+        place = (f"{MESSAGE}.stream", f"{MESSAGE}.partition", f"{MESSAGE}.offset")
+        return rows.frame.sortWithinPartitions(*place).selectExpr(*written)
+    frame = rows.frame.selectExpr(*written)
+    content = [name for name in frame.columns if name != "headers"]  # maps have no order
+    return frame.repartition(TASKS, *content).sortWithinPartitions(*content)
+
+
+def _written(rows: Rows) -> list[str]:
+    schema = rows.visible.schema
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" in types:
+        kept = [name for name in ("key", "headers", "timestamp") if name in types]
+        return [f"{_value('value', types['value'])} AS value", *kept]
+    kept = [name for name in ("key", "headers") if name in types]
+    rest = [name for name in types if name not in kept]
+    pairs = ", ".join(f"{literal(name)}, {quoted(name)}" for name in rest)
+    return [f"CAST(to_json(named_struct({pairs})) AS BINARY) AS value", *kept]
+
+
+def _value(name: str, kind: DataType) -> str:
+    if kind.typeName() in BYTES:
+        return name
+    text = f"to_json({name})" if kind.typeName() in NESTED else f"CAST({name} AS STRING)"
+    return f"CAST({text} AS BINARY)"

@@ -1,0 +1,95 @@
+"""Values as structs, decoded in the pipeline and not by the source: archives and dead letters want the bytes as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bascule.errors import MalformedValue
+from bascule.pipeline.spec import PipelineSpec, ValueMode
+from bascule.pipeline.steps.rows import MESSAGE, Rows
+from bascule.spark.failures import with_code
+from bascule.spark.options import value_options
+from bascule.spark.table import MALFORMED
+from bascule.spark.values import Malformed, ValueReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+REASON: Final = "_reason"
+DECODE_RULE: Final = "decode"
+"""What dead letters name as the rule that a value broke which is not of the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the values of a pipeline are decoded. Made in the driver, pickled to tasks."""
+
+    reader: ValueReader
+    declared: StructType
+    fails: bool
+
+    @classmethod
+    def of(cls, spec: PipelineSpec, spark: SparkSession) -> Decoding | None:
+        """None if values stay bytes. Spark reads what SQL has for a schema."""
+        from pyspark.sql.types import StructType
+
+        reader = ValueReader.of(value_options(spec.value_options()))
+        if reader is None:
+            return None
+        found = reader.value_type()
+        declared = spark.createDataFrame([], found).schema if isinstance(found, str) else found
+        assert isinstance(declared, StructType)
+        return cls(reader, declared, spec.value_mode is ValueMode.FAILFAST)
+
+    def apply(self, rows: Rows) -> Rows:
+        """The same rows with a struct for a value; what could not be decoded is null, with its bytes and the reason beside it."""
+        from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+        frame = rows.frame
+        columns = [
+            StructField("value", self.declared) if field.name == "value" else field for field in frame.schema.fields
+        ]
+        tail = [StructField(MALFORMED, BinaryType()), StructField(REASON, StringType())]
+        return Rows(frame.mapInArrow(self, StructType([*columns, *tail])), rows.has_message)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For mapInArrow."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        decode = self.reader.decoder(self.declared)
+        kind = to_arrow_type(self.declared, timezone="UTC")
+        for batch in batches:
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            structs: list[dict[str, Any] | None] = []
+            malformed: list[bytes | None] = []
+            reasons: list[str | None] = []
+            for row, value in enumerate(columns["value"].to_pylist()):
+                try:
+                    structs.append(None if value is None else decode(value))
+                    malformed.append(None)
+                    reasons.append(None)
+                except Malformed as error:
+                    if self.fails:
+                        raise _failed(columns[MESSAGE][row].as_py(), error) from None
+                    structs.append(None)
+                    malformed.append(value)
+                    reasons.append(str(error))
+            columns["value"] = pa.array(structs, kind)
+            columns[MALFORMED] = pa.array(malformed, pa.binary())
+            columns[REASON] = pa.array(reasons, pa.string())
+            yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _failed(message: dict[str, Any], error: Malformed) -> Exception:
+    place = f"`{message['stream']}`/{message['partition']} at offset {message['offset']}"
+    return with_code(
+        MalformedValue(
+            f"the value of {place} cannot be decoded: {error}",
+            hint="set `source.value.mode` to `dead-letter` or `permissive`, or correct `source.value.schema`",
+        )
+    )

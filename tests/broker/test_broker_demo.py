@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.waiting import eventually
 
-DEMO = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]
+WITH_SPARK = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]
+DEMO = [*WITH_SPARK, "--no-spark"]
 
 
 def children(pid: int) -> list[int]:
@@ -72,6 +73,53 @@ def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
         process.wait(timeout=30)
     assert second.returncode == 3
     assert "in use by another process" in second.stderr
+
+
+# ── the archive: with something in place of Spark, which is slow to start; tests/spark has the real one ──
+
+
+def fake_pyspark(path: Path, program: str) -> dict[str, str]:
+    (path / "fake/pyspark").mkdir(parents=True)
+    (path / "fake/pyspark/__init__.py").write_text(program)
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(path / "fake"), *sys.path])}
+
+
+def first_line(process: subprocess.Popen[str], what: str) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if what in line:
+            return line
+    raise AssertionError(f"the demo ended without {what!r}")
+
+
+def test_the_demo_goes_on_without_spark_and_says_why(tmp_path: Path) -> None:
+    environment = fake_pyspark(tmp_path, "raise ImportError('no', name='pyspark')")
+    with subprocess.Popen(WITH_SPARK, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        line = first_line(process, "Spark has ended")
+        assert line.rstrip().endswith("; Spark has ended: Spark is not installed: pyspark is missing")
+        assert first_count(process) >= messages_shown(line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_archives_for_the_demo_ends_with_it(tmp_path: Path, end: signal.Signals) -> None:
+    environment = fake_pyspark(tmp_path, "import time; time.sleep(1000)") | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(WITH_SPARK, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        first_line(process, "Spark is starting")
+        beside = children(process.pid)
+        assert len(beside) == 2, "nats-server, and what archives"
+        process.send_signal(end)
+        process.wait(timeout=30)
+    must_end(beside)
+    assert len(list(tmp_path.glob("bascule-demo-*"))) == (end is signal.SIGKILL)
+
+
+def test_the_welcome_names_the_query(tmp_path: Path) -> None:
+    environment = fake_pyspark(tmp_path, "import time; time.sleep(1000)")
+    command = [*WITH_SPARK, "--directory", str(tmp_path / "data"), "--seconds", "1"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
+    assert f'FROM orders GROUP BY ALL" --archive orders={tmp_path}/data/archive/orders\n' in said
 
 
 def _environment(temporary: Path) -> dict[str, str]:

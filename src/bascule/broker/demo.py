@@ -1,6 +1,7 @@
-"""`make run`, `bascule demo`: a broker with NATS beside it, a sample stream, a publisher that knows only NATS, a live screen.
+"""`make run`, `bascule demo`: a broker with NATS beside it, a stream, a publisher that knows only NATS, an archive, a live screen.
 
-Everything is the real thing: the broker's own parts in this process, nats-server as its child, an ordinary NATS client that publishes.
+Everything is the real thing: the broker's own parts in this process, nats-server as its child, an ordinary NATS client that publishes,
+and a Spark that archives the stream to Parquet.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Final
 
 import nats
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from bascule.broker.api.streams import create_stream
 from bascule.broker.broker import Broker
+from bascule.broker.demo_archive import DemoArchive
 from bascule.broker.main import loop_factory
 from bascule.cli.main import run_reporting_errors
 from bascule.config import load
@@ -37,6 +40,7 @@ from bascule.proto.api_pb2 import CreateStreamRequest
 STREAM: Final = "orders"
 PARTITIONS: Final = 1
 REFRESH_SECONDS: Final = 0.5
+STARTING: Final = "Spark is starting…"
 _CALL: Final = Call(b"/proto.API/CreateStream", Peer("this process"), 10.0, [])
 
 
@@ -56,6 +60,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=200, help="messages a second")
     parser.add_argument("--seconds", type=float, default=0.0, help="stop by itself after so long; 0 runs until Ctrl-C")
     parser.add_argument("--free-ports", action="store_true", help="let the system choose the ports")
+    parser.add_argument("--no-spark", action="store_true", help="do not archive the stream with Spark")
     options = parser.parse_args(arguments)
     if not 1 <= options.rate <= 100_000:
         parser.error(f"--rate is {options.rate}, it must be from 1 to 100000")
@@ -97,12 +102,17 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
     try:
         await broker.start()
         await _create_stream(broker)
+        archive = None if options.no_spark else DemoArchive(directory.resolve() / "archive" / STREAM, STREAM)
         publisher = asyncio.create_task(_publish(broker.nats_url, options.rate))
         try:
-            await _show(broker, ending)
+            if archive is not None:
+                await archive.start(str(broker.address), directory / "spark")
+            await _show(broker, archive, ending)
         finally:
             publisher.cancel()
             await asyncio.gather(publisher, return_exceptions=True)
+            if archive is not None:
+                await archive.stop()
     finally:
         await broker.stop()
 
@@ -152,17 +162,17 @@ async def _publish(url: str, rate: int) -> None:
 # ── the screen ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _show(broker: Broker, ending: asyncio.Event) -> None:
+async def _show(broker: Broker, archive: DemoArchive | None, ending: asyncio.Event) -> None:
     console = Console()
-    console.print(_welcome(broker), highlight=False, markup=False, soft_wrap=True)
-    rates = _Rates(broker)
+    console.print(_welcome(broker, archive), highlight=False, markup=False, soft_wrap=True)
+    screen = _Screen(broker, archive)
     if not console.is_terminal:
         while not await _ended(ending, REFRESH_SECONDS * 4):
-            console.print(rates.line(), highlight=False, soft_wrap=True)
+            console.print(screen.line(), highlight=False, markup=False, soft_wrap=True)
         return
-    with Live(rates.table(), console=console, refresh_per_second=4, transient=True) as live:
+    with Live(screen.tables(), console=console, refresh_per_second=4, transient=True) as live:
         while not await _ended(ending, REFRESH_SECONDS):
-            live.update(rates.table())
+            live.update(screen.tables())
 
 
 async def _ended(ending: asyncio.Event, seconds: float) -> bool:
@@ -171,7 +181,7 @@ async def _ended(ending: asyncio.Event, seconds: float) -> bool:
     return ending.is_set()
 
 
-def _welcome(broker: Broker) -> str:
+def _welcome(broker: Broker, archive: DemoArchive | None) -> str:
     address = str(broker.address)
     server = "" if address.endswith(":9292") else f" -s {address}"
     return f"""Bascule serves gRPC on {address}, NATS on {broker.nats_url}.
@@ -181,15 +191,23 @@ Try next, in another terminal:
   .venv/bin/bascule subscribe {STREAM}{server}         replay it, then follow
   .venv/bin/bascule publish {STREAM} hello{server}     publish, and wait for the ack
   .venv/bin/bascule top{server}                      watch it
+{"" if archive is None else _welcome_to(archive)}
 Any NATS client may publish to `{STREAM}`, any Liftbridge client may read it. Ctrl-C ends it all.
 """
 
 
-class _Rates:
-    """How fast the stream grows."""
+def _welcome_to(archive: DemoArchive) -> str:
+    query = f"SELECT from_json(string(value), 'item STRING').item, count(*) FROM {STREAM} GROUP BY ALL"
+    return f"""Spark archives the stream to Parquet, each message exactly once. Ask the archive:
+  .venv/bin/bascule pipeline sql "{query}" --archive {STREAM}={archive.folder}"""
 
-    def __init__(self, broker: Broker) -> None:
+
+class _Screen:
+    """How fast the stream grows, and how far its archive is."""
+
+    def __init__(self, broker: Broker, archive: DemoArchive | None) -> None:
         self._broker = broker
+        self._archive = archive
         self._seen = (time.monotonic(), 0)
         self._rate = 0.0
 
@@ -205,20 +223,59 @@ class _Rates:
         if now > self._seen[0]:
             self._rate = (total - self._seen[1]) / (now - self._seen[0])
         self._seen = (now, total)
+        if self._archive is not None:
+            self._archive.look()
         return rows
 
-    def table(self) -> Table:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("stream", "partition", "messages", "high watermark", "subscribers", "messages/s"):
-            table.add_column(title, justify="left" if title == "stream" else "right")
-        for number, count, watermark, subscribers in self._measure():
+    def tables(self) -> Group:
+        table = _table("stream", "partition", "messages", "high watermark", "subscribers", "messages/s")
+        rows = self._measure()
+        for number, count, watermark, subscribers in rows:
             table.add_row(STREAM, str(number), f"{count:,}", f"{watermark:,}", str(subscribers), f"{self._rate:,.0f}")
-        return table
+        return Group(table) if self._archive is None else Group(table, "", *self._archive_rows(self._archive, rows))
+
+    def _archive_rows(self, archive: DemoArchive, rows: list[tuple[int, int, int, int]]) -> list[Table | Text]:
+        said: list[Table | Text] = []
+        if archive.is_up:
+            table = _table("Parquet archive", "rows", "rows behind", "files", "bytes", "commits")
+            state = archive.state
+            numbers = (state.rows, _lag(archive, rows), len(state.files), state.bytes, state.number)
+            table.add_row(Text(str(archive.folder)), *(f"{number:,}" for number in numbers))
+            said.append(table)
+        elif archive.problem is None:
+            said.append(Text(STARTING, style="dim"))
+        if archive.problem is not None:
+            said.append(Text(archive.problem, style="yellow"))
+        return said
 
     def line(self) -> str:
         rows = self._measure()
         messages, subscribers = sum(row[1] for row in rows), sum(row[3] for row in rows)
-        return f"{STREAM}: {messages:,} messages, {self._rate:,.0f} a second, {subscribers} subscribers"
+        text = f"{STREAM}: {messages:,} messages, {self._rate:,.0f} a second, {subscribers} subscribers"
+        return text if self._archive is None else f"{text}; {_archive_line(self._archive, rows)}"
+
+
+def _archive_line(archive: DemoArchive, rows: list[tuple[int, int, int, int]]) -> str:
+    if archive.problem is not None:
+        return archive.problem
+    if not archive.is_up:
+        return STARTING
+    state = archive.state
+    return (
+        f"archived: {state.rows:,} rows, {_lag(archive, rows):,} behind, {len(state.files):,} files in {archive.folder}"
+    )
+
+
+def _lag(archive: DemoArchive, rows: list[tuple[int, int, int, int]]) -> int:
+    return archive.lag({number: watermark for number, _, watermark, _ in rows})
+
+
+def _table(first: str, *numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for title in numbers:
+        table.add_column(title, justify="right")
+    return table
 
 
 if __name__ == "__main__":

@@ -148,6 +148,16 @@ class Archive:
             state.apply(commit)
         return state
 
+    def refresh(self, state: ArchiveState) -> ArchiveState:
+        """A state that was read before, with the commits that came since. What it costs depends on these alone."""
+        if not state.number:
+            return self.state()
+        while True:
+            path = self._commits / _commit_name(state.number + 1)
+            if not path.is_file():
+                return state
+            state.apply(_decode_commit(_read(path), path))
+
     def commits(self) -> Iterator[Commit]:
         names = sorted(path.name for path in self._commits.glob("*.json"))
         for expected, name in enumerate(names, start=1):

@@ -1,0 +1,64 @@
+"""`bascule demo` with the real Spark: the screen shows the archive, and nothing outlives the demo."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bascule.lake.manifest import Archive
+from bascule.lake.verification import Verification
+from tests.support.spark_processes import command_line, descendants
+from tests.support.waiting import eventually
+
+DEMO = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]
+
+
+def archived(process: subprocess.Popen[str], least: int) -> tuple[int, Path]:
+    """The first line that shows so many rows: how many, and where."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        assert "Spark has ended" not in line
+        found = re.search(r"archived: ([\d,]+) rows, [\d,]+ behind, [\d,]+ files in (.+)", line)
+        if found and int(found[1].replace(",", "")) >= least:
+            return int(found[1].replace(",", "")), Path(found[2])
+    raise AssertionError("the demo ended without an archive")
+
+
+def processes(pid: int) -> list[int]:
+    found = list(descendants(pid))
+    assert any("java" in command_line(one) for one in found)
+    assert any("pyspark.daemon" in command_line(one) for one in found)
+    return found
+
+
+def must_end(pids: list[int]) -> None:
+    eventually(lambda: not any(command_line(pid) for pid in pids), "the end of all processes of the demo")
+
+
+def test_the_demo_archives_and_kill_9_leaves_no_process_and_a_right_archive(tmp_path: Path) -> None:
+    command = [*DEMO, "--directory", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        rows, folder = archived(process, 100)
+        beside = processes(process.pid)
+        process.kill()
+        process.wait(timeout=30)
+    must_end(beside)
+    assert folder == tmp_path / "data/archive/orders"
+    report = Verification(Archive(folder), None, lambda _: None).run()
+    assert (report.is_equal, report.rows >= rows) == (True, True)
+
+
+@pytest.mark.soak
+def test_the_demo_ends_in_order_and_takes_its_files_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as process:
+        archived(process, 1)
+        beside = processes(process.pid)
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    must_end(beside)
+    assert list(tmp_path.glob("bascule-demo-*")) == []

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from bascule import limits
 from bascule.broker.api.streams import resume
 from bascule.broker.cursors import INLINE_RECORDS_MAX, read_some
+from bascule.broker.metrics.pace import Pace
 from bascule.broker.stream_options import CURSORS_STREAM
 from bascule.core.metadata.streams import EventTimes
 from bascule.errors import Unavailable
@@ -97,19 +98,25 @@ class CursorTables:
         self._tables: dict[int, CursorTable] = {}
 
     async def led_by(self, services: Services, number: int, server: str) -> tuple[dict[Place, dict[str, int]], int]:
-        """The cursors in partitions that `server` leads, of one partition of `__cursors` that is led here; how many it had no room for.
+        """The cursors in partitions that `server` leads, of one partition of `__cursors` that is led here; for how many there was no
+        room.
 
         Raises GrpcError and Unavailable.
         """
         table = await self._table(services, number)
-        metadata = services.controller.metadata
-        # A copy: the table may be read on by a thread meanwhile.
-        found = {
-            place: dict(cursors)
-            for place, cursors in list(table.places.items())
-            if (partition := metadata.find(*place)) is not None and partition.leader == server
-        }
-        return found, table.left_out
+        left_out, count, pace = table.left_out, 0, Pace()
+        found: dict[Place, dict[str, int]] = {}
+        for place, cursors in list(table.places.items()):
+            await pace.rest()
+            partition = services.controller.metadata.find(*place)
+            if partition is None or partition.leader != server:
+                continue
+            if count + len(cursors) > limits.METRICS_CURSORS_MAX:
+                left_out += len(cursors)
+                continue
+            found[place] = dict(cursors)  # a thread may be reading on
+            count += len(cursors)
+        return found, left_out
 
     async def _table(self, services: Services, number: int) -> CursorTable:
         stream = services.controller.metadata.streams.get(CURSORS_STREAM)

@@ -142,6 +142,7 @@ CLUSTER: Final = (
 
 SCRAPE: Final = (
     _gauge("bascule_scrape_cpu_seconds", "CPU time that the event loop spent on this page."),
+    _gauge("bascule_scrape_turn_seconds_max", "The most of it that was spent in one go."),
     _gauge("bascule_scrape_left_out", "Partitions, cursors and groups beyond what one page holds.", ("kind",)),
 )
 

@@ -7,6 +7,7 @@ another server may lead: that one is asked for all that concern this server, in 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -89,11 +90,11 @@ async def answer(
     """What another server asks: cursors in partitions that it leads."""
     places, left_out = await services.cursor_tables.led_by(services, request.cursors_partition, request.server)
     response = extensions.CursorsResponse(left_out=left_out)
-    count = nbytes = 0
+    nbytes = 0
     last: Place | None = None
     for place, cursor, offset in each(places):
         nbytes += len(cursor.encode()) + 16
-        if count == limits.METRICS_CURSORS_MAX or nbytes > limits.METRICS_CURSORS_BYTES_MAX:
+        if nbytes > limits.METRICS_CURSORS_BYTES_MAX:
             response.left_out += 1
             continue
         if place != last:
@@ -101,7 +102,6 @@ async def answer(
             response.partitions.add(stream=place[0], partition=place[1])
         response.partitions[-1].cursors.append(cursor)
         response.partitions[-1].offsets.append(offset)
-        count += 1
     return response
 
 
@@ -117,11 +117,49 @@ class _Position:
     """The first offset that is to be dealt with and still there."""
     end: int
     lag_bytes: int = 0
-    lag_seconds: float = 0.0
+    waits_since_ns: int = 0
+
+    @property
+    def is_behind(self) -> bool:
+        return self.end > self.start
 
 
-async def collect(page: Page, services: Services, found: Known, pace: Pace) -> int:
-    """Returns for how many cursors there was no room."""
+class CursorLags:
+    """Remembers what the last scrape measured: of a reader that stands still in a stream that does, no file is read again."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, _Position] = {}
+
+    async def collect(self, page: Page, services: Services, found: Known, pace: Pace) -> int:
+        """Returns for how many cursors there was no room."""
+        positions, left_out = await _positions(services, found, pace)
+        to_measure = [one for one in positions if one.is_behind and not self._is_known(one)]
+        if to_measure:
+            pace.end()
+            await asyncio.to_thread(_measure, to_measure)
+            pace.begin()
+        self._before = {one.labels: one for one in positions if one.waits_since_ns}
+        now_ns = time.time_ns()
+        for one in positions:
+            seconds = max(0, now_ns - one.waits_since_ns) / 1e9 if one.waits_since_ns else 0
+            page.add("bascule_cursor_offset", one.offset, one.labels)
+            page.add("bascule_cursor_lag_offsets", max(0, one.end - one.start), one.labels)
+            page.add("bascule_cursor_lag_bytes", one.lag_bytes, one.labels)
+            page.add("bascule_cursor_lag_seconds", round(seconds, 3), one.labels)
+            await pace.rest()
+        page.add("bascule_cursors_unknown_partitions", found.unknown_partitions)
+        return left_out
+
+    def _is_known(self, one: _Position) -> bool:
+        before = self._before.get(one.labels)
+        if before is None or (before.log, before.start, before.end) != (one.log, one.start, one.end):
+            return False
+        one.lag_bytes, one.waits_since_ns = before.lag_bytes, before.waits_since_ns
+        return True
+
+
+async def _positions(services: Services, found: Known, pace: Pace) -> tuple[list[_Position], int]:
+    """Where cursors stand in logs that are open, and for how many there was no room."""
     positions: list[_Position] = []
     left_out = found.left_out
     opening_until = time.monotonic() + limits.METRICS_OPENING_SECONDS_MAX
@@ -130,40 +168,24 @@ async def collect(page: Page, services: Services, found: Known, pace: Pace) -> i
         if local is None:
             continue  # paused, or led elsewhere since
         room = limits.METRICS_CURSORS_MAX - len(positions)
-        is_open = local.is_open
-        if not is_open and room > 0 and time.monotonic() < opening_until:
+        if not local.is_open and room > 0 and time.monotonic() < opening_until:
             pace.end()
-            is_open = await _open(local)
+            await _open(local)
             pace.begin()
         names = sorted(found.places[place])
-        shown = names[:room] if is_open else []
+        shown = names[:room] if local.is_open else []
         left_out += len(names) - len(shown)
-        positions += _positions(local, [(name, found.places[place][name]) for name in shown])
+        positions += _positions_in(local, [(name, found.places[place][name]) for name in shown])
         await pace.rest()
-    behind = [one for one in positions if one.end > one.start]
-    if behind:
-        pace.end()
-        await asyncio.to_thread(_measure, behind, time.time_ns())
-        pace.begin()
-    for one in positions:
-        page.add("bascule_cursor_offset", one.offset, one.labels)
-        page.add("bascule_cursor_lag_offsets", max(0, one.end - one.start), one.labels)
-        page.add("bascule_cursor_lag_bytes", one.lag_bytes, one.labels)
-        page.add("bascule_cursor_lag_seconds", one.lag_seconds, one.labels)
-        await pace.rest()
-    page.add("bascule_cursors_unknown_partitions", found.unknown_partitions)
-    return left_out
+    return positions, left_out
 
 
-async def _open(local: LedPartition) -> bool:
-    try:
+async def _open(local: LedPartition) -> None:
+    with contextlib.suppress(BasculeError):
         await asyncio.to_thread(lambda: local.log)
-    except BasculeError:
-        return False
-    return True
 
 
-def _positions(local: LedPartition, cursors: list[tuple[str, int]]) -> list[_Position]:
+def _positions_in(local: LedPartition, cursors: list[tuple[str, int]]) -> list[_Position]:
     try:
         log = local.log
         start, end = log.log_start_offset, log.readable_end_offset(committed=True)
@@ -181,7 +203,7 @@ def _labels(cursor: str, local: LedPartition) -> str:
     return labels(**place, group=cursor.removeprefix(GROUP_PREFIX)) if is_group else labels(**place)
 
 
-def _measure(positions: list[_Position], now_ns: int) -> None:
+def _measure(positions: list[_Position]) -> None:
     """On a thread: it reads files."""
     for one in positions:
         try:
@@ -191,5 +213,4 @@ def _measure(positions: list[_Position], now_ns: int) -> None:
         if found is None:
             one.end = one.start  # compaction has left nothing to deal with
         else:
-            one.lag_bytes = found.bytes
-            one.lag_seconds = round(max(0, now_ns - found.timestamp) / 1e9, 3)
+            one.lag_bytes, one.waits_since_ns = found.bytes, found.timestamp

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bascule import limits
+
 
 class Pace:
-    def __init__(self, turn_seconds: float) -> None:
+    """Begins with a turn; whoever waits for something else says `end` before it and `begin` behind it."""
+
+    def __init__(self, turn_seconds: float = limits.METRICS_TURN_SECONDS) -> None:
         self._turn_seconds = turn_seconds
-        self._began = time.perf_counter()
-        self._spent = 0.0
+        self.cpu_seconds = 0.0
+        """Of all turns that are over."""
         self.turn_seconds_max = 0.0
-        """The longest turn so far."""
+        """Of the longest one. CPU time as well: what the system gave to others says nothing of us."""
+        self.begin()
 
     def begin(self) -> None:
-        """A turn begins: what was before was waiting."""
         self._began = time.perf_counter()
+        self._cpu_began = time.thread_time()
 
-    @property
-    def cpu_seconds(self) -> float:
-        """Of all turns: the loop does nothing else meanwhile."""
-        return self._spent + time.perf_counter() - self._began
+    def end(self) -> None:
+        turn = time.thread_time() - self._cpu_began
+        self.cpu_seconds += turn
+        self.turn_seconds_max = max(self.turn_seconds_max, turn)
 
     async def rest(self) -> None:
         """Let others have the loop, if this turn was long enough."""
@@ -29,10 +34,3 @@ class Pace:
             self.end()
             await asyncio.sleep(0)
             self.begin()
-
-    def end(self) -> None:
-        """The turn is over: something is waited for. `begin` comes behind it."""
-        turn = time.perf_counter() - self._began
-        self._spent += turn
-        self.turn_seconds_max = max(self.turn_seconds_max, turn)
-        self._began = time.perf_counter()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
-from bascule import limits
 from bascule.broker.metrics import cluster, cursors, flow, partitions, server
-from bascule.broker.metrics.catalogue import METRICS
+from bascule.broker.metrics.catalogue import METRICS, SCRAPE
 from bascule.broker.metrics.exposition import Page, labels
 from bascule.broker.metrics.pace import Pace
 from bascule.broker.metrics.sources import Sources
@@ -16,6 +16,7 @@ class Scrape:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._process = server.Process()
+        self._lags = cursors.CursorLags()
         self._making: asyncio.Task[bytes] | None = None
 
     async def page(self) -> bytes:
@@ -28,8 +29,9 @@ class Scrape:
         self._making = None
 
     async def _make(self) -> bytes:
-        sources, page, pace = self._sources, Page(METRICS), Pace(limits.METRICS_TURN_SECONDS)
+        sources, page, pace = self._sources, Page(METRICS), Pace()
         # What waits for somebody else comes first: the rest is then as fresh as the page.
+        pace.end()
         facts = await asyncio.to_thread(self._process.facts, str(sources.services.config.data_dir))
         found = await cursors.known(sources.services)
         answering = await cluster.answering(sources.services)
@@ -39,14 +41,21 @@ class Scrape:
         await pace.rest()
         left_out = {
             "partitions": await partitions.collect(page, sources.services, pace),
-            "cursors": await cursors.collect(page, sources.services, found, pace),
+            "cursors": await self._lags.collect(page, sources.services, found, pace),
             "groups": await cluster.collect(page, sources.services, answering, pace),
         }
         for kind, count in left_out.items():
             page.add("bascule_scrape_left_out", count, labels(kind=kind))
-        page.add("bascule_scrape_cpu_seconds", round(pace.cpu_seconds, 6))
         pieces = []
         for piece in page.pieces():
             pieces.append(piece)
             await pace.rest()
-        return b"".join(pieces)
+        pace.end()
+        return b"".join([*pieces, *_of_itself(pace)])
+
+
+def _of_itself(pace: Pace) -> Iterable[bytes]:
+    page = Page(SCRAPE)
+    page.add("bascule_scrape_cpu_seconds", round(pace.cpu_seconds, 6))
+    page.add("bascule_scrape_turn_seconds_max", round(pace.turn_seconds_max, 6))
+    return page.pieces()

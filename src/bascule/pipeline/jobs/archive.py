@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError, CallerError, InvalidOption, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
+from bascule.lake.compaction import Compaction
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
+from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.pipeline.failures import from_spark
+from bascule.spark.advance import lost
+from bascule.spark.cluster import stream_state
+from bascule.spark.option import STREAMING
+from bascule.spark.options import source_options
 from bascule.spark.resolve import INTERNAL_PREFIX, covers_subject
 
 if TYPE_CHECKING:
@@ -38,6 +45,11 @@ PATIENCE_SECONDS: Final = 10.0
 """How long a job that starts waits for brokers."""
 CURSOR_SECONDS_MAX: Final = 2.0
 """How long a cursor, which is advice, may hold up the next batch."""
+MERGED_BYTES_MAX: Final = 64 << 20
+"""Files that the job merges by itself do not get larger: `bascule pipeline compact` does the rest."""
+COMPACT_BYTES_MAX: Final = 64 << 20
+"""About so much is merged at a time: a second of one core."""
+COMPACT_EVERY_DEFAULT: Final = 10
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
@@ -57,6 +69,10 @@ class ArchiveOptions:
     """More options of the source: limits, TLS, what happens on a loss."""
     checkpoint: str | None = None
     """Of the query whose batches are written; without it, in the archive."""
+    compact_every: int = COMPACT_EVERY_DEFAULT
+    """Merge small files after so many commits; 0 for never."""
+    keep_replaced_seconds: float = KEEP_REPLACED_SECONDS_DEFAULT
+    """How long files stay that were merged: for readers that were told of them before."""
     cursor: str | None = None
     """Its progress in the brokers, as a cursor of this name: `archive:<folder>` without one, no cursor for ""."""
 
@@ -70,6 +86,12 @@ class ArchiveOptions:
         if self.compression not in COMPRESSIONS:
             raise InvalidOption(
                 f"`compression` is `{self.compression}`", hint=f"it must be one of {', '.join(COMPRESSIONS)}"
+            )
+        if self.compact_every < 0:
+            raise InvalidOption(f"`compact_every` is {self.compact_every}", hint="it must be 1 or more, or 0 for never")
+        if not self.keep_replaced_seconds >= 0:
+            raise InvalidOption(
+                f"`keep_replaced_seconds` is {self.keep_replaced_seconds:g}", hint="it must be 0 or more"
             )
         if not self.trigger_seconds > 0:
             raise InvalidOption(f"`trigger_seconds` is {self.trigger_seconds:g}", hint="it must be more than 0")
@@ -158,23 +180,33 @@ class ArchiveJob:
         self._options = options
         self._on_commit = on_commit
         self.archive = Archive(options.folder)
+        self.failure: Exception | None = None
+        """Why the query has ended, if it was a batch."""
         self._held = contextlib.ExitStack()
         self._state = ArchiveState()
         self._stream_ids: dict[str, int] = {}
         self._cursors = _Cursors(options)
+        self._housekeeping = Housekeeping(self.archive, options.keep_replaced_seconds)
+        self._compaction = Compaction(
+            self.archive, target_bytes=min(options.file_bytes, MERGED_BYTES_MAX), compression=options.compression
+        )
+        self._appended = 0
+        self._not_merged = ""
 
     def open(self) -> None:
         options = self._options
-        self._stream_ids = options.stream_ids()  # before anything is made: a misspelt stream leaves no folder
+        there = options.stream_ids()  # before anything is made: a misspelt stream leaves no folder
+        self._stream_ids = dict(there)
         self.archive.create(list(options.streams), pattern=options.pattern, subject=options.subject)
         with contextlib.ExitStack() as held:
             held.enter_context(self.archive.writing())
             held.callback(self._cursors.close)
-            self.archive.remove_leftovers()
-            self._state = self.archive.state()
+            self._state = self._housekeeping.begin()
             for stream, stream_id, _ in self._state.next_offsets:
                 self._must_be_the_same(stream, stream_id, self._stream_ids.get(stream, stream_id))
                 self._stream_ids[stream] = stream_id
+            if not any((options.checkpoint_path / "offsets").glob("[0-9]*")):
+                self._must_go_on_where_it_ended(there)
             self._held = held.pop_all()
 
     def close(self) -> None:
@@ -186,6 +218,19 @@ class ArchiveJob:
                 f"{stream!r} was deleted and created again since {self.archive.path} was begun",
                 hint="archive it into another folder: offsets of the former stream are not those of this one",
             )
+
+    def _must_go_on_where_it_ended(self, there: dict[str, int]) -> None:
+        """A query without a checkpoint begins where the log does. What retention took between the last commit and there is noticed
+        here, or by nobody."""
+        archived = {key: end for key, end in self._state.next_offsets.items() if key[0] in there}
+        if not archived or source_options(self._options.source_options(), STREAMING).skips_lost:
+            return
+        with self._options.tables() as tables:
+            logs = tables.offsets({stream for stream, _, _ in archived})
+        for (name, _, number), end in archived.items():
+            log = stream_state(name, logs[name])
+            if log.partitions[number].log_start_offset > end:
+                raise lost(name, number, end, log.partitions[number].log_start_offset, log.retention)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -199,17 +244,28 @@ class ArchiveJob:
             .load()
             .writeStream.queryName(f"archive {named}")
             .option("checkpointLocation", str(options.checkpoint_path))
-            .foreachBatch(self.write)
+            .foreachBatch(self._take)
         )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
+
+    def _take(self, batch: DataFrame, batch_id: int) -> None:
+        """Of what is raised here, Spark hands on a text."""
+        try:
+            self.write(batch, batch_id)
+        except Exception as error:
+            self.failure = error
+            raise
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
         """Make the messages of a batch part of the archive. Of one that comes again what is there already is left out, all of it if
         all is there. `batch` has the columns of the source as they were read; others beside them do not matter.
         """
         _must_be_messages(batch)
+        for stream, stream_id in self._noted_ids(batch_id).items():
+            # Before anything is left out because the archive has its offset: of another stream.
+            self._must_be_the_same(stream, self._stream_ids.get(stream, stream_id), stream_id)
         task = WriteTask(
             str(self.archive.path.resolve()),
             {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()},
@@ -225,7 +281,7 @@ class ArchiveJob:
     def _ids_of(self, streams: set[str], batch_id: int) -> dict[str, int]:
         """Which streams of these names the batch was read from: Spark's note on the batch says it. Without such a note, which a batch
         of another kind has not, brokers are asked about streams that are new."""
-        found = read_stream_ids(self._options.checkpoint_path / "offsets" / str(batch_id))
+        found = self._noted_ids(batch_id)
         if streams - found.keys() - self._stream_ids.keys():
             found = {**self._options.stream_ids(), **found}
         for stream in streams:
@@ -234,6 +290,9 @@ class ArchiveJob:
             known = self._stream_ids.setdefault(stream, found.get(stream, self._stream_ids.get(stream, 0)))
             self._must_be_the_same(stream, known, found.get(stream, known))
         return {stream: self._stream_ids[stream] for stream in streams}
+
+    def _noted_ids(self, batch_id: int) -> dict[str, int]:
+        return read_stream_ids(self._options.checkpoint_path / "offsets" / str(batch_id))
 
     def _commit(self, files: tuple[DataFile, ...], batch_id: int) -> None:
         commit = Commit(
@@ -250,6 +309,23 @@ class ArchiveJob:
         self._state.apply(commit)
         self._on_commit(commit)
         self._cursors.set(commit.covered)
+        self._housekeeping.after(commit, self._state)
+        self._appended += 1
+        if self._options.compact_every and self._appended % self._options.compact_every == 0:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Merge small files, a little at a time: a batch waits for it. What cannot be merged stays as it is, and is said."""
+        try:
+            commit = self._compaction.round(self._state, COMPACT_BYTES_MAX)
+        except BasculeError as error:
+            if error.message != self._not_merged:
+                print(f"bascule: files of {self.archive.path} were not merged: {error}", file=sys.stderr)
+            self._not_merged = error.message
+            return
+        if commit is not None:
+            self._on_commit(commit)
+            self._housekeeping.after(commit, self._state)
 
 
 class _Cursors:
@@ -323,6 +399,10 @@ def run_archive(spark: SparkSession, options: ArchiveOptions, *, once: bool, **c
         query = job.start(once=once)
         try:
             query.awaitTermination()
+        except BasculeError:
+            raise
+        except Exception as error:
+            raise from_spark(job.failure or error) from None
         finally:
             query.stop()
     finally:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from bascule.cli import pipeline_archive
+from bascule.cli import pipeline_archive, pipeline_latest, pipeline_run
 
 app = typer.Typer(
-    help="Archive streams to Parquet with Spark, and prove that nothing is missing.", no_args_is_help=True
+    help="Streams through Spark: into a lake and other streams, each message exactly once, and the proof of it.",
+    no_args_is_help=True,
 )
 
 for _command in (
+    pipeline_run.init,
+    pipeline_run.check,
+    pipeline_run.run,
     pipeline_archive.archive,
     pipeline_archive.status,
     pipeline_archive.verify,
+    pipeline_latest.latest,
 ):
     app.command()(_command)

@@ -1,0 +1,148 @@
+"""`bascule pipeline init`, `check`, `run`: a pipeline from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli import completion, values
+from bascule.cli.check import FAILED, OK, WARNING, Check
+from bascule.cli.output import note, say, show_json, styled
+from bascule.cli.pipeline_spark import quiet_session
+from bascule.cli.pipeline_target import Master
+from bascule.cli.target import Json, Server, Target, choose, explain
+from bascule.errors import BasculeError, CallerError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bascule.pipeline.checks import Finding
+    from bascule.pipeline.spec import PipelineSpec
+
+PipelineFile = Annotated[
+    Path, typer.Argument(help="The pipeline's file.", show_default=False, metavar="FILE", dir_okay=False)
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="A context of `bascule context list`.", show_default=False),
+]
+
+
+def spec_of(file: Path, server: str | None, context: str | None) -> tuple[PipelineSpec, Target]:
+    """The pipeline, with the brokers that the command names, else those of the file, else those of the context."""
+    from bascule.pipeline.spec import load
+    from bascule.pipeline.spec_sinks import Connection
+
+    spec = load(file)
+    target = choose(server=server or (None if context else spec.servers), context=context)
+    if spec.servers is not None and server is None and context is None:
+        return spec, target
+    here = target.context
+    token = target.client_options()["token"]
+    connection = Connection(target.speaks_tls, here.tls_ca, here.tls_cert, here.tls_key, token)
+    return spec.at(target.server, connection), target
+
+
+def init(
+    file: PipelineFile,
+    stream: Annotated[
+        str, typer.Option("--stream", help="The stream that it reads.", autocompletion=completion.streams)
+    ] = "orders",
+) -> None:
+    """Write a pipeline to begin with into FILE: it archives a stream, and shows in comments what else could be in it."""
+    from bascule.config.kinds import Unfit
+    from bascule.pipeline.sample import sample
+    from bascule.pipeline.spec_kinds import StreamName
+
+    try:
+        StreamName().parse(stream)
+    except Unfit as unfit:
+        raise values.wrong("--stream", stream, str(unfit)) from None
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in file.stem) or "pipeline"
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(sample(name, stream))
+    except FileExistsError:
+        raise StateError(f"{file} is there already", hint="choose another name, or remove it") from None
+    except OSError as error:
+        raise CallerError(f"cannot write {file}: {error.strerror}") from None
+    say(f"{file} is a pipeline that archives `{stream}`. Next: `bascule pipeline check {file}`")
+
+
+def check(file: PipelineFile, server: Server = None, context: ContextName = None, as_json: Json = False) -> None:
+    """Say whether the pipeline of FILE would run: brokers, streams, values, steps, columns, folders, checkpoint. Nothing is changed."""
+    from bascule.pipeline.checks import look_around, look_with_spark
+
+    spec, target = spec_of(file, server, context)
+    checks = _told(look_around(spec), target, as_json)
+    with quiet_session(f"check {spec.name}", None, spec.spark) as spark:
+        checks += _told(look_with_spark(spec, spark), target, as_json)
+    failed = [one for one in checks if one.state == FAILED]
+    if as_json:
+        show_json(
+            [{"name": one.name, "state": one.state, "found": one.found, "next_step": one.next_step} for one in checks]
+        )
+    if failed:
+        raise StateError(f"{file} would not run: {failed[0].name}: {failed[0].found}", hint=failed[0].next_step or None)
+    if not as_json:
+        say(f"{file} is ready to run.")
+
+
+def _told(findings: Iterable[Finding], target: Target, as_json: bool) -> list[Check]:
+    checks = []
+    for finding in findings:
+        if finding.error is not None:
+            explain(finding.error, target)
+        state = FAILED if finding.error is not None else WARNING if finding.is_warning else OK
+        made = Check(finding.name, state, finding.text, (finding.error and finding.error.hint) or "")
+        checks.append(made)
+        if not as_json:
+            _print(made)
+    return checks
+
+
+def _print(made: Check) -> None:
+    mark, colour = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red")}[made.state]
+    styled(f"{mark} ", line_break=False, fg=colour)
+    say(f"{made.name}: {made.found}" + (f"\n  {made.next_step}" if made.next_step and made.state == FAILED else ""))
+
+
+def run(
+    file: PipelineFile,
+    once: Annotated[bool, typer.Option("--once", help="Work through what is there now and leave.")] = False,
+    master: Master = None,
+    server: Server = None,
+    context: ContextName = None,
+) -> None:
+    """Run the pipeline of FILE until it is stopped, each message exactly once in every sink. Run again, it goes on where it was."""
+    from bascule.pipeline.checks import look_around, must_run
+
+    spec, target = spec_of(file, server, context)
+    try:
+        warnings = must_run(look_around(spec))  # who misspelt a stream hears of it before a Spark has started
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    with quiet_session(f"pipeline {spec.name}", master, spec.spark) as spark:
+        try:
+            run_with(spark, spec, once=once, warnings=warnings)
+        except KeyboardInterrupt:
+            note("stopped; run it again to go on")
+            raise
+
+
+def run_with(spark: Any, spec: PipelineSpec, *, once: bool, warnings: list[str]) -> None:
+    """With a session that somebody has made: this command, or spark-submit."""
+    from bascule.cli.pipeline_display import Display
+    from bascule.pipeline.checks import look_with_spark, must_run
+    from bascule.pipeline.runner import Pipeline, is_connect
+    from bascule.pipeline.spec_sinks import ConsoleSink
+
+    for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
+        styled(f"warning: {warning}", err=True, fg="yellow")
+    shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
+    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
+        Pipeline(spark, spec, display.batch).run(once=once, on_progress=display.progress)
+    say(display.summary())

@@ -1,0 +1,284 @@
+"""Whether a pipeline would run: looked at before anything runs, and before anything is made.
+
+First what brokers and folders can tell, then what needs a Spark: values, steps, columns. Each look returns what it found or raises what
+is wrong; `run` stops at the first, `check` shows them all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bascule.errors import BasculeError, CallerError, MalformedValue, StorageError, StreamNotFound
+from bascule.lake.manifest import Archive
+from bascule.pipeline.batches import make_sink
+from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.failures import from_spark
+from bascule.pipeline.sinks.latest import placed
+from bascule.pipeline.spec import PipelineSpec, ValueMode
+from bascule.pipeline.spec_sinks import ArchiveSink, LatestSink, StreamSink, TableSink
+from bascule.pipeline.spec_steps import Dedup, Expect, Step, Where
+from bascule.pipeline.steps.apply import apply_step, check_rule, read, sift
+from bascule.pipeline.steps.decode import Decoding
+from bascule.pipeline.steps.rows import Rows
+from bascule.spark import cluster
+from bascule.spark.option import STREAMING
+from bascule.spark.options import source_options
+from bascule.spark.resolve import require, select
+from bascule.spark.state import Streams
+from bascule.spark.table import TABLE
+from bascule.spark.values import Malformed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAMPLE_MESSAGES: Final = 20
+SAMPLE_PARTITIONS_MAX: Final = 16
+UNKNOWN_ID: Final = "0" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    text: str = ""
+    error: BasculeError | None = None
+    is_warning: bool = False
+
+
+Look = Callable[[], str]
+
+
+class Warned(Exception):
+    """Nothing that keeps a pipeline from running, but somebody should know."""
+
+
+def look_around(spec: PipelineSpec) -> Iterator[Finding]:
+    """Brokers, streams, folders: no Spark is needed."""
+    looks: list[tuple[str, Look]] = [
+        ("source", lambda: _source(spec)),
+        *(("sink", lambda sink=sink: _target(spec, sink)) for sink in spec.sinks),
+        ("checkpoint", lambda: _checkpoint(spec)),
+    ]
+    if spec.dlq is not None:
+        looks.append(("dlq", lambda: _dlq(spec)))
+    for name, look in looks:
+        yield _found(name, look)
+
+
+def look_with_spark(spec: PipelineSpec, spark: SparkSession) -> Iterator[Finding]:
+    """Values, steps, and the columns that sinks need; what hangs on something that is wrong is not looked at."""
+    looking = _Schemas(spec, spark)
+    for name, look in looking.looks():
+        finding = _found(name, look)
+        yield finding
+        if finding.error is not None:
+            return
+
+
+def must_run(findings: Iterator[Finding]) -> list[str]:
+    """Raises the first thing that is wrong. Returns warnings."""
+    warnings = []
+    for finding in findings:
+        if finding.error is not None:
+            raise finding.error
+        if finding.is_warning:
+            warnings.append(f"{finding.name}: {finding.text}")
+    return warnings
+
+
+def _found(name: str, look: Look) -> Finding:
+    try:
+        return Finding(name, look())
+    except Warned as warning:
+        return Finding(name, str(warning), is_warning=True)
+    except BasculeError as error:
+        return Finding(name, error.message, error)
+    except Exception as error:
+        ours = from_spark(error)
+        return Finding(name, ours.message, ours)
+
+
+# ── brokers and folders ──────────────────────────────────────────────────────────────────────────
+
+
+def _streams(spec: PipelineSpec) -> Streams:
+    options = source_options(spec.source_options(), STREAMING)
+    return require(options.streams, select(options.streams, cluster.connect(options.connection)))
+
+
+def _source(spec: PipelineSpec) -> str:
+    found = _streams(spec)
+    if not found:
+        raise Warned(f"no stream matches `{spec.source.pattern or spec.source.subject}` yet")
+    names = ", ".join(sorted(found)[:5]) + (" …" if len(found) > 5 else "")
+    partitions = sum(len(stream.partitions) for stream in found.values())
+    return f"{names}: {partitions} partitions"
+
+
+def _there(spec: PipelineSpec, stream: str) -> bool:
+    options = source_options(spec.source_options(), STREAMING)
+    return stream in cluster.connect(options.connection).subjects()
+
+
+def _target(spec: PipelineSpec, sink: object) -> str:
+    match sink:
+        case StreamSink():
+            return _stream(spec, sink.stream, sink.create)
+        case ArchiveSink():
+            archive = Archive(sink.path)
+            if archive.exists:
+                archive.describe()
+                return f"archive {sink.path}, which is there"
+            return f"archive {sink.path}, {_folder(Path(sink.path))}"
+        case LatestSink() | TableSink():
+            marked = (Path(sink.path) / "_bascule").is_dir()
+            return f"{sink.target}, {_writable(Path(sink.path)) if marked else _folder(Path(sink.path))}"
+    return "console"
+
+
+def _stream(spec: PipelineSpec, stream: str, create: bool) -> str:
+    if _there(spec, stream):
+        return f"stream {stream}, which is there"
+    if not create:
+        raise StreamNotFound(
+            f"there is no stream `{stream}` to write to",
+            hint=f"create it with `bascule stream create {stream}`, or say `create: true`",
+        )
+    return f"stream {stream}, which will be created"
+
+
+def _dlq(spec: PipelineSpec) -> str:
+    assert spec.dlq is not None
+    if spec.dlq.stream is not None:
+        return _stream(spec, spec.dlq.stream, spec.dlq.create)
+    path = Path(spec.dlq.path or "")
+    return f"table {path}, {_writable(path) if (path / '_bascule').is_dir() else _folder(path)}"
+
+
+def _checkpoint(spec: PipelineSpec) -> str:
+    checkpoint = Checkpoint.of(spec)
+    if checkpoint.exists:
+        checkpoint.check(spec)
+        _writable(checkpoint.path)
+        return f"{checkpoint.path}: goes on"
+    return f"{checkpoint.path}: begins, {_folder(checkpoint.path)}"
+
+
+def _folder(path: Path) -> str:
+    """A folder that is still to be made, or empty."""
+    if path.exists():
+        if not path.is_dir():
+            raise CallerError(f"{path} is a file", hint="give a folder")
+        if any(path.iterdir()):
+            raise CallerError(
+                f"{path} is not empty, and not what the pipeline would make there", hint="give a new folder"
+            )
+        return _writable(path)
+    above = next((parent for parent in path.parents if parent.exists()), Path("/"))
+    _writable(above)
+    return "which will be made"
+
+
+def _writable(path: Path) -> str:
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StorageError(f"{path} cannot be written", hint="change its permissions, or give another folder")
+    return "which is there"
+
+
+# ── values, steps, columns ───────────────────────────────────────────────────────────────────────
+
+
+class _Schemas:
+    def __init__(self, spec: PipelineSpec, spark: SparkSession) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._decoding: Decoding | None = None
+        self._rows: Rows | None = None
+
+    def looks(self) -> Iterator[tuple[str, Look]]:
+        yield "value", self._value
+        for number, step in enumerate(self._spec.steps, start=1):
+            yield f"steps[{number}]", lambda step=step: self._step(step)  # type: ignore[misc]
+        for number, sink in enumerate(self._spec.sinks, start=1):
+            if not isinstance(sink, ArchiveSink):
+                yield f"sinks[{number}]", lambda sink=sink: self._sink(sink)  # type: ignore[misc]
+
+    def _value(self) -> str:
+        spec = self._spec
+        self._decoding = Decoding.of(spec, self._spark)
+        empty = self._spark.createDataFrame([], TABLE)
+        self._rows = sift(spec, read(empty, self._decoding), self._decoding).rows
+        if self._decoding is None:
+            return "bytes"
+        return self._sampled(self._decoding)
+
+    def _sampled(self, decoding: Decoding) -> str:
+        decode = decoding.reader.decoder(decoding.declared)
+        bad: list[str] = []
+        count = 0
+        for place, value in _sample(self._spec):
+            count += 1
+            try:
+                decode(value)
+            except Malformed as error:
+                bad.append(f"{place}: {error}")
+        if not bad:
+            return f"{decoding.reader.options.format}; {count} of the newest messages were decoded"
+        said = f"{len(bad)} of the {count} newest messages cannot be decoded, such as {bad[0]}"
+        if self._spec.value_mode is ValueMode.FAILFAST:
+            raise MalformedValue(said, hint="correct `source.value.schema`, or set `source.value.mode`")
+        raise Warned(said)
+
+    def _step(self, step: Step) -> str:
+        assert self._rows is not None
+        try:
+            if isinstance(step, (Expect, Where)):
+                check_rule(step, self._rows)
+            if isinstance(step, Dedup):
+                self._rows.frame.selectExpr(*step.key)
+            else:
+                self._rows = apply_step(step, self._rows).rows
+        except BasculeError:
+            raise
+        except Exception as error:
+            found = from_spark(error, self._rows.columns)
+            found.hint = found.hint or "its columns are " + ", ".join(f"`{name}`" for name in self._rows.columns)
+            raise found from None
+        return _shown(self._rows)
+
+    def _sink(self, sink: LatestSink | StreamSink | TableSink) -> str:
+        assert self._rows is not None
+        if isinstance(sink, LatestSink):
+            frame = placed(self._rows)
+            if sink.key not in frame.columns:
+                frame.selectExpr(sink.key)
+            return _shown(self._rows)
+        made = make_sink(self._spec, sink, Checkpoint.of(self._spec), UNKNOWN_ID)
+        made.check(self._rows.visible.schema)
+        return _shown(self._rows)
+
+
+def _shown(rows: Rows) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in rows.visible.dtypes)
+
+
+def _sample(spec: PipelineSpec) -> Iterator[tuple[str, bytes]]:
+    """The newest messages of some partitions."""
+    options = source_options(spec.source_options(), STREAMING)
+    connection = cluster.connect(options.connection)
+    partitions = [(name, number) for name, stream in _streams(spec).items() for number in stream.partitions]
+    for name, number in partitions[:SAMPLE_PARTITIONS_MAX]:
+        stream = connection.streams([name])[name]
+        state = stream.partitions[number]
+        start = max(state.log_start_offset, state.end_offset - SAMPLE_MESSAGES)
+        if start >= state.end_offset:
+            continue
+        for batch in connection.read(
+            name, number, start, state.end_offset, stream_id=stream.id, columns=("offset", "value")
+        ):
+            for row in batch.to_pylist():
+                if row["value"] is not None:
+                    yield f"`{name}`/{number} at offset {row['offset']}", row["value"]

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
+from bascule.errors import ArchiveDamaged, CallerError, InvalidRecord, StreamRecreated  # noqa: E402
 from bascule.flight.schema import table_schema  # noqa: E402
-from bascule.lake.latest import LatestStore  # noqa: E402
+from bascule.lake.latest import LatestStore, latest_files  # noqa: E402
 from bascule.lake.latest_bucket import BucketTask  # noqa: E402
 from bascule.lake.latest_merge import Kept, empty, merge  # noqa: E402
 from tests.support.latest_tables import Message, Table, latest, places, stored, table_of  # noqa: E402
@@ -184,3 +185,58 @@ def _is_one_of(path: Path, histories: list[list[Message]]) -> None:
     store = LatestStore(path)
     found = stored(path) if store.snapshot().number else []
     assert found in [places(latest(history).values()) for history in histories]
+
+
+def test_messages_without_a_key_are_kept_skipped_or_refused(tmp_path: Path) -> None:
+    messages = [Message(0, 0, b"a", b"1", 0), Message(0, 1, None, b"2", 0), Message(0, 2, None, b"3", 0)]
+    for choice, left in (("keep", messages), ("skip", messages[:1])):
+        table = Table.opened(tmp_path / choice, null_keys=choice)
+        table.write(messages)
+        table.close()
+        assert stored(tmp_path / choice) == places(left)
+    table = Table.opened(tmp_path / "fail", null_keys="fail")
+    with pytest.raises(InvalidRecord, match="orders/0: the message at offset 1 has no key"):
+        table.write(messages)
+    table.close()
+
+
+def test_a_snapshot_that_was_replaced_stays_for_its_time(tmp_path: Path) -> None:
+    table = Table.opened(tmp_path / "t", keep_seconds=60)
+    table.write([Message(0, 0, b"a", b"1", 0)])
+    files = latest_files(tmp_path / "t")
+    table.write([Message(0, 1, b"a", b"2", 0)])
+    assert all(Path(file).exists() for file in files)
+    table.writer.store.expire(60, table.writer.snapshot.at_ns + 59 * 10**9)
+    assert all(Path(file).exists() for file in files)
+    assert table.writer.store.expire(60, table.writer.snapshot.at_ns + 60 * 10**9) == 1
+    assert not any(Path(file).exists() for file in files)
+    assert stored(tmp_path / "t") == [(0, 1, b"a", b"2")]
+    table.close()
+
+
+def test_a_grave_is_kept_as_long_as_partitions_may_be_apart(tmp_path: Path) -> None:
+    day = 24 * 3600
+    table = Table.opened(tmp_path / "t", buckets=1)
+    table.write([Message(0, 0, b"a", None, 10)])
+    table.write([Message(1, 0, b"a", b"older", 9), Message(1, 1, b"b", b"1", 10 + day)])
+    assert stored(tmp_path / "t") == [(1, 1, b"b", b"1")]
+    assert table.writer.snapshot.buckets[0].graves == 1
+    table.write([Message(1, 2, b"b", b"2", 11 + day)])
+    assert table.writer.snapshot.buckets[0].graves == 0
+    table.close()
+
+
+def test_a_folder_of_something_else_and_a_stream_of_another_life_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("x")
+    with pytest.raises(CallerError, match="not empty and no table"):
+        Table.opened(tmp_path / "mine")
+    table = Table.opened(tmp_path / "t")
+    table.write([Message(0, 0, b"a", b"1", 0)])
+    with pytest.raises(StreamRecreated):
+        table.writer.must_be_the_same({"orders": 8})
+    table.close()
+    with pytest.raises(CallerError, match="made with `null_keys` = `keep`, not `skip`"):
+        Table.opened(tmp_path / "t", null_keys="skip")
+    with pytest.raises(ArchiveDamaged, match="holds no table of latest messages"):
+        latest_files(tmp_path / "mine")

@@ -132,28 +132,28 @@ class LatestStore:
     def exists(self) -> bool:
         return (self.path / FOLDER / "latest.json").is_file()
 
-    def create(self, streams: list[str], key: str, buckets: int, deleted: str | None = None) -> dict[str, Any]:
-        """Make it, unless it is there; what it is. One that is there has to have the same key."""
+    def create(self, streams: list[str], buckets: int, **rules: str | None) -> dict[str, Any]:
+        """Make it, unless it is there; what it is. `rules` say which rows it holds (key, deleted, null_keys): they never change."""
         if not self.exists:
-            self._create(streams, key, buckets, deleted)
+            self._create({"streams": streams, "buckets": buckets, **rules})
         found = self.describe()
-        for name, given in (("key", key), ("deleted", deleted)):
+        for name, given in rules.items():
             if found.get(name) != given:
                 raise CallerError(
                     f"{self.path} was made with `{name}` = `{found.get(name)}`, not `{given}`",
-                    hint="give the same, or another folder: rows of two kinds of keys are no table",
+                    hint="give the same, or another folder: rows of two kinds are no table",
                 )
         return found
 
-    def _create(self, streams: list[str], key: str, buckets: int, deleted: str | None) -> None:
+    def _create(self, document: dict[str, Any]) -> None:
         if self.path.exists() and any(self.path.iterdir()):
             raise CallerError(
                 f"{self.path} is not empty and no table of latest messages", hint="give a new folder, or such a table"
             )
         self._snapshots.mkdir(parents=True, exist_ok=True)
-        document = {"format": FORMAT, "streams": streams, "key": key, "deleted": deleted, "buckets": buckets}
+        document = {"format": FORMAT, **document, "created_ns": time.time_ns()}
         with contextlib.suppress(ArchiveConflict):  # somebody makes it at the same moment: the lock decides who writes
-            write_document(self.path / FOLDER / "latest.json", {**document, "created_ns": time.time_ns()})
+            write_document(self.path / FOLDER / "latest.json", document)
 
     def describe(self) -> dict[str, Any]:
         try:

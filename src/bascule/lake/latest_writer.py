@@ -51,7 +51,8 @@ class LatestWriter:
         """As the table has them: how many there are was settled when it was made."""
 
     def open(self, streams: Iterable[str], key: str, deleted: str | None = None) -> None:
-        described = self.store.create(list(streams), key, self._wanted_buckets, deleted)
+        rules = {"key": key, "deleted": deleted, "null_keys": self._null_keys}
+        described = self.store.create(list(streams), self._wanted_buckets, **rules)
         self.buckets = int(described["buckets"])
         with contextlib.ExitStack() as held:
             held.enter_context(self.store.writing())

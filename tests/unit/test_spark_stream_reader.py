@@ -143,6 +143,43 @@ def test_a_high_watermark_that_a_new_leader_does_not_know_yet_is_waited_for(clus
     assert query.next() == [5]
 
 
+def test_a_query_without_news_asks_less_often_the_longer_nothing_comes(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks every 10 ms: a hundred requests a second for nothing."""
+    now, slept = [1000.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    cluster.create("orders", records=3)
+    query = Query(startingOffsets="earliest")
+    query.next()
+
+    def ask_for(seconds: float) -> int:
+        before, until = cluster.calls, now[0] + seconds
+        while now[0] < until:
+            query.plan()
+            now[0] += 0.01
+        return cluster.calls - before
+
+    assert ask_for(0.2) >= 19, "at first it is asked whenever Spark asks"
+    ask_for(2)
+    assert 15 <= ask_for(1) <= 21
+    assert max(slept) <= limits.SPARK_IDLE_POLL_MS / 1_000
+    cluster.append("orders", 1)
+    assert query.plan() is not None
+    slept.clear()
+    query.plan()
+    assert slept == [], "after a batch it begins anew"
+    now[0] += 10
+    query.plan()
+    assert slept == [], "a trigger of ten seconds does not wait"
+
+
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -6,6 +6,7 @@ What Spark does not do for a source, and this one does for itself:
 - It knows one limit at a time: whatever limit it hands over, all that the options name hold. Only "all available", which is what
   a trigger that runs once means, lifts them.
 - It commits a batch while it plans the next one, and never the last one of AvailableNow: the cursor is advice, not truth.
+- It asks a query without news every 10 ms how far it could read: the longer nothing comes, the longer the answer takes (`Idleness`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from bascule.errors import BasculeError
+from bascule.limits import SPARK_IDLE_POLL_MS
 from bascule.spark import cluster, one_stream
 from bascule.spark.advance import backlogs, planned_ranges, positions
 from bascule.spark.failures import coded
@@ -47,6 +49,33 @@ MILLISECOND_NS = 1_000_000
 # ruff: noqa: N802
 
 
+class Idleness:
+    """How long a query without news waits before it asks again: a twentieth of the time that nothing came, up to a bound.
+
+    What comes every now and then is seen as soon as Spark asks; a query that has waited for seconds sees it a little later, and costs
+    neither itself nor the brokers what a hundred questions a second cost.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._asked: float | None = None
+
+    def wait(self) -> None:
+        """Before a question."""
+        now = time.monotonic()
+        if self._since is None or self._asked is None:
+            self._since = now
+        else:
+            pause = min(SPARK_IDLE_POLL_MS / 1_000, (now - self._since) / 20) - (now - self._asked)
+            if pause > 0:
+                time.sleep(pause)
+        self._asked = time.monotonic()
+
+    def end(self) -> None:
+        """There is something to read."""
+        self._since = None
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in the driver, reads in executors. Nothing open is kept in it, because it is pickled."""
 
@@ -59,6 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: Streams = {}
         self._position = Offsets()
         self._read_at: float | None = None
+        self._idleness = Idleness()
 
     # ── where ────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,6 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next batch reads."""
         begin = Offsets.parse(start)
+        if self._frozen is None:
+            self._idleness.wait()
         streams = self._seen = self._streams()
         waiting = backlogs(begin, streams, skips_lost=self._options.skips_lost)
         limits = self._limits(limit)
@@ -89,6 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_due(backlog, limits, self._waited_ms(limits)):
             ends = admit(waiting, limits)
             self._read_at = time.monotonic()
+            self._idleness.end()
         self._position = end_of_batch(begin, positions(streams, began), positions(streams, ends))
         return self._position.document()
 

@@ -291,7 +291,6 @@ def test_the_command_line_keeps_a_table(
     tables: BrokerProcess,
     client: BlockingClient,
     make_stream: MakeStream,
-    verify: Verify,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

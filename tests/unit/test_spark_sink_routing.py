@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from bascule.client.columns import MessageColumns
 from bascule.client.partitioner import by_key
 from bascule.errors import InvalidRecord
+from bascule.flight.message_columns import message_columns
 from bascule.spark.option import BATCH
 from bascule.spark.sink_columns import sorted_rows
 from bascule.spark.sink_options import sink_options
-from bascule.spark.sink_routing import Router, message_columns
+from bascule.spark.sink_routing import Router
 
 
 def router(partitions: int = 3, turn: int = 0, **options: str) -> Router:

@@ -1,22 +1,17 @@
-"""The columns of a write: which there may be, of which types, and how their Arrow arrays become bytes and ends."""
+"""The columns of a write: which there may be, and of which types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import types as t
 
-from bascule.client.columns import HeaderEntries
 from bascule.config.given import closest
 from bascule.errors import InvalidSchema
 from bascule.spark.sink_options import Partitioner, SinkOptions
-
-Numbers = NDArray[np.int64]
 
 BYTES: Final = (t.BinaryType, t.StringType)
 WHOLE: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -35,10 +30,6 @@ WRITTEN: Final[dict[str, tuple[str, tuple[type[t.DataType], ...]]]] = {
 
 LEFT_ALONE: Final = frozenset({"offset", "replySubject", "leaderEpoch"})
 """What the source shows besides: rows that were read can be written as they are, and get new ones."""
-
-PRODUCER_HEADERS: Final = frozenset({"bascule-producer", "bascule-epoch", "bascule-sequence"})
-"""Of the producer that a row was read from, perhaps: on a message of ours they would be lies."""
-TIMESTAMP_HEADER: Final = "bascule-timestamp"
 
 
 # ── what there may be ────────────────────────────────────────────────────────────────────────────
@@ -103,45 +94,7 @@ def _are_headers(kind: t.DataType) -> bool:
     return is_pair and isinstance(parts[0].dataType, t.StringType) and isinstance(parts[1].dataType, BYTES)
 
 
-# ── from Arrow ───────────────────────────────────────────────────────────────────────────────────
-
-
-def bytes_and_ends(array: pa.Array) -> tuple[Any, Any]:
-    """An array of binaries or strings as one buffer, and where each of them ends. Null is empty."""
-    if array.null_count:
-        array = pc.fill_null(array, "" if pa.types.is_string(array.type) else b"")
-    if not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
-        array = array.cast(pa.binary())
-    if not len(array):
-        return b"", np.empty(0, np.int64)
-    _, offsets, data = array.buffers()
-    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    first, last = int(places[0]), int(places[-1])
-    return b"" if data is None else memoryview(data)[first:last], places[1:] - first
-
-
-def header_entries(array: pa.Array, dropped: frozenset[str]) -> HeaderEntries:
-    """Headers as a map, or as a list of pairs of key and value, without those that are not the caller's to give. Null is none."""
-    if array.null_count:
-        array = array.take(pa.array(np.arange(len(array))))  # what lies below a null is gone then
-    places = array.offsets.to_numpy().astype(np.int64)
-    first, count = int(places[0]), int(places[-1] - places[0])
-    is_map = pa.types.is_map(array.type)
-    names = (array.keys if is_map else array.values.field(0)).slice(first, count)
-    values = (array.items if is_map else array.values.field(1)).slice(first, count)
-    row_ends: Any = places[1:] - first
-    kept = pc.invert(pc.is_in(names, value_set=pa.array(sorted(dropped), names.type)))
-    if count and not pc.all(kept).as_py():
-        names, values = names.filter(kept), values.filter(kept)
-        row_ends = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))[row_ends]
-    return row_ends, *bytes_and_ends(names), *bytes_and_ends(values)
-
-
-def timestamps_ns(array: pa.Array) -> Numbers:
-    """Times in ns; negative for null, and for what was before 1970, which no header can say."""
-    micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
-    found: Numbers = pc.fill_null(micros, -1).to_numpy().astype(np.int64)
-    return np.where(found < 0, -1, found * 1_000)
+# ── in order ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def sorted_rows(batches: Iterable[pa.RecordBatch], columns: tuple[str, ...]) -> Iterable[pa.RecordBatch]:

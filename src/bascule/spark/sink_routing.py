@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +12,7 @@ import pyarrow.compute as pc
 
 from bascule.client.columns import MessageColumns, Producer
 from bascule.errors import InvalidRecord
-from bascule.spark.sink_columns import (
-    PRODUCER_HEADERS,
-    TIMESTAMP_HEADER,
-    Numbers,
-    bytes_and_ends,
-    header_entries,
-    timestamps_ns,
-)
+from bascule.flight.message_columns import Numbers, key_partitions, message_columns
 from bascule.spark.sink_options import Partitioner, SinkOptions
 
 
@@ -41,18 +32,6 @@ class Group:
 
     def numbered(self, producer: Producer) -> MessageColumns:
         return replace(self.columns, producer=producer)
-
-
-def message_columns(rows: pa.RecordBatch) -> MessageColumns:
-    names = rows.schema.names
-    values, value_ends = bytes_and_ends(rows.column("value"))
-    keys = key_ends = None
-    if "key" in names and rows.column("key").null_count < rows.num_rows:
-        keys, key_ends = bytes_and_ends(rows.column("key"))
-    dropped = PRODUCER_HEADERS | ({TIMESTAMP_HEADER} if "timestamp" in names else frozenset())
-    headers = header_entries(rows.column("headers"), dropped) if "headers" in names else None
-    times: Any = timestamps_ns(rows.column("timestamp")) if "timestamp" in names else None
-    return MessageColumns(values, value_ends, keys, key_ends, headers, times)
 
 
 class Router:
@@ -129,7 +108,7 @@ class Router:
             case Partitioner.ROUND_ROBIN:
                 return self._turn(stream, rows.num_rows, count)
             case Partitioner.KEY:
-                return _hashed(rows.column("key"), count)
+                return key_partitions(rows.column("key"), count)
             case Partitioner.EXPLICIT:
                 column = rows.column("partition")
                 if column.null_count:
@@ -153,7 +132,7 @@ class Router:
         if key is None or key.null_count == rows.num_rows:
             found = self._turn(stream, rows.num_rows, count)
         else:
-            found = _hashed(key, count)
+            found = key_partitions(key, count)
             if key.null_count:
                 keyless = pc.is_null(key).to_numpy(zero_copy_only=False)
                 found[keyless] = self._turn(stream, int(keyless.sum()), count)
@@ -171,19 +150,6 @@ class Router:
 def _numbers(column: pa.Array) -> Numbers:
     found: Numbers = column.cast(pa.int64()).to_numpy().astype(np.int64)
     return found
-
-
-def _hashed(keys: pa.Array, count: int) -> Numbers:
-    """CRC-32 of IEEE modulo the number of partitions, as `bascule.client.partitioner` has it. No key counts as an empty one."""
-    if count == 1:
-        return np.zeros(len(keys), np.int64)
-    data, ends = bytes_and_ends(keys)
-    view, crc32, start = memoryview(data), zlib.crc32, 0
-    found = np.empty(len(keys), np.int64)
-    for row, end in enumerate(ends.tolist()):
-        found[row] = crc32(view[start:end])
-        start = end
-    return found % count
 
 
 def _by_name(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:

@@ -238,7 +238,7 @@ def test_an_archive_of_other_streams_is_refused(cluster: WatchedCluster, lake: P
 
 def test_a_folder_that_is_no_archive_is_refused(cluster: WatchedCluster, tmp_path: Path) -> None:
     del cluster
-    with pytest.raises(ArchiveUnreachable, match=rf"\[ARCHIVE_UNREACHABLE\] option `history` is `{tmp_path}`"):
+    with pytest.raises(ArchiveUnreachable, match=rf"\[ARCHIVE_UNREACHABLE\] there is no archive in {tmp_path} on "):
         batch(tmp_path).partitions()
 
 
@@ -351,7 +351,7 @@ def test_an_executor_that_does_not_have_the_folder_says_so(
     planned = read.partitions()
     shutil.rmtree(lake)
     monkeypatch.setattr(archive_folder, "_followed", {})
-    with pytest.raises(ArchiveUnreachable, match=r"on .* there is no archive in that folder"):
+    with pytest.raises(ArchiveUnreachable, match=rf"there is no archive in {lake} on "):
         list(read.read(planned[0]))
 
 

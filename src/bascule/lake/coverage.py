@@ -9,12 +9,14 @@ offsets; a file that is gone when it is opened has a successor in a later commit
 
 from __future__ import annotations
 
+import socket
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from bascule.lake.manifest import Archive, ArchiveState, DataFile
+from bascule.errors import ArchiveUnreachable
+from bascule.lake.manifest import FOLDER, Archive, ArchiveState, DataFile
 
 Partitions = Mapping[int, "Coverage"]
 
@@ -76,27 +78,41 @@ def _without_overlaps(files: Iterator[DataFile]) -> Iterator[DataFile]:
 
 
 class Follower:
-    """An archive as it is now, again and again: a look costs one question to the file system unless something is new."""
+    """An archive as it is now, again and again: a look costs two questions to the file system unless something is new."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
+        self._made: object = None
         self._state: ArchiveState | None = None
         self._coverage: dict[str, dict[int, dict[int, Coverage]]] = {}
 
     @property
-    def number(self) -> int:
-        """Of the last commit that was seen."""
-        return 0 if self._state is None else self._state.number
+    def version(self) -> object:
+        """Another one after each look that found something new."""
+        return self._made, None if self._state is None else self._state.number
 
     def look(self) -> None:
-        """Take in what was committed since. Raises ArchiveDamaged."""
-        before = self.number
+        """Take in what was committed since. Raises ArchiveDamaged, and ArchiveUnreachable if there is no archive."""
+        made = self._identity()
+        if made != self._made:  # somebody has made it anew, in the same folder
+            self._state, self._made = None, made
+        before = None if self._state is None else self._state.number
         if self._state is None:
             self._state = self.archive.state()
         while (commit := self.archive.commit_at(self._state.number + 1)) is not None:
             self._state.apply(commit)
         if self._state.number != before:
             self._coverage = coverage_of(self._state)
+
+    def _identity(self) -> object:
+        try:
+            found = (self.archive.path / FOLDER / "archive.json").stat()
+        except OSError:
+            raise ArchiveUnreachable(
+                f"there is no archive in {self.archive.path} on {socket.gethostname()}",
+                hint="it must be a folder that `bascule pipeline archive` writes, under the same path on all machines that read it",
+            ) from None
+        return found.st_ino, found.st_mtime_ns
 
     def stream(self, name: str) -> Mapping[int, Partitions]:
         """By stream id: what was seen of a stream. More than one id has an archive of a stream that was created again."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from pathlib import Path
 
-from bascule.errors import ArchiveDamaged, ArchiveUnreachable
+from bascule.errors import ArchiveDamaged
 from bascule.lake.coverage import Follower
 from bascule.lake.manifest import Archive, DataFile
 
@@ -15,32 +14,18 @@ _followed: dict[tuple[int, str], Follower] = {}
 
 
 def follow(path: str) -> Follower:
-    """The archive as this process has seen it last. A worker's second task finds the commits that the first one has read."""
+    """The archive as this process has seen it last."""
     key = os.getpid(), path
-    if key not in _followed:
-        archive = Archive(path)
-        if not archive.exists:
-            raise unreachable(archive.path)
-        _followed[key] = Follower(archive)
-    return _followed[key]
-
-
-def unreachable(path: Path) -> ArchiveUnreachable:
-    return ArchiveUnreachable(
-        f"option `history` is `{path}`, but on {socket.gethostname()} there is no archive in that folder",
-        hint="it must be a folder that `bascule pipeline archive` writes, under the same path on the driver and all executors",
-    )
+    return _followed.setdefault(key, Follower(Archive(path)))
 
 
 def look_again(follower: Follower, error: OSError, one: DataFile | None = None) -> None:
     """After a file was not found: a later commit has its successor. Raises when there is none, or when it is another failure."""
-    before = follower.number
+    before = follower.version
     if error.errno in (errno.ENOENT, errno.ESTALE):
         follower.look()
-        if follower.number > before:
+        if follower.version != before:
             return
-        if not follower.archive.exists:
-            raise unreachable(follower.archive.path) from None
     raise damaged(follower.archive.path, one, error.strerror or str(error)) from None
 
 

@@ -63,8 +63,11 @@ def _backlog(segments: tuple[Segment, ...], offset: int, end_offset: int) -> Bac
 def _end_position(segment: Segment, end_offset: int) -> int:
     if segment.next_offset <= end_offset:
         return segment.size
-    found = _batch_reaching(segment, end_offset)
-    return segment.size if found is None else found[0]
+    found = _batch_reaching(segment, end_offset - 1)
+    if found is None:
+        return segment.size
+    position, header = found
+    return position + header.length if header.base_offset < end_offset else position
 
 
 def _batch_reaching(segment: Segment, offset: int) -> tuple[int, records.BatchHeader] | None:

@@ -66,6 +66,7 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.address = ""
         self.flight_address = ""
+        self.http_address = ""
         self.nats_url = nats_url or ""
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -109,6 +110,7 @@ class BrokerProcess:
             return False
         self.address, self.nats_url = addresses["grpc"], addresses["nats"]
         self.flight_address = addresses.get("flight", "")
+        self.http_address = addresses.get("http", "")
         api = self.api()
         try:
             return Health(api).check() == Health.SERVING and bool(api.FetchMetadata().brokers)

@@ -146,7 +146,7 @@ def test_while_segments_come_and_go(logs: Logs) -> None:
     over = threading.Event()
 
     def write() -> None:
-        for _ in range(150):
+        for _ in range(30):
             put_values(log, 3, size=50)
             commit_all(log)
             apply_retention(log, logs.clock())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
+from bascule.lake.housekeeping import Housekeeping
 from bascule.lake.manifest import Archive, Commit, Covered, DataFile
 
 
@@ -66,14 +67,22 @@ def test_what_no_commit_names_is_not_there_and_goes(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     made.commit(append(1, kept, end=1))
-    assert made.remove_leftovers() == 1
+    (tmp_path / "a/_bascule/commits/.00000000000000000002.json.7.7").write_text("{")
+    assert Housekeeping(made).begin() == made.state()
+    assert made.unfinished() == []
     assert (tmp_path / "a" / kept.path).exists()
     assert not (tmp_path / "a" / left.path).exists()
 
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [("", "cannot be read"), ("[]", "no object"), ('{"number": 1}', "is no commit"), ("{", "cannot be read")],
+    [
+        ("", "cannot be read"),
+        ("[]", "no object"),
+        ('{"format": 1, "number": 1}', "is no commit"),
+        ('{"format": 3}', "format 3"),
+        ("{", "cannot be read"),
+    ],
 )
 def test_a_commit_that_is_no_commit_is_named(tmp_path: Path, content: str, what: str) -> None:
     made = archive(tmp_path / "a")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
     from bascule.lake.manifest import Archive, Commit
     from bascule.lake.verification import Report
+
+
+SINCE_RIGHT: Final = "a time such as `2026-11-15`, or how long ago as `7d`"
 
 
 @connected
@@ -172,29 +176,58 @@ def verify(
     target: Target,
     path: ArchivePath,
     offline: Annotated[bool, typer.Option("--offline", help="Compare it with its own checksums alone.")] = False,
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--stream", help="This stream alone; may be given again.", show_default=False, metavar="STREAM"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Messages of that day (UTC) and later ones alone: `2026-11-15`, or how long ago as `7d`.",
+            show_default=False,
+            metavar="TIME",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Prove that ARCHIVE and its streams hold the same: every file, offset and byte. Exit code 4 if not, and what is wrong."""
     from bascule.lake.manifest import Archive
 
+    day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
     found = Archive(path)
+    _must_be_archived(found, streams or [])
     if offline:
-        report = _verified(found, None)
+        report = _verified(found, None, streams or [], day)
     else:
         with tables(target) as connection:
-            report = _verified(found, connection)
+            report = _verified(found, connection, streams or [], day)
     _show(report, as_json)
     if not report.is_equal:
         raise ArchiveDamaged(f"{path} is not equal to its streams: {plural(len(report.faults), 'fault')}")
 
 
-def _verified(archive: Archive, tables: FlightConnection | None) -> Report:
+def _must_be_archived(archive: Archive, streams: list[str]) -> None:
+    """Who misspelt a stream must not read `equal`."""
+    there = {stream for stream, _, _ in archive.state().next_offsets}
+    for name in streams:
+        if name not in there:
+            raise values.wrong("--stream", name, "a stream of the archive: " + ", ".join(sorted(there)))
+
+
+def _verified(archive: Archive, tables: FlightConnection | None, streams: list[str], since: str) -> Report:
     from bascule.lake.verification import Verification
 
-    total = len(archive.state().files)
+    done = 0
+
+    def on_rows(count: int) -> None:
+        nonlocal done
+        done += count
+        bar.update(done)
+
+    proof = Verification(archive, tables, on_rows, streams=streams, since=since)
+    total = sum(one.rows for files in proof.partitions(archive.state()).values() for one in files)
     with ProgressBar("verifying", total) as bar:
-        done = iter(range(1, total + 1))
-        return Verification(archive, tables, lambda _: bar.update(next(done))).run()
+        return proof.run()
 
 
 def _show(report: Report, as_json: bool) -> None:

@@ -6,6 +6,7 @@ is synced before its name is told to anybody.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import uuid
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE_BYTES_DEFAULT: Final = 128 << 20
 ROW_GROUP_ROWS: Final = 128 * 1024
+ROW_GROUP_BYTES: Final = 16 << 20
+"""In memory. A row group is written when it has so many rows or bytes."""
 READ_ROWS: Final = 16 * 1024
 UNKNOWN_ID: Final = 0
 """A task sees rows, which do not say which stream of that name they are of: who commits its files knows."""
@@ -50,7 +53,7 @@ class WriteTask:
             yield pa.RecordBatch.from_pylist(rows, schema=stats_schema())
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[DataFile]:
-        writer: _Writer | None = None
+        writer: FileWriter | None = None
         try:
             for batch in batches:
                 for run in self._missing(batch):
@@ -58,7 +61,7 @@ class WriteTask:
                         finished, writer = writer.finish(), None
                         yield finished
                     if writer is None:
-                        writer = _Writer(self, run)
+                        writer = FileWriter(Path(self.root), self.compression, self.file_bytes, run)
                     writer.add(run)
             if writer is not None:
                 finished, writer = writer.finish(), None
@@ -116,33 +119,35 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, end - start)
 
 
-class _Writer:
-    """One file."""
+class FileWriter:
+    """One file: rows of one partition and one day, in the order of their offsets."""
 
-    def __init__(self, task: WriteTask, first: pa.RecordBatch) -> None:
+    def __init__(self, root: Path, compression: str, file_bytes: int, first: pa.RecordBatch) -> None:
         import pyarrow.parquet as pq
 
-        self._task = task
+        self._file_bytes = file_bytes
         self._stream = first["stream"][0].as_py()
         self._partition = first["partition"][0].as_py()
-        self._date = first["timestamp"][0].as_py().strftime("%Y-%m-%d")
+        self._date = _date_of(first)
         self._first_offset = first["offset"][0].as_py()
         self._last_offset = self._first_offset - 1
         self._digest = Digest()
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
         name = f"{self._stream}-{self._partition}-{self._first_offset:020d}-{uuid.uuid4().hex}.parquet"
         self._name = f"{DATA}/date={self._date}/{name}"
-        self._path = Path(task.root) / self._name
+        self._path = root / self._name
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("xb")
-        self._writer = pq.ParquetWriter(self._file, table_schema(), compression=task.compression)
+        self._writer = pq.ParquetWriter(self._file, table_schema(), compression=compression)
 
     def continues(self, run: pa.RecordBatch) -> bool:
         """Whether these rows belong into this file."""
         return bool(
-            self._file.tell() < self._task.file_bytes
+            self._file.tell() < self._file_bytes
             and run["stream"][0].as_py() == self._stream
             and run["partition"][0].as_py() == self._partition
-            and run["timestamp"][0].as_py().strftime("%Y-%m-%d") == self._date
+            and _date_of(run) == self._date
         )
 
     def add(self, run: pa.RecordBatch) -> None:
@@ -155,11 +160,24 @@ class _Writer:
                 f"{self._stream}/{self._partition}: offset {offsets[0].as_py()} comes behind {self._last_offset}: "
                 "messages reached the archive out of order"
             )
-        self._writer.write_batch(run, row_group_size=ROW_GROUP_ROWS)
         self._digest.add(run)
         self._last_offset = offsets[-1].as_py()
+        self._waiting.append(run)
+        self._waiting_rows += run.num_rows
+        self._waiting_bytes += run.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= min(ROW_GROUP_BYTES, self._file_bytes):
+            self._write()
+
+    def _write(self) -> None:
+        """What has been waiting, as one row group: small ones make a file that is large and slow to read."""
+        import pyarrow as pa
+
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=ROW_GROUP_ROWS)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def finish(self) -> DataFile:
+        self._write()
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -180,8 +198,15 @@ class _Writer:
         )
 
     def abandon(self) -> None:
+        with contextlib.suppress(Exception):  # whatever it still had to say to the file
+            self._writer.close()
         self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+def _date_of(run: pa.RecordBatch) -> str:
+    found: str = run["timestamp"][0].as_py().strftime("%Y-%m-%d")
+    return found
 
 
 def _sync_directory(path: Path) -> None:
@@ -197,4 +222,5 @@ def read_file(root: Path, one: DataFile) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(root / one.path) as file:
-        yield from file.iter_batches(READ_ROWS)
+        for batch in file.iter_batches(READ_ROWS):
+            yield batch.cast(table_schema()) if batch.schema != table_schema() else batch

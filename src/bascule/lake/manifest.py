@@ -3,18 +3,19 @@
     <archive>/
       _bascule/archive.json                 what it is: format, stream, when it began
       _bascule/commits/<number>.json        one for each change: files that came, files that went
+      _bascule/state/<number>.json          the sum of all commits up to that one
       _bascule/lock                         held by the one who writes
       data/date=2026-11-15/….parquet        messages of one partition, in the order of their offsets
 
-A data file that no commit names does not exist, whatever lies in the folder: so a writer that dies leaves nothing half. The next offset
-of every partition follows from the commits, so a batch that comes again is recognized by the table itself.
+Old commits may be gone: then a state has taken their place. A data file that no commit names does not exist, whatever lies in the
+folder: so a writer that dies leaves nothing half. The next offset of every partition follows from the commits, so a batch that comes
+again is recognized by the table itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError, StorageError
+from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
+from bascule.lake.documents import read_document, write_document
+from bascule.lake.state_file import encode_state, read_state
 
 FORMAT: Final = 1
 FOLDER: Final = "_bascule"
@@ -109,7 +112,7 @@ class Archive:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(str(path).removeprefix("file://"))
         self._commits = self.path / FOLDER / "commits"
-        self._lock: int | None = None
+        self._states = self.path / FOLDER / "state"
 
     # ── what it is ───────────────────────────────────────────────────────────────────────────────
 
@@ -127,15 +130,11 @@ class Archive:
         self._commits.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "streams": streams, "created_ns": time.time_ns()}
         document |= {name: value for name, value in selection.items() if value is not None}
-        _write_new(self.path / FOLDER / "archive.json", document)
+        write_document(self.path / FOLDER / "archive.json", document)
 
     def describe(self) -> dict[str, Any]:
         found = _read(self.path / FOLDER / "archive.json")
-        if found.get("format") != FORMAT:
-            raise ArchiveDamaged(
-                f"{self.path} has format {found.get('format')!r}, this version knows {FORMAT}",
-                hint="use the version that wrote it, or a later one",
-            )
+        must_be_known_format(self.path, found, FORMAT)
         return found
 
     # ── commits ──────────────────────────────────────────────────────────────────────────────────
@@ -143,36 +142,76 @@ class Archive:
     def state(self) -> ArchiveState:
         """Raises ArchiveDamaged for a commit that is missing or cannot be read."""
         self.describe()
-        state = ArchiveState()
-        for commit in self.commits():
-            state.apply(commit)
-        return state
+        while True:
+            numbers = self.state_numbers()
+            state = ArchiveState()
+            try:
+                if numbers:
+                    state = read_state(self.state_path(numbers[-1]), numbers[-1], FORMAT)
+                for commit in self.commits(state.number):
+                    state.apply(commit)
+                return state
+            except (FileNotFoundError, _Folded) as error:
+                # Whoever writes has summed up commits between our looks; if not, they are missing.
+                if self.state_numbers()[-1:] == numbers[-1:]:
+                    raise ArchiveDamaged(f"{self.path}: {error}") from None
 
     def refresh(self, state: ArchiveState) -> ArchiveState:
         """A state that was read before, with the commits that came since. What it costs depends on these alone."""
         if not state.number:
             return self.state()
-        while True:
-            path = self._commits / _commit_name(state.number + 1)
-            if not path.is_file():
-                return state
-            state.apply(_decode_commit(_read(path), path))
+        while (commit := self.commit_at(state.number + 1)) is not None:
+            state.apply(commit)
+        return state if max(self.state_numbers(), default=0) <= state.number else self.state()
 
-    def commits(self) -> Iterator[Commit]:
-        names = sorted(path.name for path in self._commits.glob("*.json"))
-        for expected, name in enumerate(names, start=1):
-            if name != _commit_name(expected):
-                raise ArchiveDamaged(f"{self.path}: commit {expected} is missing, {name} is there")
-            yield _decode_commit(_read(self._commits / name), self._commits / name)
+    def commits(self, after: int = 0) -> Iterator[Commit]:
+        """Those that follow a number."""
+        expected = after + 1
+        for path in self.commit_paths():
+            number = int(path.stem)
+            if number > expected:
+                raise _Folded(f"commit {expected} is missing, {path.name} is there")
+            if number == expected:
+                yield _decode_commit(read_document(path), path)
+                expected += 1
+
+    def kept_commits(self) -> Iterator[Commit]:
+        """All that are there: the last ones, and what of the older ones is kept for readers."""
+        for path in self.commit_paths():
+            yield _decode_commit(read_document(path), path)
+
+    def commit_paths(self) -> list[Path]:
+        return sorted(path for path in self._commits.glob("*.json") if path.stem.isdecimal())
 
     def commit_at(self, number: int) -> Commit | None:
         """The commit of this number; None while there is none. For readers that have the others already."""
         path = self._commits / _commit_name(number)
-        return _decode_commit(_read(path), path) if path.exists() else None
+        try:
+            return _decode_commit(read_document(path), path)
+        except FileNotFoundError:
+            return None
 
     def commit(self, commit: Commit) -> None:
         """Add it. Raises ArchiveConflict when another writer was faster: then nothing has happened."""
-        _write_new(self._commits / _commit_name(commit.number), _encode_commit(commit))
+        write_document(self._commits / _commit_name(commit.number), _encode_commit(commit))
+
+    # ── the sum of commits ───────────────────────────────────────────────────────────────────────
+
+    def state_numbers(self) -> list[int]:
+        """Of the sums that are there, in order."""
+        return sorted(int(path.stem) for path in self._states.glob("*.json") if path.stem.isdecimal())
+
+    def state_path(self, number: int) -> Path:
+        return self._states / _commit_name(number)
+
+    def write_state(self, state: ArchiveState) -> None:
+        """Raises ArchiveConflict when it is there already."""
+        self._states.mkdir(exist_ok=True)
+        write_document(self.state_path(state.number), encode_state(state, FORMAT))
+
+    def unfinished(self) -> list[Path]:
+        """Commits and sums that somebody began to write and did not finish, or is writing now."""
+        return [path for folder in (self._commits, self._states) for path in folder.glob(".*.json.*")]
 
     # ── writing alone ────────────────────────────────────────────────────────────────────────────
 
@@ -192,15 +231,9 @@ class Archive:
         finally:
             os.close(handle)
 
-    def remove_leftovers(self) -> int:
-        """Delete data files that no commit names: of writers that died. Only while writing alone."""
-        known = set(self.state().files)
-        removed = 0
-        for path in (self.path / DATA).rglob("*.parquet"):
-            if str(path.relative_to(self.path)) not in known:
-                path.unlink()
-                removed += 1
-        return removed
+
+class _Folded(Exception):
+    """Commits are not there, maybe because a sum has taken their place."""
 
 
 def _commit_name(number: int) -> str:
@@ -212,6 +245,7 @@ def _encode_commit(commit: Commit) -> dict[str, Any]:
 
 
 def _decode_commit(document: dict[str, Any], path: Path) -> Commit:
+    must_be_known_format(path, document, FORMAT)
     try:
         values = {item.name: document[item.name] for item in fields(Commit)}
         values["added"] = tuple(DataFile(**one) for one in values["added"])
@@ -222,35 +256,17 @@ def _decode_commit(document: dict[str, Any], path: Path) -> Commit:
         raise ArchiveDamaged(f"{path} is no commit: {error}") from None
 
 
+def must_be_known_format(path: Path, document: dict[str, Any], known: int) -> None:
+    """Whoever reads what it does not know would read it wrongly."""
+    if document.get("format") != known:
+        raise ArchiveDamaged(
+            f"{path} has format {document.get('format')!r}, this version knows {known}",
+            hint="use the version that wrote it, or a later one",
+        )
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        return read_document(path)
     except FileNotFoundError:
         raise ArchiveDamaged(f"{path} does not exist", hint="is this the folder of an archive?") from None
-    except (OSError, ValueError) as error:
-        raise ArchiveDamaged(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ArchiveDamaged(f"{path} holds no object")
-    return found
-
-
-def _write_new(path: Path, document: dict[str, Any]) -> None:
-    """Whole, durable, and only if it is not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            json.dump(document, file, separators=(",", ":"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        raise ArchiveConflict(f"{path} was written by somebody else", hint="one pipeline writes an archive") from None
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,18 +2,21 @@
 
 Each file is read and compared with what its commit says of it: rows, offsets, checksum. Where the log still has the messages they are
 read too and compared; if they differ the report names the offsets that are missing, there twice, or changed. What lies between two
-files must be nothing in the log either.
+files must be nothing in the log either. Nothing is held but a few batches, however large files are.
+
+The archive and the log may change meanwhile. A file that a compaction has taken away is no loss: the partition is looked at again
+with the files that it has now. What retention takes from the log while it is compared is compared no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from pathlib import Path
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, OffsetBelowStart
+from bascule.lake.differences import Differences, compare
 from bascule.lake.digest import Digest
 from bascule.lake.files import read_file
 from bascule.lake.manifest import Archive, ArchiveState, DataFile
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
 
 OFFSETS_NAMED_MAX: Final = 10
+PartitionId = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,150 +54,266 @@ class Report:
     def is_equal(self) -> bool:
         return not self.faults
 
+    def add(self, other: Report) -> None:
+        self.files += other.files
+        self.rows += other.rows
+        self.rows_compared += other.rows_compared
+        self.faults += other.faults
+        self.unchecked += other.unchecked
+
 
 class Verification:
-    def __init__(self, archive: Archive, tables: FlightConnection | None, on_file: Callable[[DataFile], None]) -> None:
-        """Without `tables` the archive is compared with its own commits alone."""
+    def __init__(
+        self,
+        archive: Archive,
+        tables: FlightConnection | None,
+        on_rows: Callable[[int], None],
+        *,
+        streams: Collection[str] = (),
+        since: str = "",
+    ) -> None:
+        """Without `tables` the archive is compared with its own commits alone. `on_rows` is told of every so many rows that were read.
+        `streams` and `since`, a day such as `2026-11-15`, look at a part of it."""
         self._archive = archive
         self._tables = tables
-        self._on_file = on_file
-        self._report = Report()
+        self._on_rows = on_rows
+        self._streams = frozenset(streams)
+        self._since = since
 
     def run(self) -> Report:
         state = self._archive.state()
-        logs = self._logs(state)
-        by_partition = groupby(state.in_order(), key=lambda one: (one.stream, one.stream_id, one.partition))
-        for (stream, stream_id, partition), files in by_partition:
-            log = logs.get(stream)
-            ends = None if log is None or log["id"] != stream_id else log["partitions"].get(partition)
-            self._check_partition(list(files), ends)
-        return self._report
+        report = Report()
+        logs = self._logs(state, report)
+        for key in self.partitions(state):
+            log = logs.get(key[0])
+            ends = None if log is None or log["id"] != key[1] else log["partitions"].get(key[2])
+            found, state = self._prove(key, ends, state)
+            report.add(found)
+        return report
 
-    def _logs(self, state: ArchiveState) -> dict[str, Any]:
-        names = sorted({one.stream for one in state.files.values()})
+    def partitions(self, state: ArchiveState) -> dict[PartitionId, list[DataFile]]:
+        """The files that are looked at."""
+        meant = [
+            one
+            for one in state.in_order()
+            if one.date >= self._since and (not self._streams or one.stream in self._streams)
+        ]
+        grouped = groupby(meant, key=lambda one: (one.stream, one.stream_id, one.partition))
+        return {key: list(files) for key, files in grouped}
+
+    def _logs(self, state: ArchiveState, report: Report) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name in names if self._tables is not None else ():
+        for name in sorted({key[0] for key in self.partitions(state)}) if self._tables is not None else ():
             try:
                 assert self._tables is not None
                 found |= self._tables.offsets([name])
             except BasculeError as error:
-                self._report.unchecked.append(f"{name}: {error.message}")
+                report.unchecked.append(f"{name}: {error.message}")
         return found
 
-    # ── one partition ────────────────────────────────────────────────────────────────────────────
+    def _prove(self, key: PartitionId, ends: dict[str, Any] | None, state: ArchiveState) -> tuple[Report, ArchiveState]:
+        """One partition, again when a compaction took a file away meanwhile."""
+        while True:
+            proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends)
+            try:
+                return proof.run(self.partitions(state).get(key, [])), state
+            except _Gone as gone:
+                state = self._archive.state()
+                if gone.path in state.files:  # so it is not replaced, but lost
+                    proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends, lost_is_fault=True)
+                    return proof.run(self.partitions(state)[key]), state
 
-    def _check_partition(self, files: list[DataFile], ends: dict[str, Any] | None) -> None:
+
+class _Gone(Exception):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class _PartitionProof:
+    def __init__(
+        self,
+        archive: Archive,
+        tables: FlightConnection | None,
+        on_rows: Callable[[int], None],
+        key: PartitionId,
+        ends: dict[str, Any] | None,
+        *,
+        lost_is_fault: bool = False,
+    ) -> None:
+        self._archive = archive
+        self._tables = tables
+        self._on_rows = on_rows
+        self._key = key
+        self._name = f"{key[0]}/{key[2]}"
+        self._log_start: int | None = None if tables is None or ends is None else ends["log_start"]
+        """What of the log can be compared begins here; None: nothing can."""
+        self._lost_is_fault = lost_is_fault
+        self._report = Report()
+        self._gone: list[tuple[int, int]] = []
+        self._unexplained: list[tuple[int, int]] = []
+
+    def run(self, files: list[DataFile]) -> Report:
         before: DataFile | None = None
         for one in files:
-            self._check_file(one, ends)
+            self._check_file(one)
             if before is not None and one.first_offset <= before.last_offset:
                 self._fault(
                     "overlap", f"{one.path} begins at {one.first_offset}, {before.path} ends at {before.last_offset}"
                 )
             elif before is not None and one.first_offset > before.last_offset + 1:
-                self._check_gap(one, before.last_offset + 1, one.first_offset, ends)
+                self._check_gap(before.last_offset + 1, one.first_offset)
             before = one
+        self._sum_up()
+        return self._report
 
-    def _check_gap(self, one: DataFile, start: int, end: int, ends: dict[str, Any] | None) -> None:
-        name = f"{one.stream}/{one.partition}"
-        if ends is None or start < ends["log_start"]:
+    def _sum_up(self) -> None:
+        """One line for all files of the partition, not one for each."""
+        if self._tables is None:
+            return  # nobody wanted the log
+        if self._gone:
+            self._report.unchecked.append(f"{self._name}: the log no longer has {_ranges(self._gone)}")
+        if self._unexplained:
             self._report.unchecked.append(
-                f"{name}: nobody can say any more why offsets {start} to {end - 1} are not there"
+                f"{self._name}: nobody can say any more why {_ranges(self._unexplained)} are not there"
             )
-            return
-        missing = [offset for batch in self._log_rows(one, start, end) for offset in batch["offset"].to_pylist()]
-        if missing:
-            self._fault("gap", f"{name}: the log has offsets {_some(missing)}, no file of the archive does")
 
-    def _check_file(self, one: DataFile, ends: dict[str, Any] | None) -> None:
-        self._report.files += 1
-        self._on_file(one)
-        rows = self._rows_of(one)
-        if rows is None:
+    def _check_gap(self, start: int, end: int) -> None:
+        if self._log_start is None or start < self._log_start:
+            self._unexplained.append((start, end - 1))
             return
-        digest = Digest()
-        offsets: list[int] = []
-        for batch in rows:
-            digest.add(batch)
-            offsets += batch["offset"].to_pylist()
-        self._report.rows += len(offsets)
-        is_whole = (digest.value, digest.rows) == (one.crc32c, one.rows)
-        if self._tables is not None and ends is not None and one.first_offset >= ends["log_start"]:
-            self._compare_with_log(one, digest, is_whole)
-        else:
-            self._report.unchecked.append(
-                f"{one.path}: the log no longer has offsets {one.first_offset} to {one.last_offset}"
-            )
-            if not is_whole:
-                self._explain_without_log(one, offsets)
-
-    def _rows_of(self, one: DataFile) -> list[pa.RecordBatch] | None:
-        path = Path(self._archive.path) / one.path
-        if not path.exists():
-            self._fault(
-                "file-missing",
-                f"{one.path} is gone, and with it {one.rows} messages, offsets {one.first_offset} to {one.last_offset}",
-            )
-            return None
         try:
-            return list(read_file(self._archive.path, one))
-        except Exception as error:
-            self._fault("file-unreadable", f"{one.path} cannot be read: {error}")
-            return None
+            missing = [at for batch in self._log_rows(start, end, ("offset",)) for at in batch.column(0).to_pylist()]
+        except OffsetBelowStart as error:
+            self._raise_log_start(error)
+            self._unexplained.append((start, end - 1))
+            return
+        if missing:
+            self._fault("gap", f"{self._name}: the log has offsets {_some(missing)}, no file of the archive does")
+
+    # ── one file ─────────────────────────────────────────────────────────────────────────────────
+
+    def _check_file(self, one: DataFile) -> None:
+        self._report.files += 1
+        while True:
+            start = one.last_offset + 1 if self._log_start is None else max(self._log_start, one.first_offset)
+            try:
+                whole, part = self._digests(one, start)
+            except FileNotFoundError:
+                if not self._lost_is_fault:
+                    raise _Gone(one.path) from None
+                self._fault(
+                    "file-missing",
+                    f"{one.path} is gone, and with it {one.rows} messages, offsets {one.first_offset} to {one.last_offset}",
+                )
+                return
+            except Exception as error:
+                self._fault("file-unreadable", f"{one.path} cannot be read: {error}")
+                return
+            try:
+                self._compare(one, whole, part, start)
+            except OffsetBelowStart as error:
+                self._raise_log_start(error)
+                continue
+            self._report.rows += whole.rows
+            return
+
+    def _digests(self, one: DataFile, start: int) -> tuple[Digest, Digest]:
+        """Of all rows, and of those from an offset on."""
+        whole, part = Digest(), Digest()
+        for batch in read_file(self._archive.path, one):
+            whole.add(batch)
+            if start > one.first_offset:
+                part.add(_from_offset(batch, start))
+            self._on_rows(batch.num_rows)
+        return whole, part if start > one.first_offset else whole
+
+    def _compare(self, one: DataFile, whole: Digest, part: Digest, start: int) -> None:
+        is_whole = (whole.value, whole.rows) == (one.crc32c, one.rows)
+        end = one.last_offset + 1
+        if start >= end:
+            if not is_whole:
+                self._explain(one, self._without_log(one))
+        else:
+            in_log = Digest()
+            for batch in self._log_rows(start, end):
+                in_log.add(batch)
+            if not is_whole or (in_log.value, in_log.rows) != (part.value, part.rows):
+                archived = (_from_offset(batch, start) for batch in read_file(self._archive.path, one))
+                found = compare(archived, self._log_rows(start, end))
+                if not found and start > one.first_offset:
+                    found = self._without_log(one)
+                self._explain(one, found)
+            self._report.rows_compared += in_log.rows
+        if start > one.first_offset:
+            self._gone.append((one.first_offset, min(start, end) - 1))
+
+    def _without_log(self, one: DataFile) -> Differences:
+        """What can be said of a file that is not what was written, by its own offsets."""
+        found = compare(read_file(self._archive.path, one), None)
+        found.missing_count = max(0, one.rows - found.distinct)
+        return found
 
     # ── what is wrong ────────────────────────────────────────────────────────────────────────────
 
-    def _compare_with_log(self, one: DataFile, digest: Digest, is_whole: bool) -> None:
-        in_log = Digest()
-        for batch in self._log_rows(one, one.first_offset, one.last_offset + 1):
-            in_log.add(batch)
-        self._report.rows_compared += in_log.rows
-        if in_log.value == digest.value and is_whole:
-            return
+    def _explain(self, one: DataFile, found: Differences) -> None:
         faults = len(self._report.faults)
-        archived, logged = (
-            _by_offset(read_file(self._archive.path, one)),
-            _by_offset(self._log_rows(one, one.first_offset, one.last_offset + 1)),
-        )
-        self._name("rows-missing", one, [at for at in logged if at not in archived], "are in the log and not in it")
-        self._name("rows-invented", one, [at for at in archived if at not in logged], "are in it and not in the log")
-        self._name(
-            "rows-doubled", one, [at for at, rows in archived.items() if len(rows) > 1], "are in it more than once"
-        )
-        both = [at for at in archived if at in logged and archived[at][0] != logged[at][0]]
-        self._name("rows-changed", one, both, "are not what the log has")
+        self._name_offsets("rows-missing", one, found.missing, "are in the log and not in it")
+        self._name_offsets("rows-invented", one, found.invented, "are in it and not in the log")
+        self._name_offsets("rows-doubled", one, found.doubled, "are in it more than once")
+        self._name_offsets("rows-changed", one, found.changed, "are not what the log has")
+        if found.missing_count:
+            self._fault("rows-missing", f"{one.path}: {found.missing_count} of its {one.rows} messages are not in it")
         if len(self._report.faults) == faults:
             self._fault(
-                "file-changed", f"{one.path}: its rows are the log's, but not in order or not as they were written"
+                "file-changed", f"{one.path}: its rows are not in order, or not as they were written, or not all there"
             )
 
-    def _explain_without_log(self, one: DataFile, offsets: list[int]) -> None:
-        doubled = sorted({at for at, following in pairwise(offsets) if at == following})
-        self._name("rows-doubled", one, doubled, "are in it more than once")
-        count = len(set(offsets))
-        if count < one.rows:
-            self._fault("rows-missing", f"{one.path}: {one.rows - count} of its {one.rows} messages are not in it")
-        elif not doubled:
-            self._fault("file-changed", f"{one.path}: its messages are not what was written")
-
-    def _name(self, kind: str, one: DataFile, offsets: list[int], what: str) -> None:
+    def _name_offsets(self, kind: str, one: DataFile, offsets: list[int], what: str) -> None:
         if offsets:
-            self._fault(kind, f"{one.path}: offsets {_some(sorted(offsets))} of {one.stream}/{one.partition} {what}")
+            self._fault(kind, f"{one.path}: offsets {_some(sorted(offsets))} of {self._name} {what}")
 
     def _fault(self, kind: str, text: str) -> None:
         self._report.faults.append(Fault(kind, text))
 
-    def _log_rows(self, one: DataFile, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    # ── the log ──────────────────────────────────────────────────────────────────────────────────
+
+    def _log_rows(self, start: int, end: int, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
         assert self._tables is not None
-        return self._tables.read(one.stream, one.partition, start, end)
+        stream, stream_id, partition = self._key
+        return self._tables.read(stream, partition, start, end, columns, stream_id=stream_id)
+
+    def _raise_log_start(self, error: OffsetBelowStart) -> None:
+        """Retention was faster."""
+        assert self._log_start is not None
+        assert self._tables is not None
+        stream, stream_id, partition = self._key
+        log = self._tables.offsets([stream])[stream]
+        if log["id"] != stream_id or log["partitions"][partition]["log_start"] <= self._log_start:
+            raise error
+        self._log_start = log["partitions"][partition]["log_start"]
 
 
-def _by_offset(batches: Iterator[pa.RecordBatch]) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
-    for batch in batches:
-        for row in batch.to_pylist():
-            found.setdefault(row["offset"], []).append(row)
+def _from_offset(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    found: pa.RecordBatch = batch.filter(pc.greater_equal(batch["offset"], start))
     return found
+
+
+def _ranges(ranges: list[tuple[int, int]]) -> str:
+    """`offsets 5 to 9`, or the first of many and how much they are together."""
+    joined: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], last)
+        else:
+            joined.append([first, last])
+    first, last = joined[0]
+    if len(joined) == 1:
+        return f"offsets {first} to {last}"
+    count = sum(last - first + 1 for first, last in joined)
+    return f"{count} offsets in {len(joined)} places, the first {first} to {last},"
 
 
 def _some(offsets: list[int]) -> str:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -21,7 +24,8 @@ from bascule import blocking
 from tests.cli.command_line import run as run_command
 from tests.support.broker_process import BrokerProcess, clean_environ
 from tests.support.fault_points import FaultPoints
-from tests.support.spark_processes import descendants
+from tests.support.spark_home import spark_home
+from tests.support.spark_processes import descendants, parent
 from tests.support.spark_session import TABLES_CONFIG
 
 ROWS: Final = 10_000
@@ -49,6 +53,13 @@ def points(tmp_path: Path) -> FaultPoints:
     return FaultPoints(tmp_path / "faults")
 
 
+def kill_tree(pid: int) -> None:
+    """kill -9 of a process and all that it has started."""
+    for each in [pid, *descendants(pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
 class Driver:
     """A Spark with everything in it, in a process group of its own."""
 
@@ -65,9 +76,7 @@ class Driver:
 
     def kill(self) -> None:
         """Driver, Java and workers at once, as a machine dies."""
-        for pid in [self.process.pid, *descendants(self.process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_tree(self.process.pid)
         self.process.wait()
 
     def finish(self) -> None:
@@ -172,3 +181,86 @@ def _kill_workers_and_the_broker(lakes: Lakes, points: FaultPoints, broker: Brok
     broker.restart()
     points.release("d:after-commit")
     driver.finish()
+
+
+# ── the command, for as long as one likes ────────────────────────────────────────────────────────
+
+DRIVER_STEPS: Final = ("before-write", "before-commit", "in-commit", "after-commit")
+TASK_STEPS: Final = ("reading", "file-begun", "file-finished")
+
+
+class Torment:
+    """`bascule pipeline archive` on one stream, into which messages come whenever somebody is about to die."""
+
+    def __init__(self, directory: Path, broker: BrokerProcess, points: FaultPoints, master: str, seed: int) -> None:
+        self.lake = directory / "lake"
+        self.broker = broker
+        self.happened: Counter[str] = Counter()
+        self._points = points
+        self._rng = random.Random(seed)
+        self._log = directory / "driver.log"
+        self._environ = {**points.environ, "SPARK_HOME": str(spark_home(directory))}
+        self._arguments = ["bascule.cli.main", "pipeline", "archive", str(self.lake), "lake", "--master", master]
+        self._arguments += ["--server", broker.address]
+        self._has_executors = master.startswith("local-cluster")
+        self._driver: Driver | None = None
+        self.published = 0
+
+    def publish(self) -> None:
+        count = self._rng.randrange(1, 3_000)
+        with blocking.connect(self.broker.address, patience=120) as client:
+            client.publish_many("lake", [FILLER] * count, partition=self._rng.randrange(2), ack="all")
+        self.published += count
+
+    def step(self) -> None:
+        """Somebody dies somewhere."""
+        if self._driver is None:
+            self._driver = Driver([*self._arguments, "--every", "100ms"], self._log, self._environ)
+        step = self._rng.choice(DRIVER_STEPS + TASK_STEPS)
+        victim = self._rng.choice(("driver", "broker", *(("task",) if step in TASK_STEPS else ())))
+        self._points.arm(f"lake:{step}")
+        self.publish()
+        pid = self._points.wait(f"lake:{step}", self._driver.process, RUN_SECONDS_MAX)
+        if victim == "driver":
+            self._driver.kill()
+            self._driver = None
+        elif victim == "broker":
+            self.broker.restart()
+        elif self._has_executors:  # worker, daemon, Java
+            kill_tree(parent(parent(pid)))
+        else:
+            os.kill(pid, signal.SIGKILL)
+        self._points.release(f"lake:{step}")
+        self.happened[f"{victim}/{step}"] += 1
+
+    def finish(self) -> None:
+        self.kill()
+        self._driver = Driver([*self._arguments, "--once"], self._log, self._environ)
+        self._driver.finish()
+
+    def kill(self) -> None:
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver = None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("master", ["local[2,8]", "local-cluster[2,1,1024]"])
+def test_the_command_archives_everything_once_whoever_dies(
+    tmp_path: Path, broker: BrokerProcess, points: FaultPoints, soak_seconds: float, master: str
+) -> None:
+    with blocking.connect(broker.address) as client:
+        client.create_stream("lake", partitions=2)
+    torment = Torment(tmp_path, broker, points, master, seed=7)
+    deadline = time.monotonic() + soak_seconds
+    try:
+        while time.monotonic() < deadline:
+            torment.step()
+        torment.finish()
+    finally:
+        torment.kill()
+        print(dict(torment.happened))
+    arguments = ("pipeline", "verify", str(torment.lake), "--json", "--server", broker.address)
+    found = run_command(*arguments, home=tmp_path, timeout=300).json
+    assert (found["equal"], found["faults"], found["unchecked"]) == (True, [], []), found
+    assert found["messages"] == found["messages_compared_with_the_log"] == torment.published, torment.happened

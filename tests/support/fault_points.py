@@ -16,6 +16,7 @@ reached it. It is named after the archive's folder, or the stream for what is do
     <archive>:before-commit    all files are written; `before-compact` and so on for commits of other kinds
     <archive>:in-commit        the commit is written aside, and is not there yet
     <archive>:after-commit     it is there, and Spark has not noted it
+    <archive>:rereading        whoever merges files has put some rows of them into the new one
     <stream>:reading           a task has read some rows of a partition
 """
 
@@ -133,6 +134,15 @@ def _in_files(module: Any) -> None:
             yield file
 
     module.WriteTask.write = write_in_steps
+    read = module.read_file
+
+    @functools.wraps(read)
+    def read_in_steps(root: Path, one: Any) -> Iterator[Any]:
+        for batch in read(root, one):
+            yield batch
+            reach(f"{root.name}:rereading")
+
+    module.read_file = read_in_steps
 
 
 def _in_job(module: Any) -> None:

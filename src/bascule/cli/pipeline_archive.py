@@ -1,4 +1,4 @@
-"""`bascule pipeline archive`, `status`, `verify`: a stream into Parquet files, how far it is, and the proof of it."""
+"""`bascule pipeline archive`, `compact`, `status`, `verify`: a stream into Parquet files, how far it is, and the proof of it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 
 
 SINCE_RIGHT: Final = "a time such as `2026-11-15`, or how long ago as `7d`"
+
+
+KeepReplaced = Annotated[
+    str,
+    typer.Option(
+        "--keep-replaced",
+        help="How long files stay that were merged, for readers that were told of them before.",
+        metavar="DURATION",
+    ),
+]
+
+
+def _kept(text: str) -> float:
+    found = values.duration("--keep-replaced", text)
+    assert found is not None
+    return found.total_seconds()
 
 
 @connected
@@ -55,6 +71,10 @@ def archive(
     once: Annotated[bool, typer.Option("--once", help="Archive what is there now and leave.")] = False,
     every: Annotated[str, typer.Option(help="How often to commit while it runs.", metavar="DURATION")] = "10s",
     file_size: Annotated[str, typer.Option(help="The size at which a file is finished.", metavar="SIZE")] = "128MB",
+    compact_every: Annotated[
+        int, typer.Option(help="Merge small files after so many commits; 0 for never.", min=0, metavar="COMMITS")
+    ] = 10,
+    keep_replaced: KeepReplaced = "1h",
     cursor: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +100,8 @@ def archive(
         file_bytes=values.size("--file-size", file_size) or 1,
         trigger_seconds=values.seconds("--every", every) or 0.1,
         source=source_options(target),
+        compact_every=compact_every,
+        keep_replaced_seconds=_kept(keep_replaced),
     )
     try:
         found = options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
@@ -106,9 +128,41 @@ class _Narrator:
         self._last = monotonic()
 
     def __call__(self, commit: Commit) -> None:
+        if commit.kind == "compact":
+            note(f"{iso_ns(commit.at_ns)}  {plural(len(commit.removed), 'file')} became {len(commit.added)}")
+            return
         rows = sum(one.rows for one in commit.added)
         seconds, self._last = monotonic() - self._last, monotonic()
         note(f"{iso_ns(commit.at_ns)}  {plural(rows, 'message')}, {plural(len(commit.added), 'file')}, {seconds:.1f} s")
+
+
+def compact(
+    path: ArchivePath,
+    file_size: Annotated[str, typer.Option(help="How large files may get.", metavar="SIZE")] = "128MB",
+    keep_replaced: KeepReplaced = "1h",
+) -> None:
+    """Merge small files of ARCHIVE into large ones, and clear away what is not needed any more. Nobody else may write it meanwhile."""
+    from bascule.lake.compaction import Compaction, plan_merges
+    from bascule.lake.housekeeping import Housekeeping
+    from bascule.lake.manifest import Archive
+
+    target_bytes, kept = values.size("--file-size", file_size) or 1, _kept(keep_replaced)
+    found = Archive(path)
+    found.describe()
+    with found.writing():
+        keeper = Housekeeping(found, kept)
+        state = keeper.begin()
+        before = len(state.files)
+        work = Compaction(found, target_bytes=target_bytes)
+        total = sum(merge.bytes for merge in plan_merges(state.files.values(), target_bytes))
+        with ProgressBar("merging, bytes", total) as bar:
+            sizes, done = {one.path: one.bytes for one in state.files.values()}, 0
+            while (commit := work.round(state)) is not None:
+                keeper.after(commit, state)
+                done += sum(sizes.get(name, 0) for name in commit.removed)
+                bar.update(done)
+        keeper.save(state)
+    say(f"{plural(before, 'file')} before, {len(state.files)} now; {plural(state.rows, 'message')}.")
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────

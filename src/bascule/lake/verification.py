@@ -251,7 +251,7 @@ class _PartitionProof:
     def _without_log(self, one: DataFile) -> Differences:
         """What can be said of a file that is not what was written, by its own offsets."""
         found = compare(read_file(self._archive.path, one), None)
-        found.missing_count = max(0, one.rows - found.distinct)
+        found.missing_count = max(0, one.rows - found.distinct - len(found.late))
         return found
 
     # ── what is wrong ────────────────────────────────────────────────────────────────────────────

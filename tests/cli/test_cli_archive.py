@@ -1,0 +1,49 @@
+"""`bascule pipeline compact`, `status` and `verify` of a folder: no broker, no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bascule.lake.manifest import Archive
+from tests.cli.command_line import Outcome
+from tests.cli.command_line import run as run_command
+from tests.support.compacting import small_files
+
+
+def run(home: Path, *arguments: str) -> Outcome:
+    return run_command("pipeline", *arguments, home=home)
+
+
+def test_compact_merges_and_the_archive_is_the_same(tmp_path: Path) -> None:
+    archive = small_files(tmp_path / "lake", files=12)
+    done = run(tmp_path, "compact", str(archive.path), "--keep-replaced", "0s")
+    assert (done.code, done.out) == (0, "12 files before, 1 now; 120 messages.\n"), done
+    assert len(list(archive.path.rglob("*.parquet"))) == 1
+    assert run(tmp_path, "compact", str(archive.path)).out == "1 file before, 1 now; 120 messages.\n"
+    shown = run(tmp_path, "status", str(archive.path), "--offline", "--json").json
+    assert (shown["messages"], shown["files"], shown["lag"]) == (120, 1, None)
+    proved = run(tmp_path, "verify", str(archive.path), "--offline")
+    assert proved.out == "equal: 120 messages in 1 file, 0 compared with the log.\n"
+
+
+def test_replaced_files_stay_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    archive = small_files(tmp_path / "lake", files=4)
+    run(tmp_path, "compact", str(archive.path))
+    assert len(list(archive.path.rglob("*.parquet"))) == 5
+
+
+def test_a_part_is_proved(tmp_path: Path) -> None:
+    archive = small_files(tmp_path / "lake", files=2, day=3)
+    proved = run(tmp_path, "verify", str(archive.path), "--offline", "--since", "1970-01-05T00:00Z")
+    assert proved.out.startswith("equal: 0 messages")
+    run(tmp_path, "verify", str(archive.path), "--offline", "--stream", "orderz").failed(2, "`--stream` is `orderz`")
+    run(tmp_path, "verify", str(archive.path), "--offline", "--since", "soon").failed(2, "`--since` is `soon`")
+
+
+def test_bad_values_and_folders_are_named(tmp_path: Path) -> None:
+    archive = small_files(tmp_path / "lake", files=1)
+    run(tmp_path, "compact", str(archive.path), "--keep-replaced", "never").failed(2, "`--keep-replaced` is `never`")
+    run(tmp_path, "compact", str(tmp_path / "nowhere")).failed(4, "does not exist")
+    assert not (tmp_path / "nowhere").exists()
+    with Archive(archive.path).writing():
+        run(tmp_path, "compact", str(archive.path)).failed(3, "being written by another pipeline")

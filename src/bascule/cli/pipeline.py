@@ -16,6 +16,7 @@ for _command in (
     pipeline_run.check,
     pipeline_run.run,
     pipeline_archive.archive,
+    pipeline_archive.compact,
     pipeline_archive.status,
     pipeline_archive.verify,
     pipeline_latest.latest,

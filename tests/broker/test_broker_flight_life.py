@@ -264,7 +264,7 @@ def test_nobody_gets_past_tls(start_broker: StartBroker, tmp_path: Path) -> None
     guarded = Guarded(start_broker, tmp_path / "tls", dict(SERVING))
     guarded.admin_api.CreateStream(name="s", subject="s")
     addresses = json.loads(guarded.broker.addresses_file.read_text())
-    known = {int(addresses[name].rpartition(":")[2]) for name in ("grpc", "flight")}
+    known = {int(addresses[name].rpartition(":")[2]) for name in ("grpc", "flight", "http")}
     (inner,) = inner_ports(guarded.broker, known)
     with flight.FlightClient(f"grpc://127.0.0.1:{inner}") as client:
         ticket = flight.Ticket(ReadTicket(stream="s", partition=0).encode())

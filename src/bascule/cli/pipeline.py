@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from bascule.cli import pipeline_archive, pipeline_latest, pipeline_run
+from bascule.cli import pipeline_archive, pipeline_latest, pipeline_replay, pipeline_run
 
 app = typer.Typer(
     help="Streams through Spark: into a lake and other streams, each message exactly once, and the proof of it.",
@@ -20,5 +20,6 @@ for _command in (
     pipeline_archive.status,
     pipeline_archive.verify,
     pipeline_latest.latest,
+    pipeline_replay.replay,
 ):
     app.command()(_command)

@@ -47,6 +47,8 @@ PUBLISH_SECONDS_MAX: Final = 120.0
 PIECE_SECONDS: Final = 0.1
 """With a rate, messages are sent in pieces of so much time."""
 PIECE_ROWS_MAX: Final = 32_768
+ATTEMPTS_MAX: Final = 5
+AGAIN_SECONDS: Final = 0.2
 
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _MADE_ID: Final = re.compile(r"r([0-9a-f]{8})-[0-9a-f]{6}")
@@ -116,18 +118,31 @@ class Replay:
     def run(self, on_progress: Callable[[int, int], None] = lambda _done, _total: None) -> ReplayReport:
         """Until all of it is stored. `on_progress` hears how many offsets are done, and of how many."""
         begun = time.monotonic()
+        is_begun = self._options.id is not None
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                self._run(on_progress, is_begun)
+                break
+            except ProducerFenced as error:
+                # What a run that died had sent was stored behind our look at the target, or another one is running: look again.
+                if attempt == ATTEMPTS_MAX:
+                    raise ProducerFenced(
+                        f"another run of the replay `{self.id}` is further than this one: {error.message}",
+                        hint="let that one go on, or give another id for another replay",
+                    ) from None
+                is_begun = True
+                time.sleep(AGAIN_SECONDS)
+        self._report.seconds = time.monotonic() - begun
+        return self._report
+
+    def _run(self, on_progress: Callable[[int, int], None], is_begun: bool) -> None:
         spans = self._source.spans(self._options.start, self._options.end)
         newest = self._prepare(spans)
-        lanes = self._lanes(spans, newest)
+        lanes = self._lanes(spans, newest, is_begun)
         total = sum(max(0, span.end - span.start) for span in spans.values())
         publisher = column_publisher(self._client, window=WINDOW, timeout=PUBLISH_SECONDS_MAX)
         try:
             self._pump(lanes, publisher, lambda: on_progress(sum(one.done for one in lanes), total))
-        except ProducerFenced as error:
-            raise ProducerFenced(
-                f"another run of the replay `{self.id}` is further than this one: {error.message}",
-                hint="let that one go on, or give another id for another replay",
-            ) from None
         except OutOfSequence as error:
             raise OutOfSequence(
                 f"the target does not know any more how far the replay `{self.id}` is: {error.message}",
@@ -135,8 +150,6 @@ class Replay:
             ) from None
         finally:
             publisher.close()
-        self._report.seconds = time.monotonic() - begun
-        return self._report
 
     # ── before ───────────────────────────────────────────────────────────────────────────────────
 
@@ -175,9 +188,9 @@ class Replay:
         found: dict[int, Any] = self._tables.offsets([self._options.target])[self._options.target]["partitions"]
         return found
 
-    def _lanes(self, spans: dict[int, Span], newest: dict[int, int]) -> list[_Lane]:
-        is_new = self._options.id is None or all(offset < 0 for offset in newest.values())
-        begun = {} if is_new else self._found(spans, newest)
+    def _lanes(self, spans: dict[int, Span], newest: dict[int, int], is_begun: bool) -> list[_Lane]:
+        is_empty = all(offset < 0 for offset in newest.values())
+        begun = self._found(spans, newest) if is_begun and not is_empty else {}
         lanes = []
         for number, span in sorted(spans.items()):
             start = begun.get(number, span.start)

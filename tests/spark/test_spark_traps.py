@@ -1,7 +1,7 @@
 """The traps of Spark's API for data sources in Python, one test each. Beside ours stands what one writes first, and falls in.
 
-The naive ones are honest: a few lines that do what the documentation of the API suggests. Each test runs the same check on both. If a
-naive one ever passes, Spark has changed, and a lot of care in `bascule/spark` may be for nothing.
+The naive ones are honest: a few lines that do what the documentation of the API suggests, and the same check is run on both. If a naive
+one ever passes, Spark has changed, and a lot of care in `bascule/spark` may be for nothing.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 # ruff: noqa: N802, ARG002
 
 Json = dict[str, Any]
+
+
+def naive(*values: Any) -> Any:
+    """The same check on what falls in. Spark changes more seldom than we do: in `make soak`."""
+    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 # ── naive ones ───────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +198,7 @@ class BusySource(BasculeSource):
         return BusyReader(source_options(self.options, STREAMING), schema)
 
 
-@pytest.mark.parametrize(("source", "is_whole"), [(BusySource, True), (BusyNaiveSource, False)])
+@pytest.mark.parametrize(("source", "is_whole"), [(BusySource, True), naive(BusyNaiveSource, False)])
 def test_trap_1_the_initial_offset_is_asked_for_again_and_kept_by_nobody(
     spark: SparkSession, make_stream: MakeStream, query: Offsets, source: Any, is_whole: bool
 ) -> None:
@@ -278,7 +283,7 @@ class AttemptSource(BasculeSource):
         return AttemptWriter(stream_writer(self.options, schema, overwrite).options)
 
 
-@pytest.mark.parametrize(("sink", "copies"), [("bascule", 1), ("naive_sink", 2)])
+@pytest.mark.parametrize(("sink", "copies"), [("bascule", 1), naive("naive_sink", 2)])
 def test_trap_3_a_writer_is_not_told_which_batch_it_writes(
     spark: SparkSession,
     tables: BrokerProcess,
@@ -361,7 +366,7 @@ class SimpleSource(DataSource):
         return SimpleReader(self.options)
 
 
-@pytest.mark.parametrize(("source", "batches"), [("bascule", [4, 4, 2]), ("naive_simple", [10])])
+@pytest.mark.parametrize(("source", "batches"), [("bascule", [4, 4, 2]), naive("naive_simple", [10])])
 def test_trap_5_a_simple_reader_knows_no_limits(
     spark: SparkSession, make_stream: MakeStream, query: Offsets, source: str, batches: list[int]
 ) -> None:

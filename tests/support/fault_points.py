@@ -15,6 +15,7 @@ reached it. It is named after the archive's folder, or the stream for what is do
     <archive>:file-finished    a task has finished a file, and the driver has not heard of it
     <archive>:before-commit    all files are written; `before-compact` and so on for commits of other kinds
     <archive>:in-commit        the commit is written aside, and is not there yet
+    <archive>:in-state         the sum of all commits likewise
     <archive>:after-commit     it is there, and Spark has not noted it
     <archive>:rereading        whoever merges files has put some rows of them into the new one
     <stream>:reading           a task has read some rows of a partition
@@ -109,8 +110,9 @@ def _in_manifest(module: Any) -> None:
         reach(f"{self.path.name}:after-{kind}")
 
     def link_in_steps(source: Any, target: Any, **options: Any) -> None:
-        if Path(target).parent.name == "commits":
-            reach(f"{Path(target).parents[2].name}:in-commit")
+        step = {"commits": "in-commit", "state": "in-state"}.get(Path(target).parent.name)
+        if step is not None:
+            reach(f"{Path(target).parents[2].name}:{step}")
         link(source, target, **options)
 
     module.Archive.commit = commit_in_steps

@@ -65,7 +65,7 @@ class Pipeline:
         """Open, start, wait, close. Raises the error that ended it, as ours."""
         try:
             self.open()
-            self._wait(self.start(once=once), on_progress)
+            wait(self.start(once=once), on_progress)
         except BasculeError:
             raise
         except Exception as error:
@@ -73,21 +73,21 @@ class Pipeline:
         finally:
             self.close()
 
-    def _wait(self, query: StreamingQuery, on_progress: OnProgress) -> None:
-        seen = None
-        try:
-            while True:
-                is_over = query.awaitTermination(POLL_SECONDS)
-                seen = _tell(query, seen, on_progress)
-                if is_over:
-                    return
-        except Exception as error:
-            raise self._cause(error) from None
-        finally:
-            _stop(query)
-
     def _cause(self, error: Exception) -> BasculeError:
         return from_spark(self.batches.failure or error)
+
+
+def wait(query: StreamingQuery, on_progress: OnProgress) -> None:
+    """Until it ends, telling of its reports. Raises what Spark raises; however it comes to that, the query is over then."""
+    seen = None
+    try:
+        while True:
+            is_over = query.awaitTermination(POLL_SECONDS)
+            seen = _tell(query, seen, on_progress)
+            if is_over:
+                return
+    finally:
+        _stop(query)
 
 
 def _tell(query: StreamingQuery, seen: object, on_progress: OnProgress) -> object:

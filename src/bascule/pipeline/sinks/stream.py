@@ -73,7 +73,7 @@ class StreamBatches(BatchSink):
 def message_frame(rows: Rows) -> DataFrame:
     """Rows as they are published: `value`, and `key`, `headers` and `timestamp` if they are there, in the order that they have
     whenever their batch comes."""
-    written = _written(rows)
+    written = written_columns(rows)
     if rows.has_message:
         place = (f"{MESSAGE}.stream", f"{MESSAGE}.partition", f"{MESSAGE}.offset")
         return rows.frame.sortWithinPartitions(*place).selectExpr(*written)
@@ -82,7 +82,8 @@ def message_frame(rows: Rows) -> DataFrame:
     return frame.repartition(TASKS, *content).sortWithinPartitions(*content)
 
 
-def _written(rows: Rows) -> list[str]:
+def written_columns(rows: Rows) -> list[str]:
+    """`value`, `key`, `headers` and `timestamp` as SQL expressions over what rows have."""
     schema = rows.visible.schema
     types = {field.name: field.dataType for field in schema.fields}
     if "value" in types:

@@ -14,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from bascule.client.blocking import BlockingClient
 from bascule.flight.schema import table_schema
 from bascule.spark import register
-from bascule.spark.source import PUSHDOWN_CONF
 from bascule.spark.table import TABLE
 from tests.spark.conftest import MakeStream, Read, publish
 from tests.support.broker_process import BrokerProcess
@@ -159,29 +158,25 @@ def test_a_partition_is_read_by_many_tasks(make_stream: MakeStream, read: Read) 
     assert places(split) == places(whole) == [(number, offset) for number in (0, 1) for offset in range(10)]
 
 
-@pytest.fixture(params=["on", "off"])
-def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
     before = spark.conf.get(PUSHDOWN_CONF)
-    spark.conf.set(PUSHDOWN_CONF, "true" if request.param == "on" else "false")
-    yield request.param == "on"
+    spark.conf.set(PUSHDOWN_CONF, request.param)
+    yield
     spark.conf.set(PUSHDOWN_CONF, before or "false")
 
 
-def test_filters_narrow_a_read_when_the_session_pushes_them_and_work_when_it_does_not(
-    client: BlockingClient, make_stream: MakeStream, read: Read, pushdown: bool
-) -> None:
-    """A reader that simply has `pushFilters` ends every query of a session that does not push filters."""
-    stream = make_stream(10, partitions=3)
-    at = datetime.now(UTC)
-    publish(client, stream, 2, partition=1, first=10)
-    frame = read(stream=stream)
-    by_partition = frame.where("partition IN (0, 1) AND offset >= 8")
-    assert places(by_partition) == [(0, 8), (0, 9), (1, 8), (1, 9), (1, 10), (1, 11)]
-    assert tasks(by_partition) == (2 if pushdown else 3)
-    by_time = frame.where(fn.col("timestamp") >= fn.lit(at))
-    assert places(by_time) == [(1, 10), (1, 11)]
-    assert tasks(by_time) == (1 if pushdown else 3)
-    assert places(frame.where("value = X'312F33' AND offset < 5")) == [(1, 3)]
+@pytest.mark.usefixtures("pushdown")
+def test_a_filter_of_one_query_leaves_the_others_alone(make_stream: MakeStream, read: Read) -> None:
+    """A reader that takes filters is planned with them, and Spark keeps the plan for all that is made of the same DataFrame."""
+    frame = read(stream=make_stream(10, partitions=2))
+    three, seven = frame.where("offset = 3"), frame.where("offset = 7 AND partition = 1")
+    assert places(three.union(seven)) == [(0, 3), (1, 3), (1, 7)]
+    assert places(frame) == [(number, offset) for number in (0, 1) for offset in range(10)]
+    assert places(three) == [(0, 3), (1, 3)]
 
 
 # ── other ways in ────────────────────────────────────────────────────────────────────────────────
@@ -200,5 +195,4 @@ def test_a_session_can_be_told(spark: SparkSession, tables: BrokerProcess, make_
     stream = make_stream(2)
     session = spark.newSession()
     register(session)
-    assert session.conf.get(PUSHDOWN_CONF) == "true"
     assert session.read.format("bascule").option("servers", tables.address).load(stream).count() == 2

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
-from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
 )
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
@@ -34,11 +22,10 @@ from bascule.errors import (
     TimestampOutOfRange,
 )
 from bascule.spark import cluster as cluster_module
-from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
+from bascule.spark.batch_reader import BatchReader
 from bascule.spark.option import BATCH
 from bascule.spark.options import ConnectionOptions, source_options
 from bascule.spark.resolve import covers_subject
-from bascule.spark.source import BasculeSource
 from bascule.spark.table import TABLE, check_schema
 from tests.support.memory_cluster import MemoryCluster
 
@@ -220,83 +207,6 @@ def test_a_task_without_a_range_reads_nothing(cluster: MemoryCluster) -> None:
 def test_columns_that_a_stream_does_not_have_are_refused(field: StructField) -> None:
     with pytest.raises(InvalidSchema):
         check_schema(StructType([field]))
-
-
-# ── filters ──────────────────────────────────────────────────────────────────────────────────────
-
-SECOND = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("filters", "found"),
-    [
-        ([EqualTo(("partition",), 1)], [("orders", 1, 0, 10), ("returns", 0, 0, 3)][:1]),
-        ([In(("partition",), (0, 7))], [("orders", 0, 0, 10), ("returns", 0, 0, 3)]),
-        ([EqualTo(("stream",), "returns")], [("returns", 0, 0, 3)]),
-        ([EqualTo(("stream",), "returns"), EqualTo(("stream",), "orders")], []),
-        ([GreaterThan(("offset",), 7)], [("orders", 0, 8, 10), ("orders", 1, 8, 10)]),
-        (
-            [GreaterThanOrEqual(("offset",), 2), LessThan(("OFFSET",), 3)],
-            [("orders", 0, 2, 3), ("orders", 1, 2, 3), ("returns", 0, 2, 3)],
-        ),
-        ([LessThanOrEqual(("offset",), 0)], [("orders", 0, 0, 1), ("orders", 1, 0, 1), ("returns", 0, 0, 1)]),
-        ([EqualTo(("offset",), 9)], [("orders", 0, 9, 10), ("orders", 1, 9, 10)]),
-        ([LessThan(("offset",), -5)], []),
-        (
-            [GreaterThanOrEqual(("timestamp",), SECOND + timedelta(seconds=8))],
-            [("orders", 0, 8, 10), ("orders", 1, 8, 10)],
-        ),
-        ([GreaterThan(("timestamp",), SECOND + timedelta(seconds=8))], [("orders", 0, 9, 10), ("orders", 1, 9, 10)]),
-        (
-            [LessThan(("timestamp",), SECOND + timedelta(seconds=1))],
-            [("orders", 0, 0, 1), ("orders", 1, 0, 1), ("returns", 0, 0, 1)],
-        ),
-        (
-            [
-                LessThanOrEqual(
-                    ("timestamp",), (SECOND + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=-3)))
-                )
-            ],
-            [("orders", 0, 0, 2), ("orders", 1, 0, 2), ("returns", 0, 0, 2)],
-        ),
-        ([GreaterThan(("timestamp",), SECOND + timedelta(days=9))], []),
-        ([LessThan(("timestamp",), SECOND - timedelta(days=9))], []),
-    ],
-)
-def test_filters_narrow_the_ranges(
-    cluster: MemoryCluster, filters: list[Filter], found: list[tuple[str, int, int, int]]
-) -> None:
-    del cluster
-    read = FilteringBatchReader(source_options({"subscribe": "orders,returns"}, BATCH), TABLE)
-    assert read.pushFilters(filters) == filters, "Spark applies them again"
-    assert ranges(read) == found
-
-
-@pytest.mark.parametrize(
-    "each",
-    [
-        Not(EqualTo(("partition",), 1)),
-        IsNotNull(("offset",)),
-        EqualTo(("headers", "x"), 1),
-        EqualTo(("value",), b"x"),
-        StringStartsWith(("stream",), "o"),
-        EqualTo(("offset",), None),
-        GreaterThan(("offset",), True),
-    ],
-)
-def test_filters_that_say_nothing_of_ranges_change_nothing(cluster: MemoryCluster, each: Filter) -> None:
-    del cluster
-    read = FilteringBatchReader(source_options({"stream": "orders"}, BATCH), TABLE)
-    read.pushFilters([each])
-    assert ranges(read) == [("orders", 0, 0, 10), ("orders", 1, 0, 10)]
-
-
-def test_a_reader_takes_filters_only_where_spark_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark ends a query whose reader has the method when the session does not push filters."""
-    source = BasculeSource({"stream": "orders"})
-    assert type(source.reader(TABLE)) is BatchReader
-    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", pytest)
-    assert type(source.reader(TABLE)) is FilteringBatchReader
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────

@@ -7,12 +7,10 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bascule.errors import (
@@ -27,7 +25,7 @@ from bascule.errors import (
 from bascule.lake.manifest import Archive
 from bascule.spark import archive_folder, reading
 from bascule.spark import cluster as cluster_module
-from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
+from bascule.spark.batch_reader import BatchReader
 from bascule.spark.option import BATCH, STREAMING
 from bascule.spark.options import source_options
 from bascule.spark.stream_reader import StreamReader
@@ -270,21 +268,6 @@ def test_a_batch_read_is_cut_at_files(cluster: WatchedCluster, lake: Path, monke
     assert max(end - start for start, end in pieces(maxRecordsPerPartition="4")) <= 4
     for options in ({}, {"minPartitions": "9"}, {"maxRecordsPerPartition": "4"}, {"maxBytesPerPartition": "700"}):
         assert offsets(batch(lake, **options)) == list(range(80))
-
-
-def test_filters_narrow_what_is_read_of_the_archive(cluster: WatchedCluster, lake: Path) -> None:
-    def ranges(*filters: Filter) -> list[tuple[int, int]]:
-        read = FilteringBatchReader(source_options({"stream": "orders", "history": str(lake)}, BATCH), TABLE)
-        list(read.pushFilters(list(filters)))
-        return [(task.start, task.end) for task in read.partitions()]
-
-    at = datetime(1970, 1, 1, tzinfo=UTC)
-    assert ranges(GreaterThanOrEqual(("offset",), 22), LessThan(("offset",), 60)) == [(22, 50), (50, 60)]
-    assert ranges(GreaterThanOrEqual(("timestamp",), at + timedelta(seconds=41))) == [(41, 50), (50, 80)]
-    assert ranges(LessThan(("timestamp",), at + timedelta(seconds=4))) == [(0, 4)]
-    assert ranges(EqualTo(("partition",), 7)) == []
-    cluster.remove_below("orders", 60)
-    assert ranges(LessThan(("offset",), 30)) == [(0, 30)], "a hole that is not read does not matter"
 
 
 def test_columns_that_nobody_asks_for_are_not_read(cluster: WatchedCluster, lake: Path) -> None:

@@ -1,18 +1,22 @@
-"""A batch read: the ranges are fixed when the query is planned, tasks read them."""
+"""A batch read: the ranges are fixed when the query is planned, tasks read them.
+
+There is no `pushFilters`. What a reader plans with the filters of one query, Spark keeps for its DataFrame and uses for every other
+query of it: `orders.where("offset = 3").union(orders.where("offset = 7"))` lost a row, and `orders.count()` after a filter counted what
+that filter had left. Options bound a read, and belong to one DataFrame.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bascule.errors import InvalidOption
 from bascule.spark import one_stream
 from bascule.spark.advance import must_be_there, planned_ranges
 from bascule.spark.failures import coded
-from bascule.spark.filters import Bounds, bounds_of, narrow
 from bascule.spark.options import SourceOptions
 from bascule.spark.reading import ReadRange, read_range, tasks
 from bascule.spark.resolve import ending_offsets, require, select, starting_offsets
@@ -31,7 +35,6 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._values = values
-        self._bounds = Bounds()
 
     @coded
     def partitions(self) -> list[ReadRange]:
@@ -40,7 +43,7 @@ class BatchReader(DataSourceReader):
         start = starting_offsets(self._options, streams, connection)
         end = ending_offsets(self._options, streams, connection)
         _check_order(start, end)
-        ranges = narrow(planned_ranges(start, end, streams), self._bounds, connection)
+        ranges = planned_ranges(start, end, streams)
         if not self._options.skips_lost:
             for key, each in ranges.items():
                 if each.count > 0:
@@ -49,15 +52,6 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, self._schema, self._values, partition)
-
-
-class FilteringBatchReader(BatchReader):
-    """The same for a session that pushes filters down. Spark refuses a reader that has this method in a session that does not."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """What the filters say of streams, partitions, offsets and times narrows the ranges; Spark still applies all of them."""
-        self._bounds = bounds_of(filters)
-        return filters
 
 
 def _check_order(start: Offsets, end: Offsets) -> None:

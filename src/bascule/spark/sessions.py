@@ -24,8 +24,6 @@ LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 """Errors only, on stderr: in place of Spark's own, which begins every program with a page of warnings."""
 
 RUNTIME_SETTINGS: Final = {
-    # Without it a batch read sees no filter and reads whole streams.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Dates and hours of messages mean the same wherever the session runs.
     "spark.sql.session.timeZone": "UTC",
     # The only one that all stateful operators work with.

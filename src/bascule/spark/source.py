@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from bascule.spark.batch_reader import BatchReader, FilteringBatchReader
+from bascule.spark.batch_reader import BatchReader
 from bascule.spark.failures import coded
 from bascule.spark.option import BATCH, STREAMING
 from bascule.spark.options import SourceOptions, source_options, value_options
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "bascule"
-PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
-
-_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 # Methods have the names that Spark calls.
 # ruff: noqa: N802
@@ -44,9 +40,8 @@ class BasculeSource(DataSource):
 
     @coded
     def reader(self, schema: StructType) -> BatchReader:
-        kind = FilteringBatchReader if _asks_for_filters() else BatchReader
         options = source_options(self.options, BATCH)
-        return kind(options, schema, _values(options, schema))
+        return BatchReader(options, schema, _values(options, schema))
 
     @coded
     def streamReader(self, schema: StructType) -> StreamReader:
@@ -69,21 +64,10 @@ def _values(options: SourceOptions, schema: StructType) -> ValueReader | None:
     return values
 
 
-def _asks_for_filters() -> bool:
-    """Whether this process is Spark's worker that pushes filters down: only there may a reader have `pushFilters`.
-
-    Elsewhere Spark ends a query whose reader has it, if the session does not push filters down; a worker does not know the
-    session's settings. Spark imports that worker's module in that worker only.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
-
-
 def register(spark: SparkSession) -> None:
-    """Make `format("bascule")` known to a session that does not find it by itself, and have it push filters down.
+    """Make `format("bascule")` known to a session that does not find it by itself.
 
     Sessions whose driver has the package installed find it without this call.
     """
     data_source: Any = spark.dataSource
     data_source.register(BasculeSource)
-    spark.conf.set(PUSHDOWN_CONF, "true")

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from bascule.client.blocking import BlockingClient
 from bascule.errors import CallerError, StreamRecreated
 from bascule.flight.reader import FlightConnection
-from bascule.lake.manifest import Archive
+from bascule.lake.manifest import Archive, Commit
 from bascule.lake.verification import Report, Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.cli.command_line import Outcome
@@ -191,6 +191,24 @@ def test_what_was_archived_by_another_query_is_not_written_again(
     state = job.archive.state()
     assert (state.number, [(one.first_offset, one.last_offset) for one in state.in_order()]) == (2, [(0, 59), (60, 99)])
     assert verify(tmp_path / "lake").is_equal
+
+
+def test_small_files_are_merged_while_it_runs(
+    spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream, verify: Verify, tmp_path: Path
+) -> None:
+    stream = make_stream(400)
+    seen: list[Commit] = []
+    source = {"maxOffsetsPerTrigger": "50"}
+    options = options_of(tables, stream, tmp_path / "lake", source=source, compact_every=4, keep_replaced_seconds=0.0)
+    state = run_archive(spark, options, once=True, on_commit=seen.append)
+    assert [commit.kind for commit in seen] == (["append"] * 4 + ["compact"]) * 2
+    assert (state.rows, len(state.files) <= 2) == (400, True)
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == len(state.files)
+    report = verify(tmp_path / "lake")
+    assert (report.is_equal, report.rows_compared) == (True, 400)
+    shutil.rmtree(tmp_path / "lake/_bascule/checkpoint")
+    after = run_archive(spark, options, once=True)
+    assert (after.rows, after.number) == (400, state.number)
 
 
 # ── damage: an archive that is not whole is told from one that is, and what is wrong with it is named ──

@@ -23,6 +23,7 @@ from bench import (
     log_read,
     nats_link,
     replication,
+    spark,
 )
 from bench.report import LoadRow, Row, publish
 from bench.systems import Systems
@@ -43,6 +44,7 @@ LOAD_SUITES: dict[str, Callable[[Systems], Iterator[Row | LoadRow]]] = {
     "subscribe": load_subscribe.rows,
     "client": client.rows,
     "flight": flight.rows,
+    "spark": spark.rows,
 }
 """Those that need servers: a broker, nats-server and JetStream are started for all of them together."""
 CLUSTER_SUITES: dict[str, Callable[[Path, bool], Iterator[Row | LoadRow]]] = {"replication": replication.rows}

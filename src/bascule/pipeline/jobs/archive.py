@@ -171,11 +171,6 @@ class ArchiveJob:
     def __init__(
         self, spark: SparkSession, options: ArchiveOptions, on_commit: Callable[[Commit], None] = lambda _: None
     ) -> None:
-        if type(spark).__module__.startswith("pyspark.sql.connect"):
-            raise CallerError(
-                "an archive is written by the driver of Spark, and with Spark Connect that is another process",
-                hint="use `local[*]`, or a cluster's master such as `spark://…`",
-            )
         self._spark = spark
         self._options = options
         self._on_commit = on_commit
@@ -237,6 +232,11 @@ class ArchiveJob:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is archived that was there at the start."""
         options = self._options
+        if type(self._spark).__module__.startswith("pyspark.sql.connect"):
+            raise CallerError(
+                "this process holds the archive, and with Spark Connect another one would write it",
+                hint="use `local[*]` or a cluster's master such as `spark://…`; or a pipeline's file, whose sinks the server opens",
+            )
         named = ", ".join(options.streams) or options.pattern or options.subject
         writer = (
             self._spark.readStream.format("bascule")

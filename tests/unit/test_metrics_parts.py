@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,10 @@ def test_a_reader_that_stands_still_costs_no_second_look(log: PartitionLog, monk
     assert looked == [2, 3]
     assert collect(4).value("bascule_cursor_lag_seconds", **place) == 0
     assert looked == [2, 3]
+
+
+def test_the_guide_names_metrics_that_exist() -> None:
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "monitoring.md"
+    named = set(re.findall(r"\b(?:bascule|process)_[a-z_]+[a-z]\b", guide.read_text("utf-8")))
+    assert len(named) > 20
+    assert named - {metric.name for metric in METRICS} == set()

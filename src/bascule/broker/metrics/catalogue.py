@@ -54,8 +54,8 @@ PARTITIONS: Final = (
     _gauge("bascule_partition_size_bytes", "Bytes of the log on this server.", _PARTITION),
     _gauge("bascule_partition_records", "Messages in the log on this server.", _PARTITION),
     _gauge("bascule_partition_last_timestamp_seconds", "Time of the newest message, since the epoch.", _PARTITION),
-    _gauge("bascule_partition_replicas", "Replicas that the partition is to have. Of its leader.", _PARTITION),
-    _gauge("bascule_partition_in_sync_replicas", "Replicas that are in sync, the leader counted. Of it.", _PARTITION),
+    _gauge("bascule_partition_replicas", "Replicas that the partition is to have. Of the leader.", _PARTITION),
+    _gauge("bascule_partition_in_sync_replicas", "Replicas in sync, the leader counted. Of the leader.", _PARTITION),
     _gauge("bascule_partition_subscribers", "Who reads the partition from this server through the API.", _PARTITION),
     _counter("bascule_partition_messages_received_total", "Messages that NATS brought. Of the leader.", _PARTITION),
     _counter(

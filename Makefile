@@ -29,7 +29,8 @@ test: build ## run all tests but the long ones
 	$(PY) -m pytest -m "not soak" tests/spark
 
 coverage: build ## the same, and which lines they reach (takes half as long again)
-	$(PY) -m pytest -n $(WORKERS) -m "not soak" --cov --cov-report=term
+	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark --cov --cov-report=
+	$(PY) -m pytest -m "not soak" tests/spark --cov --cov-append --cov-report=term
 
 check: build ## lint, formatting, types, the layout of the source tree
 	$(VENV)/bin/ruff check .
@@ -41,7 +42,8 @@ bench: build ## measure; prints a table and writes bench/out/latest.json
 	$(PY) -m bench
 
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
-	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak
+	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -n $(WORKERS) -m soak --ignore tests/spark
+	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -m soak tests/spark
 	HYPOTHESIS_PROFILE=soak $(PY) -m pytest -q -n $(WORKERS) -m "not soak" tests/property tests/parity
 
 chaos: build ## a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)

@@ -117,9 +117,12 @@ def test_what_was_created_through_one_can_be_used_through_another_at_once(cluste
 
 
 def test_partitions_of_one_stream_are_spread(cluster: Cluster) -> None:
-    name = cluster.create(partitions=6)
-    leaders = [partition.leader for partition in cluster.apis["a"].stream(name).partitions.values()]
-    assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
+    def leaders() -> list[str]:
+        name = cluster.create(partitions=6)
+        return sorted(partition.leader for partition in cluster.apis["a"].stream(name).partitions.values())
+
+    # A server that a busy machine keeps from answering in time gets nothing: that is right, and not what is looked at here.
+    eventually(lambda: leaders() == ["a", "a", "b", "b", "c", "c"], "six partitions are spread over three servers")
 
 
 @pytest.mark.parametrize("policy", [pb.LEADER, pb.ALL])

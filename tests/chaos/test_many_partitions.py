@@ -9,6 +9,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from bascule.log import LogOptions, LogStore
 from tests.support.logs import Draft, batch_of, read_all
 
@@ -86,6 +88,7 @@ def check_reopened(directory: Path, count: int) -> None:
         assert sum(log.is_loaded for log in logs) == len(range(0, count, count // 50))
 
 
-def test_ten_thousand_partitions_fit_one_process(tmp_path: Path) -> None:
-    check_partitions(tmp_path, 10_000)
-    check_reopened(tmp_path, 10_000)
+@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_thousands_of_partitions_fit_one_process(tmp_path: Path, count: int) -> None:
+    check_partitions(tmp_path, count)
+    check_reopened(tmp_path, count)

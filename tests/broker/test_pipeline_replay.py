@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pa = pytest.importorskip("pyarrow")
 
 from bascule import blocking  # noqa: E402
+from bascule.cli.main import app  # noqa: E402
 from bascule.client.blocking import BlockingClient  # noqa: E402
 from bascule.client.columns import ColumnPublisher  # noqa: E402
 from bascule.errors import (  # noqa: E402
@@ -438,8 +440,23 @@ def test_the_command_line_replays(streams: Streams, serving: BrokerProcess, tmp_
     ), done
     streams.must_be_equal()
     run(streams.source, "--to", "nowhere").failed(3, "nowhere", "--create")
-    run(streams.source, "--to", streams.target, "--between", "soon", "latest").failed(2, "soon", "earliest")
-    run(streams.source, "--to", streams.target, "--between", "latest", "latest").failed(2, "latest", "earliest")
-    run(streams.source, "--to", streams.target, "--partition", "any").failed(2, "any", "round-robin")
-    run(streams.source, "--to", streams.target, "--rate", "0").failed(2, "rate")
-    run(streams.source, "--to", streams.target, "--stream", "x").failed(2, "--stream")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--between", "soon", "latest"), "soon"),
+        (("--between", "latest", "latest"), "earliest"),
+        (("--between", "earliest", "earliest"), "latest"),
+        (("--between", "9", "3"), "behind"),
+        (("--partition", "any"), "round-robin"),
+        (("--rate", "0"), "`rate` is 0"),
+        (("--id", "a b"), "`id` is `a b`"),
+        (("--stream", "x"), "`--stream` is `x`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_command_line_names_what_is_wrong(serving: BrokerProcess, given: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, ["pipeline", "replay", "orders", "--to", "t", "--server", serving.address, *given])
+    assert isinstance(done.exception, InvalidOption)
+    assert said in str(done.exception)

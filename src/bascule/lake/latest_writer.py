@@ -19,6 +19,7 @@ from bascule.lake.latest_merge import ORDER
 if TYPE_CHECKING:
     import pyarrow as pa
 
+EXPIRE_SECONDS_MAX: Final = 60.0
 NULL_KEYS: Final = ("keep", "skip", "fail")
 
 
@@ -46,6 +47,7 @@ class LatestWriter:
         self._null_keys = null_keys
         self._compression = compression
         self._held = contextlib.ExitStack()
+        self._expires_at = 0.0
         self.snapshot = Snapshot()
         self.buckets = buckets
         """As the table has them: how many there are was settled when it was made."""
@@ -114,8 +116,15 @@ class LatestWriter:
         following = self.snapshot.following(time.time_ns(), batch, _nullable(schema), changed, ends)
         self.store.commit(following)
         self.snapshot = following
-        self.store.expire(self._keep_seconds, time.time_ns())
+        self._expire()
         return following
+
+    def _expire(self) -> None:
+        """Not with every batch: all snapshots that are kept are read for it, and a fast query makes thousands."""
+        now = time.monotonic()
+        if now >= self._expires_at:
+            self.store.expire(self._keep_seconds, time.time_ns())
+            self._expires_at = now + min(self._keep_seconds / 10, EXPIRE_SECONDS_MAX)
 
     def must_be_the_same(self, stream_ids: Mapping[str, int]) -> None:
         """Raises StreamRecreated for a stream that is not the one that the table was made of."""

@@ -138,6 +138,20 @@ def test_a_follower_sees_what_is_committed_and_what_is_compacted(tmp_path: Path)
     assert follower.stream("returns") == {} and follower.streams == {"orders"}
 
 
+def test_a_follower_that_slept_while_commits_were_summed_up_sees_what_they_say(tmp_path: Path) -> None:
+    archive_rows(tmp_path / "lake", 1, [rows([0])])
+    follower = Follower(Archive(tmp_path / "lake"))
+    follower.look()
+    for offset in range(1, 5):
+        archive_rows(tmp_path / "lake", 1, [rows([offset])])
+    archive = Archive(tmp_path / "lake")
+    archive.write_state(archive.state())
+    for path in archive.commit_paths():
+        path.unlink()
+    follower.look()
+    assert follower.stream("orders")[1][0].end == 5
+
+
 def test_an_archive_that_is_made_anew_in_the_same_folder_is_another(tmp_path: Path) -> None:
     archive_rows(tmp_path / "lake", 1, [rows([0, 1, 2])])
     archive_rows(tmp_path / "lake", 1, [rows([3])])

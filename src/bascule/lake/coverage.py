@@ -78,7 +78,7 @@ def _without_overlaps(files: Iterator[DataFile]) -> Iterator[DataFile]:
 
 
 class Follower:
-    """An archive as it is now, again and again: a look costs two questions to the file system unless something is new."""
+    """An archive as it is now, again and again: a look costs a few questions to the file system unless something is new."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -97,10 +97,7 @@ class Follower:
         if made != self._made:  # somebody has made it anew, in the same folder
             self._state, self._made = None, made
         before = None if self._state is None else self._state.number
-        if self._state is None:
-            self._state = self.archive.state()
-        while (commit := self.archive.commit_at(self._state.number + 1)) is not None:
-            self._state.apply(commit)
+        self._state = self.archive.state() if self._state is None else self.archive.refresh(self._state)
         if self._state.number != before:
             self._coverage = coverage_of(self._state)
 

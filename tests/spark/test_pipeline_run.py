@@ -10,11 +10,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
+from bascule.errors import (
+    CallerError,
+    CheckpointMismatch,
+    ExpectationBroken,
+    MalformedValue,
+    PipelineFailed,
+    StreamNotFound,
+)
 from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
+from bascule.pipeline.checks import look_around, look_with_spark, must_run
 from bascule.pipeline.progress import Progress
 from bascule.pipeline.runner import Pipeline
+from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec import PipelineSpec, load
 from tests.spark.conftest import MakeStream
 from tests.support.broker_fixtures import unique_name
@@ -85,9 +95,6 @@ def orders(make_stream: MakeStream, play: Play) -> str:
     return stream
 
 
-TYPED = "value: {{format: json, schema: 'id BIGINT, amount DOUBLE'}}"
-
-
 def test_rows_go_through_the_steps_into_every_sink_once(play: Play, orders: str, tables: BrokerProcess) -> None:
     big, dead = unique_name("big"), unique_name("dead")
     text = f"""
@@ -143,3 +150,150 @@ dlq: {{stream: {dead}}}
     assert (more.read, more.rows) == (13, 8)
     assert [row["id"] for row in play.values(big)].count(200) == 1
     assert len(play.table("table")) == 8
+
+
+def test_duplicates_are_dropped_and_the_archive_has_them_all(play: Play, make_stream: MakeStream) -> None:
+    stream, unique = make_stream(0, partitions=2), unique_name("unique")
+    text = f"""
+name: dedup
+source: {{stream: {stream}, value: {{format: json, schema: id BIGINT}}}}
+steps:
+  - expect: {{name: small, rule: 'coalesce(value.id, 0) < 100', otherwise: dead-letter}}
+  - dedup: {{key: value.id, within: 1h}}
+  - where: coalesce(value.id, 0) <> 3
+sinks:
+  - archive: lake
+  - stream: {{stream: {unique}, create: true}}
+dlq: {{path: dead}}
+"""
+    play.publish(stream, *({"id": number} for number in (1, 2, 1, 3)), partition=0)
+    play.publish(stream, {"id": 2}, {"id": 100}, {}, {}, partition=1)
+    done = play.run(text)
+    assert (done.read, done.rows, done.dead_letters) == (8, 4, 1)
+    assert sorted(row.get("id", 0) for row in play.values(unique)) == [0, 0, 1, 2]
+    play.publish(stream, {"id": 2}, {"id": 4}, partition=0)
+    play.run()
+    play.forget_last_commit()
+    done = play.run()
+    assert sorted(row.get("id", 0) for row in play.values(unique)) == [0, 0, 1, 2, 4]
+    assert (done.read, done.dead_letters) == (10, 1)
+    assert Archive(play.folder / "lake").state().rows == 10
+    assert {(row["rule"], row["offset"]) for row in play.table("dead")} == {("small", 1)}
+
+    other = (play.folder / "pipeline.yaml").read_text().partition("\n")[2].partition("\n")[2]
+    with pytest.raises(CheckpointMismatch, match="`dedup` of `dedup` was changed"):
+        play.run(other.replace("within: 1h", "within: 2h"))
+
+
+def test_a_batch_that_died_between_two_sinks_is_in_each_once(
+    play: Play, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sums = unique_name("sums")
+    text = f"""
+name: sums
+source: {{stream: {orders}, value: {{format: json, schema: "id BIGINT, amount DOUBLE", mode: permissive}}}}
+steps:
+  - expect: {{name: decoded, rule: value IS NOT NULL, otherwise: drop}}
+  - sql: SELECT key, count(*) AS n, collect_set(value.id) AS ids FROM input GROUP BY key
+sinks:
+  - stream: {{stream: {sums}, create: true}}
+  - table: {{path: table, partition_by: n}}
+"""
+    write = TableBatches.write
+
+    def die(*_: Any) -> int:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(TableBatches, "write", die)
+    with pytest.raises(PipelineFailed, match="killed"):
+        play.run(text)
+    assert (len(play.messages(sums)), play.progress.batches) == (4, 0)
+    monkeypatch.setattr(TableBatches, "write", write)
+    done = play.run()
+    assert (done.read, done.rows, done.broken) == (12, 4, {"decoded": 1})
+    assert sorted((row["key"] or b"", row["n"]) for row in play.table("table")) == [
+        (b"", 1),
+        (b"c0", 4),
+        (b"c1", 3),
+        (b"c2", 3),
+    ]
+    assert sorted(row["n"] for row in play.values(sums)) == [1, 3, 3, 4]
+
+    (play.folder / "state").rename(play.folder / "lost")
+    with pytest.raises(CheckpointMismatch, match="with another checkpoint"):
+        play.run()
+
+
+def test_a_rule_that_must_hold_stops_a_batch_before_anything_is_written(play: Play, orders: str) -> None:
+    text = f"""
+name: strict
+source: {{stream: {orders}}}
+steps:
+  - expect: {{name: is-json, rule: "CAST(value AS STRING) LIKE '{{%'", otherwise: fail}}
+sinks: [table: table]
+"""
+    with pytest.raises(ExpectationBroken, match=f"`is-json` is broken by 1 rows, such as `{orders}`/1 at offset 5"):
+        play.run(text)
+    assert [path.name for path in (play.folder / "table").iterdir()] == ["_bascule"]
+    typed = text.replace(f"{{stream: {orders}}}", f"{{stream: {orders}, value: {{format: json, schema: id BIGINT}}}}")
+    with pytest.raises(MalformedValue, match=f"`{orders}`/1 at offset 5 cannot be decoded"):
+        play.run(typed.replace("CAST(value AS STRING) LIKE '{%'", "true"))
+
+
+def test_what_is_wrong_is_found_before_anything_runs(play: Play, orders: str) -> None:
+    base = (
+        f"name: wrong\nsource: {{stream: {orders}, value: {{format: json, schema: id BIGINT}}}}\ndlq: {{path: dead}}\n"
+    )
+
+    def found(more: str) -> dict[str, str]:
+        spec = play.write(base + more)
+        findings = [*look_around(spec), *look_with_spark(spec, play.spark)]
+        return {
+            one.name: f"{one.text} {one.error.hint if one.error else ''}"
+            for one in findings
+            if one.error or one.is_warning
+        }
+
+    assert "1 of the 12 newest messages cannot be decoded" in found("sinks: [table: t]\n")["value"]
+    assert "`itm`" in found("sinks: [table: t]\nsteps: [where: value.itm > 1]\n")["steps[1]"]
+    assert "no condition" in found("sinks: [table: t]\nsteps: [{expect: {name: a, rule: value.id}}]\n")["steps[1]"]
+    assert "two columns" in found("sinks: [table: t]\nsteps: [select: [key, key]]\n")["sinks[1]"]
+    assert "`partition_by`" in found("sinks: [table: {path: t, partition_by: day}]\n")["sinks[1]"]
+    assert "create: true" in found("sinks: [stream: nowhere-to-go]\n")["sink"]
+    (play.folder / "full").mkdir()
+    (play.folder / "full/file").touch()
+    assert "not empty" in found("sinks: [table: full]\n")["sink"]
+    gone = play.write(base.replace(orders, "never-was") + "sinks: [console]\n")
+    with pytest.raises(StreamNotFound, match="never-was"):
+        must_run(look_around(gone))
+    assert not (play.folder / "state").exists()
+
+
+def test_with_spark_connect_batches_are_written_at_the_server(play: Play, orders: str, connect_spark: Any) -> None:
+    big, dead = unique_name("big"), unique_name("dead")
+    text = f"""
+name: connected
+source: {{stream: {orders}, value: {{format: json, schema: "id BIGINT, amount DOUBLE"}}}}
+steps:
+  - expect: {{name: has-amount, rule: value.amount IS NOT NULL, otherwise: dead-letter}}
+  - dedup: {{key: value.id % 5, within: 1h}}
+  - select: {{key: key, id: value.id}}
+sinks:
+  - stream: {{stream: {big}, create: true}}
+  - table: table
+dlq: {{stream: {dead}}}
+"""
+    done = play.run(text, spark=connect_spark)
+    assert (done.read, done.rows, done.dead_letters) == (12, 5, 2)
+    assert len(play.values(big)) == len(play.table("table")) == 5
+    play.forget_last_commit()
+    play.run(spark=connect_spark)
+    assert len(play.values(big)) == len(play.table("table")) == 5
+    assert len(play.messages(dead)) == 2
+    play.publish(orders, {"id": 1000, "amount": 1.0})
+    text = "name:" + (play.folder / "pipeline.yaml").read_text().partition("name:")[2]
+    rule = "steps:\n  - expect: {name: never, rule: value.id <> 1000, otherwise: fail}"
+    with pytest.raises(ExpectationBroken, match="`never` is broken by 1 rows"):
+        play.run(text.replace("steps:", rule), spark=connect_spark)
+    with pytest.raises(CallerError, match="archive"):
+        play.run(text.replace("- table: table", "- archive: lake"), spark=connect_spark)

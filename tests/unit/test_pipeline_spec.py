@@ -217,3 +217,11 @@ def test_only_another_dedup_needs_another_checkpoint(tmp_path: Path) -> None:
     first = spec_of(tmp_path, "steps: [{dedup: {key: key, within: 1m}}]\n").state_digest
     assert first != plain
     assert spec_of(tmp_path, "steps: [{dedup: {key: key, within: 2m}}]\n").state_digest != first
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/pipelines.md"
+
+
+@pytest.mark.parametrize("text", re.findall(r"^```yaml\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+def test_pipelines_of_the_guide_are_right(tmp_path: Path, text: str) -> None:
+    assert load(write(tmp_path, text), {}).sinks

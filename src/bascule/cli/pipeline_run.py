@@ -9,7 +9,7 @@ import typer
 
 from bascule.cli import completion, values
 from bascule.cli.check import FAILED, OK, WARNING, Check
-from bascule.cli.output import note, say, show_json, styled
+from bascule.cli.output import note, say, show_facts, show_json, styled
 from bascule.cli.pipeline_spark import quiet_session
 from bascule.cli.pipeline_target import Master
 from bascule.cli.target import Json, Server, Target, choose, explain
@@ -33,16 +33,30 @@ ContextName = Annotated[
 def spec_of(file: Path, server: str | None, context: str | None) -> tuple[PipelineSpec, Target]:
     """The pipeline, with the brokers that the command names, else those of the file, else those of the context."""
     from bascule.pipeline.spec import load
-    from bascule.pipeline.spec_sinks import Connection
 
     spec = load(file)
     target = choose(server=server or (None if context else spec.servers), context=context)
     if spec.servers is not None and server is None and context is None:
         return spec, target
+    return _at(spec, target), target
+
+
+def spec_at(file: Path, target: Target) -> PipelineSpec:
+    """The same for a command that was given its brokers already: those of the file, unless others were asked for."""
+    from bascule.pipeline.spec import load
+
+    spec = load(file)
+    is_asked_for = target.context != choose().context
+    return _at(spec, target) if is_asked_for or spec.servers is None else spec
+
+
+def _at(spec: PipelineSpec, target: Target) -> PipelineSpec:
+    from bascule.pipeline.spec_sinks import Connection
+
     here = target.context
     token = target.client_options()["token"]
     connection = Connection(target.speaks_tls, here.tls_ca, here.tls_cert, here.tls_key, token)
-    return spec.at(target.server, connection), target
+    return spec.at(target.server, connection)
 
 
 def init(
@@ -146,3 +160,41 @@ def run_with(spark: Any, spec: PipelineSpec, *, once: bool, warnings: list[str])
     with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
         Pipeline(spark, spec, display.batch).run(once=once, on_progress=display.progress)
     say(display.summary())
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_status(file: Path, target: Target, *, as_json: bool) -> None:
+    """What `bascule pipeline status FILE` prints."""
+    from bascule.pipeline.status import pipeline_status
+
+    document = pipeline_status(spec_at(file, target))
+    if as_json:
+        show_json(document)
+        return
+    lag = document["lag"]
+    show_facts(
+        (
+            ("Pipeline", document["name"]),
+            ("Running", document["running"]),
+            ("Batches", document["batches"]),
+            ("Last batch", document["last_batch"] or ""),
+            ("Messages", document["messages"]),
+            *((f"→ {name}", count) for name, count in document["sinks"].items()),
+            ("Dead letters", document["dead_letters"]),
+            *((f"{name} broken", count) for name, count in document["broken"].items()),
+            *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
+        )
+    )
+
+
+def archives_of(file: Path, target: Target) -> tuple[PipelineSpec, list[str]]:
+    """The archives that a pipeline writes, for `bascule pipeline verify FILE`."""
+    from bascule.pipeline.spec_sinks import ArchiveSink
+
+    spec = spec_at(file, target)
+    found = [sink.path for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    if not found:
+        raise CallerError(f"{file} writes no archive", hint="add a sink `archive`: it is what can be proved")
+    return spec, found

@@ -58,7 +58,9 @@ class Checkpoint:
         return self.check(spec)
 
     def _must_be_empty(self) -> None:
-        if self.path.exists() and any(self.path.iterdir()):
+        """With Spark Connect a pipeline begins with its first batch, when Spark has made its own folder already."""
+        there = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
+        if there - {"spark"} or _numbers(self.path / "spark" / "commits"):
             raise CheckpointMismatch(
                 f"{self.path} is not empty and no checkpoint of a pipeline", hint="give it a folder of its own"
             )
@@ -103,6 +105,21 @@ class Checkpoint:
             os.close(handle)
             raise StateError(f"the pipeline of {self.path} is running", hint="stop it first") from None
         self._lock = handle
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody runs the pipeline on this machine now."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
 
     def release(self) -> None:
         if self._lock is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.duration import MILLISECOND_NS
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, CallerError
 from bascule.pipeline.batches import PipelineBatches, planned
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.failures import from_spark
 from bascule.pipeline.progress import BatchReport
 from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec_sinks import ArchiveSink, LatestSink
 from bascule.pipeline.steps.decode import Decoding
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Any = 0.5  # whose type Spark gives as int
+
+EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -43,6 +47,13 @@ class Pipeline:
     def open(self) -> None:
         if not is_connect(self._spark):
             self.batches.open(self._spark)
+            return
+        for sink in self.spec.sinks:
+            if isinstance(sink, (ArchiveSink, LatestSink)):
+                raise CallerError(
+                    f"`{sink.target}` is written by the driver of Spark, and with Spark Connect that is another process",
+                    hint="use `local[*]`, a master such as `spark://…`, or spark-submit; `table` and `stream` work everywhere",
+                )
 
     def close(self) -> None:
         self.batches.close()
@@ -58,8 +69,11 @@ class Pipeline:
             .foreachBatch(self.batches)
         )
         if once:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{spec.trigger_ns // MILLISECOND_NS} milliseconds").start()
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{spec.trigger_ns // MILLISECOND_NS} milliseconds")
+        with _without_empty_batches(self._spark):
+            return writer.start()
 
     def run(self, *, once: bool = False, on_progress: OnProgress = lambda _: None) -> None:
         """Open, start, wait, close. Raises the error that ended it, as ours."""
@@ -75,6 +89,18 @@ class Pipeline:
 
     def _cause(self, error: Exception) -> BasculeError:
         return from_spark(self.batches.failure or error)
+
+
+@contextlib.contextmanager
+def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
+    """Spark follows up with a batch of no rows when a watermark has moved, for operators that have something to say then. `dedup` has
+    not: it forgets keys as well with the next rows. A query keeps the settings that it was started with."""
+    before = spark.conf.get(EMPTY_BATCHES, "true")
+    spark.conf.set(EMPTY_BATCHES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(EMPTY_BATCHES, before or "true")
 
 
 def wait(query: StreamingQuery, on_progress: OnProgress) -> None:

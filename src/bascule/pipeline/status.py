@@ -1,0 +1,61 @@
+"""How a pipeline is: what it has done, as it wrote beside its checkpoint, and how far it is behind, as brokers tell now.
+
+{"name": "big-orders", "running": true, "batches": 12, "messages": 1500, "rows": 700, "last_batch": "2026-11-15T09:30:00Z",
+ "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2},
+ "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}, "streams": {"orders": {"offsets": 20, …}}}
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.progress import Progress
+from bascule.pipeline.spec import PipelineSpec
+from bascule.spark import cluster
+from bascule.spark.lag import measure
+from bascule.spark.offsets import Offsets
+from bascule.spark.option import STREAMING
+from bascule.spark.options import source_options
+from bascule.spark.resolve import require, select
+
+
+def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
+    """Raises Unavailable when no broker answers, CheckpointMismatch for a checkpoint of another pipeline."""
+    checkpoint = Checkpoint.of(spec)
+    if checkpoint.exists:
+        checkpoint.check(spec)
+    progress = Progress.load(checkpoint.progress_path)
+    streams = _lags(spec, checkpoint)
+    return {
+        "name": spec.name,
+        "running": checkpoint.is_held,
+        "batches": progress.batches,
+        "messages": progress.read,
+        "rows": progress.rows,
+        "last_batch": _iso(progress.at_ns) if progress.batches else None,
+        "sinks": {sink.target: progress.sinks.get(sink.target, 0) for sink in spec.sinks},
+        "dead_letters": progress.dead_letters,
+        "broken": progress.broken,
+        "lag": {
+            "offsets": sum(one["offsets"] for one in streams.values()),
+            "bytes": sum(one["bytes"] for one in streams.values()),
+            "seconds": max((one["seconds"] for one in streams.values()), default=0.0),
+        },
+        "streams": streams,
+    }
+
+
+def _lags(spec: PipelineSpec, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
+    options = source_options(spec.source_options(), STREAMING)
+    connection = cluster.connect(options.connection)
+    streams = require(options.streams, select(options.streams, connection))
+    done = checkpoint.offsets()
+    position = Offsets() if done is None else Offsets.parse(done)
+    return {name: dict(one["lag"]) for name, one in measure(position, streams, connection, time.time_ns()).items()}
+
+
+def _iso(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

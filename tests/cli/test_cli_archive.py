@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bascule.lake.manifest import Archive
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
@@ -47,3 +49,24 @@ def test_bad_values_and_folders_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
     with Archive(archive.path).writing():
         run(tmp_path, "compact", str(archive.path)).failed(3, "being written by another pipeline")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (("--format", "orc"), "`--format` is `orc`"),
+        (("--format", "delta"), "`--format` is `delta`"),
+        (("--table", "orders"), "`--table` is `orders`"),
+        (("--format", "delta", "--table", "t", "--file-size", "1MB"), "`--file-size` is `1MB`"),
+        (("--format", "iceberg", "--table", "t", "--compact-every", "3"), "`--compact-every` is `3`"),
+        (("--conf", "master=x"), "`--conf` is `master=x`"),
+        (("--pattern", "a("), "`pattern` is `a(`"),
+        (("--every", "0s"), "`--every` is `0s`"),
+    ],
+)
+def test_what_an_archive_cannot_be_told_is_named_before_anybody_is_asked(
+    tmp_path: Path, given: tuple[str, ...], what: str
+) -> None:
+    streams = () if "--pattern" in given else ("orders",)
+    run(tmp_path, "archive", str(tmp_path / "lake"), *streams, *given).failed(2, what)
+    assert not (tmp_path / "lake").exists()

@@ -4,92 +4,67 @@ from __future__ import annotations
 
 from datetime import UTC
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bascule.cli import completion, values
+from bascule.cli import pipeline_archive_arguments as arguments
+from bascule.cli import values
 from bascule.cli.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
 from bascule.cli.pipeline_target import ArchivePath, Master, source_options, tables
 from bascule.cli.progress import ProgressBar
 from bascule.cli.target import Json, Target, connected, explain
 from bascule.errors import ArchiveDamaged, BasculeError
+from bascule.lake.tables import TABLE_FORMATS
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from bascule.flight.reader import FlightConnection
     from bascule.lake.manifest import Archive, Commit
     from bascule.lake.verification import Report
+    from bascule.pipeline.jobs.archive import ArchiveOptions
+    from bascule.pipeline.jobs.table_archive import Appended
 
 
 SINCE_RIGHT: Final = "a time such as `2026-11-15`, or how long ago as `7d`"
-
-
-KeepReplaced = Annotated[
-    str,
-    typer.Option(
-        "--keep-replaced",
-        help="How long files stay that were merged, for readers that were told of them before.",
-        metavar="DURATION",
-    ),
-]
-
-
-def _kept(text: str) -> float:
-    found = values.duration("--keep-replaced", text)
-    assert found is not None
-    return found.total_seconds()
 
 
 @connected
 def archive(
     target: Target,
     path: ArchivePath,
-    streams: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="The streams to archive.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
-        ),
-    ] = None,
-    pattern: Annotated[
-        str | None,
-        typer.Option(
-            "--pattern",
-            help="In place of names: a regular expression. Streams that are created later come too.",
-            show_default=False,
-            metavar="REGEX",
-        ),
-    ] = None,
-    subject: Annotated[
-        str | None,
-        typer.Option(
-            "--subject",
-            help="In place of names: a NATS subject with wildcards, for the streams whose subjects it covers.",
-            show_default=False,
-            metavar="SUBJECT",
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Archive what is there now and leave.")] = False,
-    every: Annotated[str, typer.Option(help="How often to commit while it runs.", metavar="DURATION")] = "10s",
-    file_size: Annotated[str, typer.Option(help="The size at which a file is finished.", metavar="SIZE")] = "128MB",
-    compact_every: Annotated[
-        int, typer.Option(help="Merge small files after so many commits; 0 for never.", min=0, metavar="COMMITS")
-    ] = 10,
-    keep_replaced: KeepReplaced = "1h",
-    cursor: Annotated[
-        str | None,
-        typer.Option(
-            "--cursor",
-            help='Tell brokers how far it is, as a cursor of this name. Without it `archive:` and the name of the folder; "" for none.',
-            show_default=False,
-            metavar="NAME",
-        ),
-    ] = None,
+    streams: arguments.Streams = None,
+    pattern: arguments.Pattern = None,
+    subject: arguments.Subject = None,
+    once: arguments.Once = False,
+    every: arguments.Every = "10s",
+    file_size: arguments.FileSize = None,
+    compact_every: arguments.CompactEvery = None,
+    keep_replaced: arguments.KeepReplaced = None,
+    cursor: arguments.Cursor = None,
     master: Master = None,
+    table_format: arguments.Format = arguments.PARQUET,
+    table: arguments.TableName = None,
+    packages: arguments.Packages = None,
+    conf: arguments.Conf = None,
 ) -> None:
     """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
-    from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
+    from bascule.pipeline.jobs.archive import ArchiveOptions
     from bascule.spark import session
 
+    only_parquet: dict[str, object] = {
+        "--file-size": file_size,
+        "--compact-every": compact_every,
+        "--keep-replaced": keep_replaced,
+    }
+    arguments.check_format(table_format, table, only_parquet)
+    settings = arguments.spark_settings(conf, packages)
+    given: dict[str, Any] = {
+        "file_bytes": values.size("--file-size", file_size),
+        "compact_every": compact_every,
+        "keep_replaced_seconds": arguments.kept_seconds(keep_replaced),
+    }
     options = ArchiveOptions(
         streams=tuple(streams or ()),
         pattern=pattern,
@@ -97,28 +72,59 @@ def archive(
         cursor=cursor,
         path=str(path),
         servers=target.server,
-        file_bytes=values.size("--file-size", file_size) or 1,
         trigger_seconds=values.seconds("--every", every) or 0.1,
         source=source_options(target),
-        compact_every=compact_every,
-        keep_replaced_seconds=_kept(keep_replaced),
+        **{name: value for name, value in given.items() if value is not None},
     )
+    _must_have_streams(options, target)
+    if table is not None:
+        settings = {**TABLE_FORMATS[table_format].settings, **settings}
+    spark = session(f"archive {path.name}", master, **settings)
     try:
-        found = options.stream_ids()  # who misspelt a stream hears of it before a Spark has started
-    except BasculeError as error:
-        explain(error, target)
-        raise
-    if not found:
-        note("no stream is meant yet; those that are created later will be archived")
-    spark = session(f"archive {path.name}", master)
-    try:
-        state = run_archive(spark, options, once=once, on_commit=_Narrator())
+        said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
     except KeyboardInterrupt:
         note("stopped; run it again to go on")
         raise
     finally:
         spark.stop()
-    say(f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {path}.")
+    say(said)
+
+
+def _must_have_streams(options: ArchiveOptions, target: Target) -> None:
+    """Who misspelt a stream hears of it before a Spark has started."""
+    try:
+        found = options.stream_ids()
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    if not found:
+        note("no stream is meant yet; those that are created later will be archived")
+
+
+def _run(spark: SparkSession, options: ArchiveOptions, once: bool) -> str:
+    from bascule.pipeline.jobs.archive import run_archive
+
+    state = run_archive(spark, options, once=once, on_commit=_Narrator())
+    return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
+
+
+def _run_table(spark: SparkSession, options: ArchiveOptions, once: bool, table_format: str, table: str) -> str:
+    from bascule.pipeline.jobs.table_archive import TableArchive, run_table_archive
+
+    narrator = _TableNarrator()
+    run_table_archive(TableArchive(spark, options, table, TABLE_FORMATS[table_format], narrator), once=once)
+    return f"{plural(narrator.rows, 'message')} came into {table}."
+
+
+class _TableNarrator:
+    """A line for every batch."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, appended: Appended) -> None:
+        self.rows += appended.rows
+        note(f"batch {appended.batch}: {plural(appended.rows, 'message')}")
 
 
 class _Narrator:
@@ -138,15 +144,16 @@ class _Narrator:
 
 def compact(
     path: ArchivePath,
-    file_size: Annotated[str, typer.Option(help="How large files may get.", metavar="SIZE")] = "128MB",
-    keep_replaced: KeepReplaced = "1h",
+    file_size: arguments.FileSize = None,
+    keep_replaced: arguments.KeepReplaced = None,
 ) -> None:
     """Merge small files of ARCHIVE into large ones, and clear away what is not needed any more. Nobody else may write it meanwhile."""
     from bascule.lake.compaction import Compaction, plan_merges
     from bascule.lake.housekeeping import Housekeeping
     from bascule.lake.manifest import Archive
 
-    target_bytes, kept = values.size("--file-size", file_size) or 1, _kept(keep_replaced)
+    target_bytes = values.size("--file-size", file_size or "128MB") or 1
+    kept = arguments.kept_seconds(keep_replaced or "1h") or 0.0
     found = Archive(path)
     found.describe()
     with found.writing():

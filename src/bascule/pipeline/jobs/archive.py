@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -180,7 +180,7 @@ class ArchiveJob:
         self._held = contextlib.ExitStack()
         self._state = ArchiveState()
         self._stream_ids: dict[str, int] = {}
-        self._cursors = _Cursors(options)
+        self._cursors = Cursors(options)
         self._housekeeping = Housekeeping(self.archive, options.keep_replaced_seconds)
         self._compaction = Compaction(
             self.archive, target_bytes=min(options.file_bytes, MERGED_BYTES_MAX), compression=options.compression
@@ -201,7 +201,7 @@ class ArchiveJob:
                 self._must_be_the_same(stream, stream_id, self._stream_ids.get(stream, stream_id))
                 self._stream_ids[stream] = stream_id
             if not any((options.checkpoint_path / "offsets").glob("[0-9]*")):
-                self._must_go_on_where_it_ended(there)
+                must_go_on(options, {(key[0], key[2]): end for key, end in self._state.next_offsets.items()}, there)
             self._held = held.pop_all()
 
     def close(self) -> None:
@@ -213,19 +213,6 @@ class ArchiveJob:
                 f"{stream!r} was deleted and created again since {self.archive.path} was begun",
                 hint="archive it into another folder: offsets of the former stream are not those of this one",
             )
-
-    def _must_go_on_where_it_ended(self, there: dict[str, int]) -> None:
-        """A query without a checkpoint begins where the log does. What retention took between the last commit and there is noticed
-        here, or by nobody."""
-        archived = {key: end for key, end in self._state.next_offsets.items() if key[0] in there}
-        if not archived or source_options(self._options.source_options(), STREAMING).skips_lost:
-            return
-        with self._options.tables() as tables:
-            logs = tables.offsets({stream for stream, _, _ in archived})
-        for (name, _, number), end in archived.items():
-            log = stream_state(name, logs[name])
-            if log.partitions[number].log_start_offset > end:
-                raise lost(name, number, end, log.partitions[number].log_start_offset, log.retention)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -262,7 +249,7 @@ class ArchiveJob:
         """Make the messages of a batch part of the archive. Of one that comes again what is there already is left out, all of it if
         all is there. `batch` has the columns of the source as they were read; others beside them do not matter.
         """
-        _must_be_messages(batch)
+        must_be_messages(batch)
         for stream, stream_id in self._noted_ids(batch_id).items():
             # Before anything is left out because the archive has its offset: of another stream.
             self._must_be_the_same(stream, self._stream_ids.get(stream, stream_id), stream_id)
@@ -328,7 +315,7 @@ class ArchiveJob:
             self._housekeeping.after(commit, self._state)
 
 
-class _Cursors:
+class Cursors:
     """Tell brokers how far the archive is. It is advice: whatever comes of it, the archive goes on."""
 
     def __init__(self, options: ArchiveOptions) -> None:
@@ -369,7 +356,21 @@ def read_stream_ids(noted: Path) -> dict[str, int]:
     return found
 
 
-def _must_be_messages(batch: DataFrame) -> None:
+def must_go_on(options: ArchiveOptions, next_offsets: dict[tuple[str, int], int], there: Collection[str]) -> None:
+    """A query without a checkpoint begins where the log does. What retention took between the last commit and there is noticed here,
+    or by nobody. `there` are the streams that exist."""
+    archived = {key: end for key, end in next_offsets.items() if key[0] in there}
+    if not archived or source_options(options.source_options(), STREAMING).skips_lost:
+        return
+    with options.tables() as tables:
+        logs = tables.offsets({stream for stream, _ in archived})
+    for (name, number), end in archived.items():
+        log = stream_state(name, logs[name])
+        if log.partitions[number].log_start_offset > end:
+            raise lost(name, number, end, log.partitions[number].log_start_offset, log.retention)
+
+
+def must_be_messages(batch: DataFrame) -> None:
     types = dict(batch.dtypes)
     missing = [name for name in COLUMNS if name not in types]
     if missing:

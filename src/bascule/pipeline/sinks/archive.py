@@ -53,7 +53,8 @@ class ArchiveBatches(BatchSink):
         return self._rows
 
     def _note(self, commit: Commit) -> None:
-        self._rows += sum(one.rows for one in commit.added)
+        if commit.kind == "append":  # a compaction brings files, and no messages
+            self._rows += sum(one.rows for one in commit.added)
 
     def close(self) -> None:
         if self._job is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,69 +19,58 @@ if TYPE_CHECKING:
     from bascule.pipeline.jobs.sql import Continuous, SqlOptions, SqlSession
 
 
+def _text(option: str, metavar: str, help: str) -> Any:  # noqa: A002
+    return typer.Option(option, metavar=metavar, help=help, show_default=False)
+
+
+Query = Annotated[str, typer.Argument(help="A query; streams in it are tables.", show_default=False, metavar="QUERY")]
+Archives = Annotated[
+    list[str] | None,
+    _text("--archive", "NAME=FOLDER", "A table over an archive and, if the stream is there, what follows in it."),
+]
+Values = Annotated[
+    list[str] | None,
+    _text("--value", "STREAM=FORMAT:SCHEMA", "Type values: `orders=json:id BIGINT, item STRING`."),
+]
+Rows = Annotated[int, typer.Option("--rows", min=1, max=1_000_000, help="Rows that are printed at most.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+IntoStream = Annotated[str | None, _text("--into-stream", "STREAM", "Publish the answer there.")]
+IntoPath = Annotated[str | None, _text("--into-path", "FOLDER", "Write the answer there as Parquet.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")]
+RunsOn = Annotated[bool, typer.Option("--continuous", help="Run on, with what comes in.")]
+CheckpointPath = Annotated[str | None, _text("--checkpoint", "FOLDER", "Where a query that runs on keeps its place.")]
+Watermarks = Annotated[
+    list[str] | None, _text("--watermark", "STREAM=DURATION", "How late rows may come, for windows and joins.")
+]
+Mode = Annotated[
+    str, typer.Option("--mode", help="`append` or `update`: rows when they are final, or whenever they change.")
+]
+Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="How often, while it runs on.")]
+Once = Annotated[bool, typer.Option("--once", help="With --continuous: work through what is there now and leave.")]
+
+
 @connected
 def sql(
     target: Target,
-    query: Annotated[
-        str, typer.Argument(help="A query; streams in it are tables.", show_default=False, metavar="QUERY")
-    ],
-    archive: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--archive",
-            metavar="NAME=FOLDER",
-            help="A table over an archive and, if the stream is there, what follows in it.",
-            show_default=False,
-        ),
-    ] = None,
-    value: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--value",
-            metavar="STREAM=FORMAT:SCHEMA",
-            help="Type values: `orders=json:id BIGINT, item STRING`.",
-            show_default=False,
-        ),
-    ] = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, max=1_000_000, help="Rows that are printed at most.")] = 1000,
+    query: Query,
+    archive: Archives = None,
+    value: Values = None,
+    rows: Rows = 1000,
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    into_stream: Annotated[
-        str | None,
-        typer.Option("--into-stream", metavar="STREAM", help="Publish the answer there.", show_default=False),
-    ] = None,
-    into_path: Annotated[
-        str | None,
-        typer.Option("--into-path", metavar="FOLDER", help="Write the answer there as Parquet.", show_default=False),
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
-    continuous: Annotated[bool, typer.Option("--continuous", help="Run on, with what comes in.")] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint", metavar="FOLDER", help="Where a query that runs on keeps its place.", show_default=False
-        ),
-    ] = None,
-    watermark: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--watermark",
-            metavar="STREAM=DURATION",
-            help="How late rows may come, for windows and joins.",
-            show_default=False,
-        ),
-    ] = None,
-    mode: Annotated[
-        str, typer.Option("--mode", help="`append` or `update`: rows when they are final, or whenever they change.")
-    ] = "append",
-    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="How often, while it runs on.")] = "10s",
-    once: Annotated[
-        bool, typer.Option("--once", help="With --continuous: work through what is there now and leave.")
-    ] = False,
+    as_csv: Csv = False,
+    into_stream: IntoStream = None,
+    into_path: IntoPath = None,
+    create: Create = False,
+    continuous: RunsOn = False,
+    checkpoint: CheckpointPath = None,
+    watermark: Watermarks = None,
+    mode: Mode = "append",
+    every: Every = "10s",
+    once: Once = False,
     master: Master = None,
 ) -> None:
     """Answer a query over streams and archives, or run it on into a stream or a folder."""
-    from bascule.pipeline.jobs.sql import SqlOptions, SqlSession
+    from bascule.pipeline.jobs.sql import SqlOptions, SqlSession, streams_there
 
     options = SqlOptions(
         query=query,
@@ -92,6 +81,7 @@ def sql(
     )
     runs_on = _continuous(continuous, into_stream, into_path, checkpoint, mode, every, create, once, bool(watermark))
     try:
+        streams_there(options, streaming=continuous)  # who has no broker hears of it before a Spark has started
         with quiet_session("bascule sql", master) as spark:
             session = SqlSession(spark, options)
             if runs_on is not None:

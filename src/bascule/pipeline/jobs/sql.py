@@ -87,6 +87,17 @@ def mentioned(query: str, names: Collection[str]) -> list[str]:
     return list(found)
 
 
+def streams_there(options: SqlOptions, *, streaming: bool = False) -> tuple[str, ...]:
+    """The streams there are. An archive can be asked while no broker is there: then there are none. Raises Unavailable otherwise."""
+    connection = source_options({**options.connection, "stream": "any"}, STREAMING).connection
+    try:
+        return tuple(cluster.connect(connection).subjects())
+    except Unavailable:
+        if streaming or not mentioned(options.query, options.archives):
+            raise
+        return ()
+
+
 class SqlSession:
     """The views of one query."""
 
@@ -103,22 +114,11 @@ class SqlSession:
 
     def _prepare(self, *, streaming: bool) -> None:
         options = self._options
-        self._streams = self._there(needed=streaming or not mentioned(options.query, options.archives))
+        self._streams = streams_there(options, streaming=streaming)
         for name in mentioned(options.query, self.known):
             self._view(name, streaming=streaming)
         self._must_be_used("--value", options.values)
         self._must_be_used("--watermark", options.watermarks_ns)
-
-    def _there(self, *, needed: bool) -> tuple[str, ...]:
-        """The streams there are. An archive can be asked while no broker is there: then there are none."""
-        connection = source_options({**self._options.connection, "stream": "any"}, STREAMING).connection
-        try:
-            found = cluster.connect(connection).subjects()
-        except Unavailable:
-            if needed:
-                raise
-            return ()
-        return tuple(found)
 
     def _must_be_used(self, option: str, names: Collection[str]) -> None:
         for name in names:

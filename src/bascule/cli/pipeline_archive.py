@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,7 +12,8 @@ import typer
 from bascule.cli import pipeline_archive_arguments as arguments
 from bascule.cli import values
 from bascule.cli.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
-from bascule.cli.pipeline_target import ArchivePath, Master, source_options, tables
+from bascule.cli.pipeline_run import archives_of, show_status
+from bascule.cli.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
 from bascule.cli.progress import ProgressBar
 from bascule.cli.target import Json, Target, connected, explain
 from bascule.errors import ArchiveDamaged, BasculeError
@@ -178,14 +180,17 @@ def compact(
 @connected
 def status(
     target: Target,
-    path: ArchivePath,
+    path: ArchiveOrFile,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no broker: what it holds, not its lag.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what ARCHIVE holds and how far it is behind its streams: in offsets, bytes and seconds."""
+    """Show what ARCHIVE holds, or what the pipeline of FILE has done, and how far it is behind: in offsets, bytes and seconds."""
     from bascule.lake.manifest import Archive
     from bascule.lake.status import archive_status
 
+    if path.is_file():
+        show_status(path, target, as_json=as_json)
+        return
     found = Archive(path)
     state, streams = found.state(), found.describe()["streams"]
     if offline:
@@ -235,7 +240,7 @@ def _known(value: object) -> object:
 @connected
 def verify(
     target: Target,
-    path: ArchivePath,
+    path: ArchiveOrFile,
     offline: Annotated[bool, typer.Option("--offline", help="Compare it with its own checksums alone.")] = False,
     streams: Annotated[
         list[str] | None,
@@ -251,20 +256,23 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Prove that ARCHIVE and its streams hold the same: every file, offset and byte. Exit code 4 if not, and what is wrong."""
+    """Prove that ARCHIVE, or those that the pipeline of FILE writes, and their streams hold the same: every file, offset and byte. Exit
+    code 4 if not, and what is wrong."""
     from bascule.lake.manifest import Archive
 
     day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
-    found = Archive(path)
-    _must_be_archived(found, streams or [])
-    if offline:
-        report = _verified(found, None, streams or [], day)
-    else:
-        with tables(target) as connection:
-            report = _verified(found, connection, streams or [], day)
-    _show(report, as_json)
-    if not report.is_equal:
-        raise ArchiveDamaged(f"{path} is not equal to its streams: {plural(len(report.faults), 'fault')}")
+    paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
+    for one in paths:
+        found = Archive(one)
+        _must_be_archived(found, streams or [])
+        if offline:
+            report = _verified(found, None, streams or [], day)
+        else:
+            with connect() as connection:
+                report = _verified(found, connection, streams or [], day)
+        _show(report, as_json)
+        if not report.is_equal:
+            raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'fault')}")
 
 
 def _must_be_archived(archive: Archive, streams: list[str]) -> None:

@@ -16,8 +16,9 @@ from bascule.cli.target import Json, Server, Target, choose, explain
 from bascule.errors import BasculeError, CallerError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from bascule.flight.reader import FlightConnection
     from bascule.pipeline.checks import Finding
     from bascule.pipeline.spec import PipelineSpec
 
@@ -91,8 +92,9 @@ def check(file: PipelineFile, server: Server = None, context: ContextName = None
 
     spec, target = spec_of(file, server, context)
     checks = _told(look_around(spec), target, as_json)
-    with quiet_session(f"check {spec.name}", None, spec.spark) as spark:
-        checks += _told(look_with_spark(spec, spark), target, as_json)
+    if not any(one.name in ("brokers", "source") and one.state == FAILED for one in checks):
+        with quiet_session(f"check {spec.name}", None, spec.spark) as spark:
+            checks += _told(look_with_spark(spec, spark), target, as_json)
     failed = [one for one in checks if one.state == FAILED]
     if as_json:
         show_json(
@@ -189,12 +191,15 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
     )
 
 
-def archives_of(file: Path, target: Target) -> tuple[PipelineSpec, list[str]]:
-    """The archives that a pipeline writes, for `bascule pipeline verify FILE`."""
+def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
+    """The archives that a pipeline writes, and how its brokers are reached: for `bascule pipeline verify FILE`."""
+    from bascule.pipeline.checkpoint import Checkpoint
+    from bascule.pipeline.sinks.archive import archive_options
     from bascule.pipeline.spec_sinks import ArchiveSink
 
     spec = spec_at(file, target)
-    found = [sink.path for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    place = Checkpoint.of(spec).spark_path
+    found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     if not found:
         raise CallerError(f"{file} writes no archive", hint="add a sink `archive`: it is what can be proved")
-    return spec, found
+    return [one.folder for one in found], found[0].tables

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 ArchivePath = Annotated[
     Path, typer.Argument(help="The folder of the archive.", show_default=False, metavar="ARCHIVE", file_okay=False)
 ]
+ArchiveOrFile = Annotated[
+    Path,
+    typer.Argument(
+        help="The folder of an archive, or the file of a pipeline.", show_default=False, metavar="ARCHIVE|FILE"
+    ),
+]
 Master = Annotated[
     str | None, typer.Option("--master", help="Where Spark runs. Without it, on this machine.", show_default=False)
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bascule.errors import BasculeError, CallerError, MalformedValue, StorageError, StreamNotFound
 from bascule.lake.manifest import Archive
 from bascule.pipeline.batches import make_sink
+from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.failures import from_spark
 from bascule.pipeline.sinks.latest import placed
@@ -58,6 +59,7 @@ class Warned(Exception):
 def look_around(spec: PipelineSpec) -> Iterator[Finding]:
     """Brokers, streams, folders: no Spark is needed."""
     looks: list[tuple[str, Look]] = [
+        ("brokers", lambda: _brokers(spec)),
         ("source", lambda: _source(spec)),
         *(("sink", lambda sink=sink: _target(spec, sink)) for sink in spec.sinks),
         ("checkpoint", lambda: _checkpoint(spec)),
@@ -65,7 +67,10 @@ def look_around(spec: PipelineSpec) -> Iterator[Finding]:
     if spec.dlq is not None:
         looks.append(("dlq", lambda: _dlq(spec)))
     for name, look in looks:
-        yield _found(name, look)
+        finding = _found(name, look)
+        yield finding
+        if finding.error is not None and name == "brokers":
+            return
 
 
 def look_with_spark(spec: PipelineSpec, spark: SparkSession) -> Iterator[Finding]:
@@ -102,6 +107,11 @@ def _found(name: str, look: Look) -> Finding:
 
 
 # ── brokers and folders ──────────────────────────────────────────────────────────────────────────
+
+
+def _brokers(spec: PipelineSpec) -> str:
+    connection = spec.connection_options()
+    return f"{connection['servers']}: {len(streams_at(connection))} streams"
 
 
 def _streams(spec: PipelineSpec) -> Streams:

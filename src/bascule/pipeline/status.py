@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.progress import Progress
 from bascule.pipeline.spec import PipelineSpec
@@ -50,6 +51,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
 
 def _lags(spec: PipelineSpec, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
     options = source_options(spec.source_options(), STREAMING)
+    streams_at(spec.connection_options())  # who has no broker hears of it soon
     connection = cluster.connect(options.connection)
     streams = require(options.streams, select(options.streams, connection))
     done = checkpoint.offsets()

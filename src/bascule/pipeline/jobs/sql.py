@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.config.duration import MILLISECOND_NS
 from bascule.errors import CallerError, CheckpointMismatch, InvalidOption, InvalidQuery, Unavailable
 from bascule.lake.manifest import Archive
+from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.failures import from_spark
 from bascule.pipeline.runner import is_connect
 from bascule.pipeline.sinks.base import Batch
 from bascule.pipeline.sinks.stream import StreamBatches, message_frame, producer_id, written_columns
 from bascule.pipeline.sinks.table import TableBatches, write_document
 from bascule.pipeline.steps.rows import Rows, quoted
-from bascule.spark import cluster
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
 from bascule.spark.table import TABLE
 
 if TYPE_CHECKING:
@@ -89,9 +87,8 @@ def mentioned(query: str, names: Collection[str]) -> list[str]:
 
 def streams_there(options: SqlOptions, *, streaming: bool = False) -> tuple[str, ...]:
     """The streams there are. An archive can be asked while no broker is there: then there are none. Raises Unavailable otherwise."""
-    connection = source_options({**options.connection, "stream": "any"}, STREAMING).connection
     try:
-        return tuple(cluster.connect(connection).subjects())
+        return tuple(streams_at(options.connection))
     except Unavailable:
         if streaming or not mentioned(options.query, options.archives):
             raise

@@ -119,7 +119,7 @@ def test_the_welcome_names_the_query(tmp_path: Path) -> None:
     environment = fake_pyspark(tmp_path, "import time; time.sleep(1000)")
     command = [*WITH_SPARK, "--directory", str(tmp_path / "data"), "--seconds", "1"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
-    assert f'FROM orders GROUP BY ALL" --archive orders={tmp_path}/data/archive/orders\n' in said
+    assert f'FROM orders GROUP BY ALL" --archive orders={tmp_path}/data/archive/orders -s 127.0.0.1:' in said
 
 
 def _environment(temporary: Path) -> dict[str, str]:

@@ -191,15 +191,15 @@ Try next, in another terminal:
   .venv/bin/bascule subscribe {STREAM}{server}         replay it, then follow
   .venv/bin/bascule publish {STREAM} hello{server}     publish, and wait for the ack
   .venv/bin/bascule top{server}                      watch it
-{"" if archive is None else _welcome_to(archive)}
+{"" if archive is None else _welcome_to(archive, server)}
 Any NATS client may publish to `{STREAM}`, any Liftbridge client may read it. Ctrl-C ends it all.
 """
 
 
-def _welcome_to(archive: DemoArchive) -> str:
+def _welcome_to(archive: DemoArchive, server: str) -> str:
     query = f"SELECT from_json(string(value), 'item STRING').item, count(*) FROM {STREAM} GROUP BY ALL"
     return f"""Spark archives the stream to Parquet, each message exactly once. Ask the archive:
-  .venv/bin/bascule pipeline sql "{query}" --archive {STREAM}={archive.folder}"""
+  .venv/bin/bascule pipeline sql "{query}" --archive {STREAM}={archive.folder}{server}"""
 
 
 class _Screen:

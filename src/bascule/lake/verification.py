@@ -92,14 +92,18 @@ class Verification:
         return report
 
     def partitions(self, state: ArchiveState) -> dict[PartitionId, list[DataFile]]:
-        """The files that are looked at."""
+        """The files that are looked at; none for a partition of which the archive says that there was nothing."""
         meant = [
             one
             for one in state.in_order()
             if one.date >= self._since and (not self._streams or one.stream in self._streams)
         ]
         grouped = groupby(meant, key=lambda one: (one.stream, one.stream_id, one.partition))
-        return {key: list(files) for key, files in grouped}
+        found = {key: list(files) for key, files in grouped}
+        if not self._since:
+            covered = (key for key in state.next_offsets if not self._streams or key[0] in self._streams)
+            found |= {key: [] for key in sorted(covered) if key not in found}
+        return found
 
     def _logs(self, state: ArchiveState, report: Report) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -116,12 +120,12 @@ class Verification:
         while True:
             proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends)
             try:
-                return proof.run(self.partitions(state).get(key, [])), state
+                return proof.run(self.partitions(state).get(key, []), state.next_offsets.get(key, 0)), state
             except _Gone as gone:
                 state = self._archive.state()
                 if gone.path in state.files:  # so it is not replaced, but lost
                     proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends, lost_is_fault=True)
-                    return proof.run(self.partitions(state)[key]), state
+                    return proof.run(self.partitions(state)[key], state.next_offsets.get(key, 0)), state
 
 
 class _Gone(Exception):
@@ -153,7 +157,8 @@ class _PartitionProof:
         self._gone: list[tuple[int, int]] = []
         self._unexplained: list[tuple[int, int]] = []
 
-    def run(self, files: list[DataFile]) -> Report:
+    def run(self, files: list[DataFile], covered_end: int) -> Report:
+        """The commits say that everything below `covered_end` is there, or was never there."""
         before: DataFile | None = None
         for one in files:
             self._check_file(one)
@@ -164,6 +169,9 @@ class _PartitionProof:
             elif before is not None and one.first_offset > before.last_offset + 1:
                 self._check_gap(before.last_offset + 1, one.first_offset)
             before = one
+        behind = before.last_offset + 1 if before is not None else self._log_start or 0
+        if behind < covered_end:
+            self._check_gap(behind, covered_end)
         self._sum_up()
         return self._report
 

@@ -27,7 +27,7 @@ top
 bench publish|subscribe|latency
 doctor
 context add|list|use|remove|show
-pipeline archive|status|verify
+pipeline init|check|run|sql|archive|compact|status|verify|latest|replay
 spark shell
 log inspect|verify
 config reference|check

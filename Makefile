@@ -20,8 +20,8 @@ KERNELS := $(wildcard src/bascule/kernels/*.pyx src/bascule/kernels/*.pxd src/ba
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## build what is needed and run a broker with NATS, a sample stream and a live publisher
-	$(VENV)/bin/bascule demo
+run: build ## build what is needed and run a broker with NATS, a sample stream and Spark, which archives it (data in run/demo)
+	$(VENV)/bin/bascule demo --directory run/demo
 
 # Tests with Spark share one Java, so one process runs them all; it has tasks of its own for every core.
 test: build ## run all tests but the long ones
@@ -61,7 +61,7 @@ proto: build ## write src/bascule/proto/ from proto/*.proto
 build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when nothing changed
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) build dist bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist run bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf src/*.egg-info src/bascule/kernels/*.so
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import shutil
@@ -22,8 +23,8 @@ from bascule.errors import (
     StreamNotFound,
     StreamRecreated,
 )
-from bascule.lake.manifest import Archive
-from bascule.spark import archive_folder, reading
+from bascule.lake.manifest import Archive, DataFile
+from bascule.spark import archive_folder, range_reader, reading
 from bascule.spark import cluster as cluster_module
 from bascule.spark.batch_reader import BatchReader
 from bascule.spark.option import BATCH, STREAMING
@@ -298,6 +299,27 @@ def test_a_file_that_is_compacted_while_a_task_reads_the_one_before_has_one_too(
     for found in rows:
         seen += found["offset"].to_pylist()
     assert seen == list(range(50))
+
+
+def test_a_file_that_is_lost_in_the_middle_is_gone_on_with_at_the_next_offset(
+    cluster: WatchedCluster, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a network's file system has it: the file is replaced by a compaction, and an open one is stale."""
+    del cluster
+    whole = range_reader.read_rows
+
+    def stale(root: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...]) -> Any:
+        for following, found in whole(root, one, start, end, columns):
+            yield following - 4, found.slice(0, found.num_rows - 4)
+            monkeypatch.setattr(range_reader, "read_rows", whole)
+            compact(lake)
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    read = batch(lake)
+    planned = read.partitions()
+    monkeypatch.setattr(range_reader, "read_rows", stale)
+    found = [offset for rows in read.read(planned[0]) for offset in rows["offset"].to_pylist()]
+    assert found == list(range(50))
 
 
 def test_a_file_that_is_gone_for_good_or_damaged_is_named(cluster: WatchedCluster, lake: Path) -> None:

@@ -162,6 +162,25 @@ class _Opened:
 
     def write(self, frame: DataFrame, batch_id: int) -> BatchReport:
         began = time.monotonic()
+        report = self._archive_alone(frame, batch_id) if self._is_archive_alone else self._write(frame, batch_id)
+        report.seconds = round(time.monotonic() - began, 3)
+        if self._progress.add(report):
+            self._progress.save(self._checkpoint.progress_path)
+        return report
+
+    @property
+    def _is_archive_alone(self) -> bool:
+        spec = self._spec
+        is_plain = not spec.steps and spec.source.value.format is None
+        return is_plain and len(self._sinks) == 1 and isinstance(self._sinks[0], ArchiveBatches)
+
+    def _archive_alone(self, frame: DataFrame, batch_id: int) -> BatchReport:
+        """Nobody else wants the messages: they are neither kept nor counted. Those of a batch that comes again are."""
+        (sink,) = self._sinks
+        count = sink.write(Batch(batch_id, Rows(frame, has_message=False), 0, frame)) or frame.count()
+        return BatchReport(batch_id, count, count, {sink.name: count})
+
+    def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
         with ExitStack() as kept:
             shared = _Shared(self._spec, frame, self._decoding, kept)
             counts = shared.counts()
@@ -171,9 +190,6 @@ class _Opened:
             batch = Batch(batch_id, shared.rows, report.rows, shared.messages)
             for sink in self._sinks:
                 report.sinks[sink.name] = sink.write(batch)
-        report.seconds = round(time.monotonic() - began, 3)
-        if self._progress.add(report):
-            self._progress.save(self._checkpoint.progress_path)
         return report
 
     def _must_hold(self, broken: tuple[Broken, ...], counts: dict[str, int]) -> None:

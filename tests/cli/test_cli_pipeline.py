@@ -1,0 +1,112 @@
+"""`bascule pipeline init`, `check`, `run`, `sql` as far as no Spark is needed: files, options, brokers that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bascule.cli.pipeline_display import Display, lag_of, late_of
+from bascule.pipeline.progress import BatchReport, Progress
+from tests.cli.command_line import Outcome
+from tests.cli.command_line import run as run_command
+
+NOBODY = "127.0.0.1:1"
+
+
+def run(folder: Path, *arguments: str) -> Outcome:
+    return run_command("pipeline", *arguments, home=folder, timeout=120)
+
+
+def test_init_writes_a_file_and_never_over_another(tmp_path: Path) -> None:
+    file = tmp_path / "my orders.yaml"
+    run(tmp_path, "init", str(file), "--stream", "orders").ok()
+    text = file.read_text()
+    assert "name: my-orders\n" in text
+    assert "  stream: orders " in text
+    run(tmp_path, "init", str(file)).failed(3, "is there already")
+    run(tmp_path, "init", str(tmp_path / "x.yaml"), "--stream", "a b").failed(2, "--stream", "`a b`")
+
+
+def test_a_file_that_is_wrong_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text("name: orders\nsuorce: {stream: orders}\n")
+    for command in ("check", "run", "status", "verify"):
+        run(tmp_path, command, str(file)).failed(2, "`suorce`", "orders.yaml:2", "did you mean `source`?")
+    run(tmp_path, "run", str(tmp_path / "none.yaml")).failed(2, "none.yaml")
+
+
+def test_brokers_that_are_not_there_are_named_before_spark_starts(tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    run(tmp_path, "init", str(file)).ok()
+    run(tmp_path, "run", str(file), "--server", NOBODY).failed(5, NOBODY)
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["orders.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--archive", "orders"], ["`--archive` is `orders`", "`orders=/lake/orders`"]),
+        (["--value", "orders=xml:a"], ["`--value`", "`json` or `avro`"]),
+        (["--into-stream", "a", "--into-path", "b"], ["both say where"]),
+        (["--continuous"], ["has to write somewhere"]),
+        (["--continuous", "--into-stream", "a"], ["--checkpoint"]),
+        (["--continuous", "--into-path", "a", "--mode", "update"], ["`--mode` is `update`"]),
+        (["--mode", "complete"], ["`--mode` is `complete`", "`append` or `update`"]),
+        (["--watermark", "orders=10m"], ["`--watermark`", "add `--continuous`"]),
+        (
+            ["--continuous", "--into-stream", "a", "--checkpoint", "c", "--watermark", "orders=soon"],
+            ["`--watermark`", "`soon`"],
+        ),
+    ],
+)
+def test_wrong_options_of_a_query_are_named(tmp_path: Path, options: list[str], words: list[str]) -> None:
+    run(tmp_path, "sql", "SELECT 1", *options, "--server", NOBODY).failed(2, *words)
+
+
+# ── what whoever watches sees ────────────────────────────────────────────────────────────────────
+
+REPORT = {
+    "batchId": 3,
+    "processedRowsPerSecond": 1234.5,
+    "sources": [
+        {
+            "latestOffset": '{"a": {"0": 10, "id": 1, "lag": {"offsets": 5, "bytes": 500, "seconds": 2.5}},'
+            ' "b": {"0": 3, "id": 2, "lag": {"offsets": 2, "bytes": 100, "seconds": 7.0}}}'
+        }
+    ],
+    "stateOperators": [{"numRowsDroppedByWatermark": 4}],
+}
+
+
+def test_lag_is_added_up_over_streams() -> None:
+    assert lag_of(REPORT) == {"offsets": 7, "bytes": 600, "seconds": 7.0}
+    assert lag_of({"sources": [{"latestOffset": None}, {"latestOffset": "x"}]}) == {
+        "offsets": 0,
+        "bytes": 0,
+        "seconds": 0.0,
+    }
+    assert late_of(REPORT) == 4
+
+
+def test_a_line_for_each_batch_that_brought_something(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display("orders", live=False) as display:
+        display.batch(BatchReport(0, 12, 7, {"table t": 7}, 2, {"has-amount": 2, "never": 0}, 1.25))
+        display.batch(BatchReport(1, 0, 0))
+        display.progress(REPORT)
+    line, late = capsys.readouterr().out.splitlines()
+    assert line.endswith("Z batch 0: 12 messages, 7 left, 1.2 s, 2 dead letters, has-amount broken by 2 rows")
+    assert late == "4 rows came later than `dedup` remembers, and were dropped"
+    assert display.summary() == "orders: 12 messages in 2 batches; table t: 7 rows; 2 dead letters."
+
+
+def test_a_batch_that_comes_again_is_counted_once(tmp_path: Path) -> None:
+    progress, path = Progress(), tmp_path / "progress.json"
+    assert progress.add(BatchReport(0, 10, 5, {"a": 5}, broken={"x": 1}))
+    progress.save(path)
+    again = Progress.load(path)
+    assert not again.add(BatchReport(0, 10, 5, {"a": 5}, broken={"x": 1}))
+    assert again.add(BatchReport(1, 1, 1, {"a": 1, "b": 1}))
+    assert (again.read, again.rows, again.sinks, again.broken) == (11, 6, {"a": 6, "b": 1}, {"x": 1})
+    path.write_text("{")
+    assert Progress.load(path).batches == 0

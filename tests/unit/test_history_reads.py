@@ -24,6 +24,7 @@ from bascule.errors import (
     StreamRecreated,
 )
 from bascule.lake.manifest import Archive, DataFile
+from bascule.lake.ranges import read_rows
 from bascule.spark import archive_folder, range_reader, reading
 from bascule.spark import cluster as cluster_module
 from bascule.spark.batch_reader import BatchReader
@@ -306,7 +307,7 @@ def test_a_file_that_is_lost_in_the_middle_is_gone_on_with_at_the_next_offset(
 ) -> None:
     """As a network's file system has it: the file is replaced by a compaction, and an open one is stale."""
     del cluster
-    whole = range_reader.read_rows
+    whole = read_rows
 
     def stale(root: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...]) -> Any:
         for following, found in whole(root, one, start, end, columns):

@@ -43,7 +43,16 @@ def lake(tables: BrokerProcess, make_stream: MakeStream, tmp_path: Path) -> Arch
     return archive
 
 
-@pytest.mark.parametrize("step", ["rereading", "before-compact", "in-commit", "after-compact", "in-state"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "rereading",
+        pytest.param("before-compact", marks=pytest.mark.soak),
+        pytest.param("in-commit", marks=pytest.mark.soak),
+        "after-compact",
+        pytest.param("in-state", marks=pytest.mark.soak),
+    ],
+)
 def test_who_dies_while_it_merges_leaves_the_archive_as_it_was_or_as_it_should_be(
     tables: BrokerProcess, lake: Archive, tmp_path: Path, step: str
 ) -> None:

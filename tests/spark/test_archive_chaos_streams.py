@@ -156,8 +156,15 @@ def test_an_archive_without_a_checkpoint_notices_what_retention_took_since_its_l
 # ── another stream of the same name ──────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("policy", ["fail", "skip"])
-@pytest.mark.parametrize("records", [20, 90])
+@pytest.mark.parametrize(
+    ("records", "policy"),
+    [
+        (20, "skip"),
+        (90, "fail"),
+        pytest.param(20, "fail", marks=pytest.mark.soak),
+        pytest.param(90, "skip", marks=pytest.mark.soak),
+    ],
+)
 def test_an_archive_has_nothing_of_a_stream_that_was_created_again(
     spark: SparkSession,
     tables: BrokerProcess,

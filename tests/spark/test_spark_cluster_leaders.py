@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bascule.flight.reader import FlightConnection
+from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
+from tests.cli.command_line import run as run_command
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import Cluster
 from tests.support.pausing_source import Pauses
@@ -59,23 +60,26 @@ def test_a_batch_read_goes_on_at_the_next_leader(
     assert rows["offset"].to_pylist() == rows["n"].to_pylist() == [*range(ROWS)]
 
 
-def test_a_query_goes_on_at_the_next_leader_in_a_batch_and_between_batches(
+def test_an_archive_goes_on_at_the_next_leader_in_a_batch_and_between_batches(
     spark: SparkSession, cluster: Cluster, stream: str, pauses: Pauses, tmp_path: Path
 ) -> None:
     """The leader hands over while the first batch is read, and the next one is killed before the second is planned."""
-    found: list[list[int]] = []
+    servers, checkpoint = ",".join(cluster.addresses), str(tmp_path / "checkpoint")
+    job = ArchiveJob(
+        spark, ArchiveOptions(streams=(stream,), path=str(tmp_path / "lake"), servers=servers, checkpoint=checkpoint)
+    )
 
     def take(frame: DataFrame, batch_id: int) -> None:
-        found.append(frame.select("offset").toArrow()["offset"].to_pylist())
+        job.write(frame, batch_id)
         if batch_id == 0:
             cluster.revive()
             cluster.wait_until_in_sync(stream)
             cluster.kill(cluster.leader_of(stream))
 
-    options: dict[str, Any] = {"servers": ",".join(cluster.addresses), "stream": stream}
-    reader = spark.readStream.format(pauses.name).options(**options, startingOffsets="earliest")
+    job.open()
+    reader = spark.readStream.format(pauses.name).options(servers=servers, stream=stream, startingOffsets="earliest")
     writer = reader.option("maxOffsetsPerTrigger", 7_000).load().writeStream.foreachBatch(take)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     try:
         pauses.wait()
         assert cluster.stop(cluster.leader_of(stream)) == 0
@@ -83,4 +87,10 @@ def test_a_query_goes_on_at_the_next_leader_in_a_batch_and_between_batches(
         assert query.awaitTermination(120)
     finally:
         query.stop()
-    assert found == [[*range(7_000)], [*range(7_000, ROWS)]]
+        job.close()
+    files = [(one.first_offset, one.last_offset) for one in job.archive.state().in_order()]
+    assert (files[0][0], files[-1][1], job.archive.state().number) == (0, ROWS - 1, 2)
+    server = cluster.brokers[cluster.well[0]].address
+    proved = run_command("pipeline", "verify", str(tmp_path / "lake"), "--server", server, home=tmp_path)
+    assert (proved.code, proved.out.partition(":")[0]) == (0, "equal"), proved
+    assert f"{ROWS} compared with the log" in proved.out

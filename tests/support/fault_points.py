@@ -19,6 +19,8 @@ reached it. It is named after the archive's folder, or the stream for what is do
     <archive>:after-commit     it is there, and Spark has not noted it
     <archive>:rereading        whoever merges files has put some rows of them into the new one
     <stream>:reading           a task has read some rows of a partition
+    <stream>:writing           a task has published some rows into it
+    <stream>:written           all of its rows are stored, and Spark has not heard of it
 """
 
 from __future__ import annotations
@@ -170,11 +172,31 @@ def _in_reader(module: Any) -> None:
     module.FlightConnection.read = read_in_steps
 
 
+def _in_sink(module: Any) -> None:
+    write = module.write_task
+
+    @functools.wraps(write)
+    def write_in_steps(options: Any, batches: Iterator[Any]) -> Any:
+        stream = options.target.stream
+
+        def fed() -> Iterator[Any]:
+            for batch in batches:
+                yield batch
+                reach(f"{stream}:writing")
+
+        found = write(options, fed())
+        reach(f"{stream}:written")
+        return found
+
+    module.write_task = write_in_steps
+
+
 WRAPPERS: Final[dict[str, Callable[[Any], None]]] = {
     "bascule.lake.manifest": _in_manifest,
     "bascule.lake.files": _in_files,
     "bascule.pipeline.jobs.archive": _in_job,
     "bascule.flight.reader": _in_reader,
+    "bascule.spark.sink_task": _in_sink,
 }
 
 

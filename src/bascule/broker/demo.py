@@ -40,6 +40,7 @@ from bascule.proto.api_pb2 import CreateStreamRequest
 STREAM: Final = "orders"
 PARTITIONS: Final = 1
 REFRESH_SECONDS: Final = 0.5
+CANCEL_SECONDS: Final = 0.5
 STARTING: Final = "Spark is starting…"
 _CALL: Final = Call(b"/proto.API/CreateStream", Peer("this process"), 10.0, [])
 
@@ -109,12 +110,18 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
                 await archive.start(str(broker.address), directory / "spark")
             await _show(broker, archive, ending)
         finally:
-            publisher.cancel()
-            await asyncio.gather(publisher, return_exceptions=True)
+            await _end(publisher)
             if archive is not None:
                 await archive.stop()
     finally:
         await broker.stop()
+
+
+async def _end(publisher: asyncio.Task[None]) -> None:
+    """Cancel it until it has heard: the NATS client, while it connects, takes a cancellation for itself."""
+    while not publisher.done():
+        publisher.cancel()
+        await asyncio.wait([publisher], timeout=CANCEL_SECONDS)
 
 
 def _port(usual: int, any_free: bool) -> int:

@@ -95,7 +95,6 @@ def test_windows_run_on_into_a_stream_and_a_replay_adds_nothing(
     commits = tmp_path / "state/spark/commits"
     for name in ("0", ".0.crc"):
         (commits / name).unlink(missing_ok=True)
-    assert len(run()) == 2
     publish(client, stream, {"page": "a"})
     assert run() == [{"page": "a", "n": 2}, {"page": "a", "n": 3}, {"page": "b", "n": 1}]
     with pytest.raises(CheckpointMismatch, match="another query"):

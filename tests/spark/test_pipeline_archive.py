@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
 
+from bascule.cli.main import app
 from bascule.client.blocking import BlockingClient
-from bascule.errors import CallerError, StreamRecreated
+from bascule.errors import ArchiveDamaged, CallerError, StreamRecreated
 from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive, Commit
 from bascule.lake.verification import Report, Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
-from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream, publish
 from tests.support.broker_fixtures import unique_name
@@ -295,34 +296,55 @@ def test_damage_without_the_log_its_own_checksums_speak(lake: Path) -> None:
     assert [fault.kind for fault in report.faults] == ["rows-missing"]
 
 
+class Lasting:
+    """The session of all tests, which a command must not stop."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def stop(self) -> None:
+        pass
+
+
 def test_the_command_line_archives_shows_and_proves(
-    tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream, tmp_path: Path
+    spark: SparkSession,
+    tables: BrokerProcess,
+    client: BlockingClient,
+    make_stream: MakeStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In this process, and with this Spark: tests/spark/test_demo_spark.py has the command as a process of its own."""
     stream = make_stream(50, partitions=2)
     lake = tmp_path / "lake"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("bascule.spark.session", lambda *_, **__: Lasting(spark))
 
-    def run(*arguments: str) -> Outcome:
-        return run_command("pipeline", *arguments, "--server", tables.address, home=tmp_path, timeout=240)
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["pipeline", *arguments, "--server", tables.address])
 
-    done = run("archive", str(lake), stream, "--once", "--master", "local[1]")
-    assert (done.code, done.out.splitlines()[-1]) == (0, f"100 messages in 2 files of {lake}."), done
-    shown = run("status", str(lake), "--json").json
+    done = run("archive", str(lake), stream, "--once")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"100 messages in 2 files of {lake}."), done.output
+    shown = json.loads(run("status", str(lake), "--json").stdout)
     assert (shown["messages"], [one["behind"] for one in shown["partitions"]]) == (100, [0, 0])
     publish(client, stream, 7, partition=1, first=50)
-    shown = run("status", str(lake), "--json").json
+    shown = json.loads(run("status", str(lake), "--json").stdout)
     assert [one["behind"] for one in shown["partitions"]] == [0, 7]
     assert (shown["lag"]["offsets"], shown["lag"]["bytes"] > 0, 0 < shown["lag"]["seconds"] < 200) == (7, True, True)
-    lines = run("status", str(lake)).out.splitlines()
+    lines = run("status", str(lake)).stdout.splitlines()
     assert lines[4] == "Behind, offsets\t7"
     assert lines[-2].split("\t")[:6] == [stream, "0", "50", "0", "49", "0"]
-    assert run("status", str(lake), "--offline", "--json").json["lag"] is None
+    assert json.loads(run("status", str(lake), "--offline", "--json").stdout)["lag"] is None
     proved = run("verify", str(lake))
-    assert (proved.code, proved.out) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
+    assert (proved.exit_code, proved.stdout) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
     next((lake / "data").rglob("*.parquet")).unlink()
     proved = run("verify", str(lake))
-    assert proved.code == 4
-    assert proved.out.startswith("file-missing: data/date=")
-    assert "1 fault" in proved.err
+    assert proved.stdout.startswith("file-missing: data/date=")
+    assert isinstance(proved.exception, ArchiveDamaged)
+    assert "1 fault" in proved.exception.message
 
 
 def test_a_stream_that_is_not_there_leaves_no_folder(tables: BrokerProcess, tmp_path: Path) -> None:

@@ -79,17 +79,22 @@ class Verification:
         self._on_rows = on_rows
         self._streams = frozenset(streams)
         self._since = since
+        self._state = ArchiveState()
+        self._files: dict[PartitionId, list[DataFile]] = {}
 
     def run(self) -> Report:
-        state = self._archive.state()
+        self._look()
         report = Report()
-        logs = self._logs(state, report)
-        for key in self.partitions(state):
+        logs = self._logs(report)
+        for key in list(self._files):
             log = logs.get(key[0])
             ends = None if log is None or log["id"] != key[1] else log["partitions"].get(key[2])
-            found, state = self._prove(key, ends, state)
-            report.add(found)
+            report.add(self._prove(key, ends))
         return report
+
+    def _look(self) -> None:
+        self._state = self._archive.state()
+        self._files = self.partitions(self._state)
 
     def partitions(self, state: ArchiveState) -> dict[PartitionId, list[DataFile]]:
         """The files that are looked at; none for a partition of which the archive says that there was nothing."""
@@ -105,9 +110,9 @@ class Verification:
             found |= {key: [] for key in sorted(covered) if key not in found}
         return found
 
-    def _logs(self, state: ArchiveState, report: Report) -> dict[str, Any]:
+    def _logs(self, report: Report) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name in sorted({key[0] for key in self.partitions(state)}) if self._tables is not None else ():
+        for name in sorted({key[0] for key in self._files}) if self._tables is not None else ():
             try:
                 assert self._tables is not None
                 found |= self._tables.offsets([name])
@@ -115,17 +120,16 @@ class Verification:
                 report.unchecked.append(f"{name}: {error.message}")
         return found
 
-    def _prove(self, key: PartitionId, ends: dict[str, Any] | None, state: ArchiveState) -> tuple[Report, ArchiveState]:
+    def _prove(self, key: PartitionId, ends: dict[str, Any] | None) -> Report:
         """One partition, again when a compaction took a file away meanwhile."""
+        is_lost = False
         while True:
-            proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends)
+            proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends, lost_is_fault=is_lost)
             try:
-                return proof.run(self.partitions(state).get(key, []), state.next_offsets.get(key, 0)), state
+                return proof.run(self._files.get(key, []), self._state.next_offsets.get(key, 0))
             except _Gone as gone:
-                state = self._archive.state()
-                if gone.path in state.files:  # so it is not replaced, but lost
-                    proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends, lost_is_fault=True)
-                    return proof.run(self.partitions(state)[key], state.next_offsets.get(key, 0)), state
+                self._look()
+                is_lost = gone.path in self._state.files  # then nobody has replaced it
 
 
 class _Gone(Exception):
@@ -143,7 +147,7 @@ class _PartitionProof:
         key: PartitionId,
         ends: dict[str, Any] | None,
         *,
-        lost_is_fault: bool = False,
+        lost_is_fault: bool,
     ) -> None:
         self._archive = archive
         self._tables = tables

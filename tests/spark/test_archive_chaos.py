@@ -26,7 +26,7 @@ from tests.spark.test_spark_sink import values
 from tests.support.broker_process import BrokerProcess, clean_environ
 from tests.support.fault_points import FaultPoints
 from tests.support.spark_home import spark_home
-from tests.support.spark_processes import descendants, parent
+from tests.support.spark_processes import Process, descendants, parent
 from tests.support.spark_session import TABLES_CONFIG
 
 ROWS: Final = 10_000
@@ -76,9 +76,16 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """Driver, Java and workers at once, as a machine dies."""
+        """Driver, Java, workers and executors at once, as a machine dies."""
         kill_tree(self.process.pid)
         self.process.wait()
+
+    def kill_python(self) -> list[Process]:
+        """The driver alone. Its Java hears of it and leaves, its workers then: what may be there for a while yet."""
+        orphans = [found for pid in descendants(self.process.pid) if (found := Process.of(pid)) is not None]
+        self.process.kill()
+        self.process.wait()
+        return orphans
 
     def finish(self) -> None:
         code = self.process.wait(RUN_SECONDS_MAX)
@@ -186,6 +193,19 @@ def _kill_workers_and_the_broker(lakes: Lakes, points: FaultPoints, broker: Brok
 
 DRIVER_STEPS: Final = ("before-write", "before-commit", "in-commit", "after-commit")
 TASK_STEPS: Final = ("reading", "file-begun", "file-finished")
+MILD: Final = [("broker", step) for step in DRIVER_STEPS + TASK_STEPS] + [("task", step) for step in TASK_STEPS]
+HARD: Final = [(victim, step) for victim in ("driver", "machine") for step in DRIVER_STEPS + TASK_STEPS]
+"""After these a Spark has to start again."""
+
+
+def deaths(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Who dies where: all there are, in turn, and again in another order."""
+    while True:
+        mild, hard = rng.sample(MILD, len(MILD)), rng.sample(HARD, len(HARD))
+        for one in hard:
+            yield from mild[:2]
+            del mild[:2]
+            yield one
 
 
 class Torment:
@@ -197,12 +217,14 @@ class Torment:
         self.happened: Counter[str] = Counter()
         self._points = points
         self._rng = random.Random(seed)
+        self._deaths = deaths(self._rng)
         self._log = directory / "driver.log"
         self._environ = {**points.environ, "SPARK_HOME": str(spark_home(directory))}
         self._arguments = ["bascule.cli.main", "pipeline", "archive", str(self.lake), "lake", "--master", master]
         self._arguments += ["--server", broker.address]
         self._has_executors = master.startswith("local-cluster")
         self._driver: Driver | None = None
+        self._orphans: list[Process] = []
         self.published = 0
 
     def publish(self) -> None:
@@ -215,13 +237,14 @@ class Torment:
         """Somebody dies somewhere."""
         if self._driver is None:
             self._driver = Driver([*self._arguments, "--every", "100ms"], self._log, self._environ)
-        step = self._rng.choice(DRIVER_STEPS + TASK_STEPS)
-        victim = self._rng.choice(("driver", "broker", *(("task",) if step in TASK_STEPS else ())))
+        victim, step = next(self._deaths)
         self._points.arm(f"lake:{step}")
         self.publish()
         pid = self._points.wait(f"lake:{step}", self._driver.process, RUN_SECONDS_MAX)
-        if victim == "driver":
-            self._driver.kill()
+        if victim == "machine":
+            self.kill()
+        elif victim == "driver":
+            self._orphans += self._driver.kill_python()
             self._driver = None
         elif victim == "broker":
             self.broker.restart()
@@ -238,9 +261,13 @@ class Torment:
         self._driver.finish()
 
     def kill(self) -> None:
+        """All that runs."""
         if self._driver is not None:
             self._driver.kill()
             self._driver = None
+        for orphan in self._orphans:
+            orphan.kill()
+        self._orphans = []
 
 
 @pytest.mark.soak

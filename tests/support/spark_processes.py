@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 def children(pid: int) -> list[int]:
@@ -23,7 +24,31 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(_fields(pid)[1])
+
+
+class Process(NamedTuple):
+    """A process that is told from a later one with the same id."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        try:
+            return cls(pid, int(_fields(pid)[19]))
+        except OSError:
+            return None
+
+    def kill(self) -> None:
+        """If it is still there."""
+        if Process.of(self.pid) == self:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/<pid>/stat, from the state on: behind the name, which may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def command_line(pid: int) -> str:

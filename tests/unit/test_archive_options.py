@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from bascule.errors import InvalidOption
-from bascule.pipeline.jobs.archive import ArchiveOptions, read_stream_ids
+from bascule.errors import BasculeError, InvalidOption, Unavailable
+from bascule.lake.manifest import Covered
+from bascule.pipeline.jobs.archive import ArchiveOptions, Cursors, read_stream_ids
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,70 @@ def test_a_note_of_spark_on_a_batch_says_which_streams_it_is_of(tmp_path: Path) 
     lines = ["v1", '{"batchWatermarkMs":0}', '{"orders": {"0": 6, "id": 17}, "old": {"0": 6}}', "-", "3", '{"n": 3}']
     noted.write_text("\n".join(lines))
     assert read_stream_ids(noted) == {"orders": 17}
+
+
+class Brokers:
+    """Takes a cursor in some time, or not at all."""
+
+    def __init__(self) -> None:
+        self.cursors: dict[tuple[str, int], int] = {}
+        self.clock = 0.0
+        self.seconds = 0.0
+        self.failure: BasculeError | None = None
+        self.calls: list[int] = []
+
+    def set_cursor(self, _: str, stream: str, partition: int, offset: int) -> None:
+        self.clock += self.seconds
+        self.calls.append(partition)
+        if self.failure is not None:
+            raise self.failure
+        self.cursors[stream, partition] = offset
+
+    def close(self) -> None:
+        self.clock = -1.0
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    found = Brokers()
+    monkeypatch.setattr(ArchiveOptions, "client", lambda _: found)
+    monkeypatch.setattr(time, "monotonic", lambda: found.clock)
+    return found
+
+
+def covered(*ends: int) -> tuple[Covered, ...]:
+    return tuple(Covered("orders", 7, partition, 0, end) for partition, end in enumerate(ends))
+
+
+def test_cursors_that_take_too_long_wait_and_none_is_starved(brokers: Brokers) -> None:
+    cursors = Cursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
+    brokers.seconds = 1.0
+    cursors.set(covered(10, 10, 10))
+    assert brokers.calls == [0, 1]
+    cursors.set(covered(20, 20, 20))
+    assert brokers.calls == [0, 1, 2, 0]
+    assert brokers.cursors == {("orders", 0): 19, ("orders", 1): 9, ("orders", 2): 19}
+    cursors.close()
+    assert brokers.cursors["orders", 1] == 19
+
+
+def test_a_cursor_that_fails_is_said_once_and_tried_again(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> None:
+    cursors = Cursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
+    brokers.failure = Unavailable("nobody there")
+    for _ in range(3):
+        cursors.set(covered(10))
+    assert capsys.readouterr().err == "bascule: cursor `archive:x` was not set: nobody there\n"
+    brokers.failure = None
+    cursors.set(())
+    assert brokers.cursors == {("orders", 0): 9}
+
+
+def test_without_a_cursor_nobody_is_asked(brokers: Brokers) -> None:
+    Cursors(ArchiveOptions(path="/lake/x", streams=("orders",), cursor="")).set(covered(10))
+    assert brokers.calls == []
+
+
+def test_a_checkpoint_may_be_an_address_of_a_file() -> None:
+    options = ArchiveOptions(path="/lake/x", streams=("a",), checkpoint="file:///notes")
+    assert options.checkpoint_path == Path("/notes")
+    assert ArchiveOptions(path="/lake/x", streams=("a",)).checkpoint_path == Path("/lake/x/_bascule/checkpoint")

@@ -109,7 +109,9 @@ class ArchiveOptions:
 
     @property
     def checkpoint_path(self) -> Path:
-        return self.folder / FOLDER / "checkpoint" if self.checkpoint is None else Path(self.checkpoint)
+        if self.checkpoint is None:
+            return self.folder / FOLDER / "checkpoint"
+        return Path(self.checkpoint.removeprefix("file://"))
 
     @property
     def cursor_name(self) -> str:
@@ -178,6 +180,7 @@ class ArchiveJob:
         self.failure: Exception | None = None
         """Why the query has ended, if it was a batch."""
         self._held = contextlib.ExitStack()
+        self._is_open = False
         self._state = ArchiveState()
         self._stream_ids: dict[str, int] = {}
         self._cursors = Cursors(options)
@@ -203,8 +206,10 @@ class ArchiveJob:
             if not any((options.checkpoint_path / "offsets").glob("[0-9]*")):
                 must_go_on(options, {(key[0], key[2]): end for key, end in self._state.next_offsets.items()}, there)
             self._held = held.pop_all()
+        self._is_open = True
 
     def close(self) -> None:
+        self._is_open = False
         self._held.close()
 
     def _must_be_the_same(self, stream: str, known: int, found: int) -> None:
@@ -249,6 +254,10 @@ class ArchiveJob:
         """Make the messages of a batch part of the archive. Of one that comes again what is there already is left out, all of it if
         all is there. `batch` has the columns of the source as they were read; others beside them do not matter.
         """
+        if not self._is_open:
+            raise CallerError(
+                "the archive is written while it is open", hint="call `open` before, and `close` at the end"
+            )
         must_be_messages(batch)
         for stream, stream_id in self._noted_ids(batch_id).items():
             # Before anything is left out because the archive has its offset: of another stream.
@@ -316,21 +325,30 @@ class ArchiveJob:
 
 
 class Cursors:
-    """Tell brokers how far the archive is. It is advice: whatever comes of it, the archive goes on."""
+    """Tell brokers how far the archive is. It is advice: whatever comes of it, the archive goes on, and waits for a moment at most."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options
         self._client: BlockingClient | None = None
+        self._waiting: dict[tuple[str, int], int] = {}
         self._failed = ""
 
     def set(self, covered: tuple[Covered, ...]) -> None:
         if not self._options.cursor_name:
             return
+        self._waiting |= {(one.stream, one.partition): one.end - 1 for one in covered}
+        self._send()
+
+    def _send(self) -> None:
+        """The oldest first; what takes too long is left for the next time."""
+        deadline = time.monotonic() + CURSOR_SECONDS_MAX
         try:
             if self._client is None:
                 self._client = self._options.client()
-            for one in covered:
-                self._client.set_cursor(self._options.cursor_name, one.stream, one.partition, one.end - 1)
+            while self._waiting and time.monotonic() < deadline:
+                (stream, partition), offset = next(iter(self._waiting.items()))
+                self._client.set_cursor(self._options.cursor_name, stream, partition, offset)
+                del self._waiting[stream, partition]
             self._failed = ""
         except BasculeError as error:
             if error.message != self._failed:  # once, not with every batch
@@ -339,6 +357,8 @@ class Cursors:
 
     def close(self) -> None:
         if self._client is not None:
+            if self._waiting:
+                self._send()
             self._client.close()
             self._client = None
 

@@ -506,6 +506,15 @@ def test_a_query_of_a_deleted_stream_reads_its_archive_to_the_end(cluster: Watch
     assert not query.plan()
 
 
+def test_a_query_that_has_read_more_than_the_archive_of_a_deleted_stream_has_nothing_left_to_read(
+    cluster: WatchedCluster, lake: Path
+) -> None:
+    query = Query(lake, onDataLoss="archive")
+    assert query.next() == list(range(80))
+    del cluster.there["orders"]
+    assert not query.plan()
+
+
 def test_available_now_is_frozen_and_what_retention_takes_meanwhile_comes_from_the_archive(
     cluster: WatchedCluster, lake: Path
 ) -> None:

@@ -50,7 +50,7 @@ def _backlog(stream: StreamState, number: int, before: StreamOffsets | None, ski
     state = stream.partitions[number]
     is_new = before is None or before.id not in (None, stream.id)
     position = state.first_offset if before is None or is_new else before.next.get(number, 0)
-    if position > state.log_end_offset:
+    if position > state.log_end_offset and stream.is_live:
         raise CheckpointMismatch(
             f"this query has read `{stream.name}`/{number} up to offset {position}, but the log ends at {state.log_end_offset}",
             hint="records were lost in the cluster, or the log was restored from an older copy: start anew with another checkpoint",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bascule.errors import CheckpointMismatch, InvalidOption, StreamRecreated
-from bascule.lake.coverage import Coverage, Partitions
+from bascule.lake.coverage import Partitions
 from bascule.lake.ranges import offset_at
 from bascule.spark import cluster
 from bascule.spark.advance import held
@@ -35,11 +35,9 @@ def connect(options: SourceOptions) -> Cluster:
 
 def refreshed(options: SourceOptions, frozen: Streams) -> Streams:
     """Streams whose ends are fixed, with what has been archived of them meanwhile."""
-    return (
-        frozen
-        if options.history.path is None
-        else OneStream(cluster.connect(options.connection), options).refreshed(frozen)
-    )
+    if options.history.path is None:
+        return frozen
+    return OneStream(cluster.connect(options.connection), options).refreshed(frozen)
 
 
 class OneStream:
@@ -77,19 +75,20 @@ class OneStream:
 
     def _clipped(self, stream: StreamState) -> StreamState:
         archived = self._follower.stream(stream.name).get(stream.id, {})
-        return replace(
-            stream, partitions={n: clipped(state, archived.get(n)) for n, state in stream.partitions.items()}
-        )
+        partitions = {number: clipped(state, archived.get(number)) for number, state in stream.partitions.items()}
+        return replace(stream, partitions=partitions)
 
     def _with_history(self, stream: StreamState) -> StreamState:
         archived = self._archived(stream)
-        ahead = [
-            n for n, state in stream.partitions.items() if n in archived and archived[n].end > state.log_end_offset
-        ]
+        partitions = stream.partitions.items()
+        ahead = {n: archived[n] for n, state in partitions if n in archived and archived[n].end > state.log_end_offset}
         if ahead:
-            self._must_have_grown(stream, ahead[0], archived[ahead[0]])
-        partitions = {number: joined(state, archived.get(number)) for number, state in stream.partitions.items()}
-        return replace(stream, partitions=partitions, archive=self._path)
+            self._must_have_grown(stream, ahead)
+        return replace(
+            stream,
+            partitions={number: joined(state, archived.get(number)) for number, state in partitions},
+            archive=self._path,
+        )
 
     def _archived(self, stream: StreamState) -> Partitions:
         by_id = self._follower.stream(stream.name)
@@ -102,16 +101,18 @@ class OneStream:
             )
         return by_id.get(stream.id, {})
 
-    def _must_have_grown(self, stream: StreamState, number: int, archived: Coverage) -> None:
+    def _must_have_grown(self, stream: StreamState, ahead: Partitions) -> None:
         """Between two questions a log may grow, and an archive with it. A log that is still shorter has lost what was archived."""
         again = self._live.streams([stream.name]).get(stream.name)
-        if again is None or again.id != stream.id or again.partitions[number].log_end_offset >= archived.end:
+        if again is None or again.id != stream.id:
             return
-        raise CheckpointMismatch(
-            f"the archive {self._path} has {held(archived)} of `{stream.name}`/{number}, but the log ends at "
-            f"{again.partitions[number].log_end_offset}",
-            hint="records were lost in the cluster, the log was restored from an older copy, or it is the archive of another cluster",
-        )
+        for number, archived in ahead.items():
+            log_end_offset = again.partitions[number].log_end_offset
+            if log_end_offset < archived.end:
+                raise CheckpointMismatch(
+                    f"the archive {self._path} has {held(archived)} of `{stream.name}`/{number}, but the log ends at {log_end_offset}",
+                    hint="records were lost in the cluster, the log was restored from an older copy, or the archive is of another cluster",
+                )
 
     def _archived_alone(self, name: str) -> StreamState | None:
         """A stream that is deleted, as far as it was archived."""

@@ -45,11 +45,13 @@ class RangeReader:
         """Everything from `start` to before `end` that is there, once and in order. `archived` is what the driver has seen."""
         self._position, self._archived = start, archived
         while self._position < end:
-            if self._archived is not None and self._position in self._archived:
-                yield from self._from_archive(min(end, self._archived.end))
+            known = self._archived
+            if known is not None and self._position in known:
+                yield from self._from_archive(min(end, known.end))
+            elif known is not None and self._position < known.start:
+                yield from self._from_log(min(end, known.start), end)
             else:
-                is_before = self._archived is not None and self._position < self._archived.start
-                yield from self._from_log(min(end, self._archived.start) if is_before and self._archived else end, end)
+                yield from self._from_log(end, end)
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 

@@ -111,7 +111,7 @@ class OneStream:
             if log_end_offset < archived.end:
                 raise CheckpointMismatch(
                     f"the archive {self._path} has {held(archived)} of `{stream.name}`/{number}, but the log ends at {log_end_offset}",
-                    hint="records were lost in the cluster, the log was restored from an older copy, or it is another cluster's archive",
+                    hint="the cluster lost records, the log was restored from an older copy, or the archive is another cluster's",
                 )
 
     def _archived_alone(self, name: str) -> StreamState | None:

@@ -13,11 +13,12 @@ from typing import Final
 STREAM_ID: Final = "streamId"
 DATE: Final = "date"
 COLUMNS_DDL: Final = (
-    "`key` BINARY, `value` BINARY, `stream` STRING NOT NULL, `partition` INT NOT NULL, `offset` BIGINT NOT NULL, "
-    "`timestamp` TIMESTAMP NOT NULL, `subject` STRING NOT NULL, `replySubject` STRING, `headers` MAP<STRING, BINARY> NOT NULL, "
-    f"`leaderEpoch` BIGINT NOT NULL, `{STREAM_ID}` BIGINT NOT NULL, `{DATE}` DATE NOT NULL"
+    "`key` BINARY, `value` BINARY, `stream` STRING, `partition` INT, `offset` BIGINT, `timestamp` TIMESTAMP, `subject` STRING, "
+    "`replySubject` STRING, `headers` MAP<STRING, BINARY>, `leaderEpoch` BIGINT, "
+    f"`{STREAM_ID}` BIGINT, `{DATE}` DATE"
 )
-"""A message as a row: the columns of the source, which stream of that name it is of, and its day (UTC)."""
+"""A message as a row: the columns of the source, which stream of that name it is of, and its day (UTC). None is NOT NULL: what Spark
+computes may be null for all it knows, and Iceberg refuses such a column before it has seen a row."""
 
 
 @dataclass(frozen=True, slots=True)

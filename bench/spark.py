@@ -178,8 +178,7 @@ class Bench:
         try:
             query = job.start(once=True)
             query.awaitTermination()
-            done = [one for one in query.recentProgress if one.numInputRows]
-            return sum(float(one.durationMs["triggerExecution"]) for one in done) / 1000
+            return sum(float(one.durationMs["triggerExecution"]) for one in query.recentProgress) / 1000
         finally:
             job.close()
 

@@ -32,6 +32,13 @@ def test_bad_options_are_named(given: dict[str, Any], what: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("path", ["s3a://bucket/orders", "s3a:/bucket/orders", "hdfs://name/orders"])
+def test_object_stores_are_no_folders(path: str) -> None:
+    with pytest.raises(InvalidOption, match="`path` is `"):
+        ArchiveOptions(path=path, streams=("a",))
+    assert ArchiveOptions(path="file:///lake/x", streams=("a",)).folder == Path("/lake/x")
+
+
 def test_how_the_source_is_told_which_streams() -> None:
     more = {"onDataLoss": "skip"}
     named = ArchiveOptions(path="/lake/x", streams=("a", "b"), servers="h:1", source=more).source_options()

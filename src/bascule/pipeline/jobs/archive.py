@@ -81,6 +81,11 @@ class ArchiveOptions:
         if len(chosen) != 1:
             said = "nothing says" if not chosen else f"`{'` and `'.join(chosen)}` both say"
             raise InvalidOption(f"{said} which streams to archive", hint="name streams, or give one pattern or subject")
+        if re.match(r"(?!file:)\w+:/", self.path):
+            raise InvalidOption(
+                f"`path` is `{self.path}`",
+                hint="it must be a folder that all machines see; for object stores use tables of Delta or Iceberg",
+            )
         if self.file_bytes < 1:
             raise InvalidOption(f"`file_bytes` is {self.file_bytes}", hint="it must be 1 or more")
         if self.compression not in COMPRESSIONS:

@@ -53,14 +53,18 @@ def _partitions(state: ArchiveState, tables: FlightConnection | None, streams: s
     for (stream, stream_id, number), end in state.next_offsets.items():
         archived.setdefault(stream, {})[stream_id, number] = end
     probes = PROBES_MAX
-    for stream in sorted(streams | archived.keys()):
-        log, problem = _log(tables, stream)
+    names = sorted(streams | archived.keys())
+    logs = _logs(tables, names)
+    problem = "not asked for" if tables is None else "the stream does not exist any more"
+    for stream in names:
+        log = logs.get(stream)
         here = archived.get(stream, {})
         missing = set() if log is None else {(log["id"], number) for number in log["partitions"]} - here.keys()
         for stream_id, number in sorted(here.keys() | missing):
             next_offset = here.get((stream_id, number))
             if log is None or log["id"] != stream_id:
-                yield _row(stream, number, next_offset, problem or "the stream was deleted and created again")
+                recreated = "the stream was deleted and created again"
+                yield _row(stream, number, next_offset, problem if log is None else recreated)
                 continue
             row = _behind(stream, number, next_offset, log["partitions"][number])
             if row["behind"] and probes and tables is not None:
@@ -69,14 +73,17 @@ def _partitions(state: ArchiveState, tables: FlightConnection | None, streams: s
             yield row
 
 
-def _log(tables: FlightConnection | None, stream: str) -> tuple[dict[str, Any] | None, str | None]:
-    """The stream as the brokers have it, or why it is not there."""
-    if tables is None:
-        return None, "not asked for"
+def _logs(tables: FlightConnection | None, streams: list[str]) -> dict[str, Any]:
+    """The streams as the brokers have them, those that are there: asked for together unless one is not."""
+    if tables is None or not streams:
+        return {}
     try:
-        return tables.offsets([stream])[stream], None
+        return tables.offsets(streams)
     except StreamNotFound:
-        return None, "the stream does not exist any more"
+        if len(streams) == 1:
+            return {}
+        half = len(streams) // 2
+        return {**_logs(tables, streams[:half]), **_logs(tables, streams[half:])}
 
 
 def _row(stream: str, number: int, next_offset: int | None, problem: str | None) -> dict[str, Any]:

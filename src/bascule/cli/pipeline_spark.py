@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def quiet_session(name: str, master: str | None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that ends with the block."""
-    for logger in ("py4j", "pyspark", "SQLQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+    logging.disable(logging.CRITICAL)  # py4j tells the root logger of every Ctrl-C
     with tempfile.TemporaryFile() as said:
         spark = _started(name, master, conf or {}, said)
         try:
@@ -35,9 +35,13 @@ def _started(name: str, master: str | None, conf: Mapping[str, str], said: IO[by
     """Java inherits the place that its warnings go to: a file, which is shown if nothing comes of it."""
     from bascule.spark import session
 
+    handler = signal.getsignal(signal.SIGINT)
     try:
         with _into(said):
-            return session(name, master, **conf)
+            spark = session(name, master, **conf)
+        # Spark's own asks Java to cancel all jobs, in the middle of whatever is said to Java at the moment, and shows what comes of it.
+        signal.signal(signal.SIGINT, handler)
+        return spark
     except BasculeError:
         raise
     except Exception as error:

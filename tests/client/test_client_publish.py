@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -51,6 +51,24 @@ async def test_many_at_once_keep_their_order(broker: BrokerProcess, api: Api, na
         assert (await client.publish_many(name, [])).offsets == []
         assert (await client.publish_many(name, [b"x"], ack="none")).errors == {}
     assert [message.value for message in api.read(name)][:20_000] == values
+
+
+@on_loop
+async def test_all_who_need_to_know_of_a_stream_ask_one_question(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, name)
+    async with bascule.connect(broker.address) as client:
+        asked: list[str] = []
+        call = client._brokers.call
+
+        async def counted(method: str, *arguments: Any, **more: Any) -> bytes:
+            asked.append(method)
+            return await call(method, *arguments, **more)
+
+        client._brokers.call = counted  # type: ignore[method-assign]
+        acks = await asyncio.gather(*(client.publish(name, b"%d" % number) for number in range(200)))
+        assert sorted(ack.offset for ack in acks if ack is not None) == list(range(200))
+        assert asked.count("FetchMetadata") == 1
 
 
 @on_loop

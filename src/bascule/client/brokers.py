@@ -60,6 +60,8 @@ class Brokers:
         self._tls = tls
         self._channels: dict[Address, Channel] = {}
         self._connecting: dict[Address, asyncio.Task[Channel]] = {}
+        self._asking: dict[str, asyncio.Task[Metadata]] = {}
+        """Streams that are being asked about. Whoever needs to know of one meanwhile waits for the same answer."""
         self._failed_at: dict[Address, float] = {}
         self._leaving: list[Channel] = []
         """Connections to servers that go away: they take no new calls, and end when those they have are answered."""
@@ -92,7 +94,7 @@ class Brokers:
 
     async def close(self) -> None:
         self._closed = True
-        for task in list(self._connecting.values()):
+        for task in (*self._connecting.values(), *self._asking.values()):
             task.cancel()
         channels = [*self._channels.values(), *self._leaving]
         self._channels.clear()
@@ -272,18 +274,47 @@ class Brokers:
         return found
 
     def forget(self, stream: str) -> None:
-        """Who leads this stream has to be asked again."""
+        """Who leads this stream has to be asked again: an answer that is on its way may be as old as what was known."""
         self.known.streams.pop(stream, None)
+        self._asking.pop(stream, None)
 
     async def stream(self, name: str, deadline: Deadline) -> StreamInfo:
         found = self.known.streams.get(name)
         if found is None:
-            found = (await self.refresh([name], deadline=deadline)).streams.get(name)
+            found = (await self._ask(name, deadline)).streams.get(name)
         if found is None:
             raise StreamNotFound(
                 f"there is no stream `{name}`", hint="create it first: `await client.create_stream(…)`"
             )
         return found
+
+    async def _ask(self, name: str, deadline: Deadline) -> Metadata:
+        """Thousands of publishers may need to know at once, after a failover all of them: it is one question."""
+        self.check_open()
+        task, seconds = self._asking.get(name), deadline.left
+        if is_first := task is None:
+            answer = self.refresh([name], deadline=Deadline.after(max(self.timeout, deadline.left)))
+            task = self._asking[name] = asyncio.get_running_loop().create_task(answer, name=f"ask about {name}")
+            task.add_done_callback(lambda done: self._asked(name, done))
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(task)
+        except DeadlineExceeded:
+            if is_first or deadline.has_passed:
+                raise
+        except TimeoutError:
+            raise timed_out("FetchMetadata", seconds) from None
+        except asyncio.CancelledError:
+            if task.cancelled():
+                self.check_open()
+            raise
+        return await self._ask(name, deadline)  # who asked first had less time
+
+    def _asked(self, name: str, task: asyncio.Task[Metadata]) -> None:
+        if self._asking.get(name) is task:
+            del self._asking[name]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; if nobody does any more, it is nobody's
 
     async def partition(self, stream: str, number: int, deadline: Deadline) -> PartitionInfo:
         info = await self.stream(stream, deadline)

@@ -212,6 +212,14 @@ def test_small_files_are_merged_while_it_runs(
     assert (after.rows, after.number) == (400, state.number)
 
 
+def test_a_session_of_spark_connect_is_refused_before_anything_is_made(
+    connect_spark: Any, tables: BrokerProcess, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    with pytest.raises(CallerError, match="Spark Connect"):
+        run_archive(connect_spark, options_of(tables, make_stream(1), tmp_path / "lake"), once=True)
+    assert not (tmp_path / "lake").exists()
+
+
 # ── damage: an archive that is not whole is told from one that is, and what is wrong with it is named ──
 
 

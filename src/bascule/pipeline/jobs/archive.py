@@ -229,11 +229,7 @@ class ArchiveJob:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is archived that was there at the start."""
         options = self._options
-        if type(self._spark).__module__.startswith("pyspark.sql.connect"):
-            raise CallerError(
-                "this process holds the archive, and with Spark Connect another one would write it",
-                hint="use `local[*]` or a cluster's master such as `spark://…`; or a pipeline's file, whose sinks the server opens",
-            )
+        must_be_the_driver(self._spark)
         named = ", ".join(options.streams) or options.pattern or options.subject
         writer = (
             self._spark.readStream.format("bascule")
@@ -381,6 +377,15 @@ def read_stream_ids(noted: Path) -> dict[str, int]:
     return found
 
 
+def must_be_the_driver(spark: SparkSession) -> None:
+    """For who holds the lock and has the query call him."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise CallerError(
+            "this process would hold the archive, and with Spark Connect another one would write it",
+            hint="use `local[*]` or a cluster's master such as `spark://…`; or a pipeline's file, whose sinks the server opens",
+        )
+
+
 def must_go_on(options: ArchiveOptions, next_offsets: dict[tuple[str, int], int], there: Collection[str]) -> None:
     """A query without a checkpoint begins where the log does. What retention took between the last commit and there is noticed here,
     or by nobody. `there` are the streams that exist."""
@@ -419,6 +424,7 @@ def _covered(files: tuple[DataFile, ...]) -> tuple[Covered, ...]:
 
 def run_archive(spark: SparkSession, options: ArchiveOptions, *, once: bool, **callbacks: Any) -> ArchiveState:
     """The whole job: returns when the query has ended, with the archive as it is then."""
+    must_be_the_driver(spark)
     job = ArchiveJob(spark, options, **callbacks)
     job.open()
     try:

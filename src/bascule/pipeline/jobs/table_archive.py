@@ -22,7 +22,14 @@ from bascule.flight.schema import COLUMNS
 from bascule.lake.manifest import FOLDER, Archive, Covered
 from bascule.lake.tables import COLUMNS_DDL, DATE, STREAM_ID, TableFormat
 from bascule.pipeline.failures import from_spark
-from bascule.pipeline.jobs.archive import ArchiveOptions, Cursors, must_be_messages, must_go_on, read_stream_ids
+from bascule.pipeline.jobs.archive import (
+    ArchiveOptions,
+    Cursors,
+    must_be_messages,
+    must_be_the_driver,
+    must_go_on,
+    read_stream_ids,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,8 +48,8 @@ class Appended:
 
 def require_format(spark: SparkSession, table_format: TableFormat) -> None:
     """Raises MissingExtra, naming what to give, when Spark does not have the format's jar."""
-    jvm: Any = getattr(spark, "_jvm", None)
-    if not table_format.probe or jvm is None:  # a server of Spark Connect says itself what it does not have
+    jvm: Any = spark._jvm
+    if not table_format.probe:
         return
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
@@ -84,6 +91,7 @@ class TableArchive:
 
     def open(self) -> None:
         """Raises before anything is made: MissingExtra without the jar, StreamNotFound, ArchiveConflict when another one writes."""
+        must_be_the_driver(self._spark)
         require_format(self._spark, self._format)
         ids = self._options.stream_ids()
         notes = Archive(self._options.folder)

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
 from bascule.errors import (
-    CallerError,
     CheckpointMismatch,
     ExpectationBroken,
     MalformedValue,
@@ -270,7 +269,7 @@ steps:
   - expect: {{name: has-amount, rule: value.amount IS NOT NULL, otherwise: {otherwise}}}
   - where: value.amount > 100
   - select: {{key: key, id: value.id}}
-sinks: [table: table]
+sinks: [{{table: table}}, {{archive: lake}}]
 dlq: {{path: dead}}
 """
 
@@ -280,20 +279,15 @@ def test_with_spark_connect_batches_are_written_at_the_server(play: Play, orders
     done = play.run(text, spark=connect_spark)
     assert (done.read, done.rows, done.dead_letters) == (12, 7, 2)
     assert sorted(row["id"] for row in play.table("table")) == list(range(3, 10))
-    with pytest.raises(CallerError, match="archive"):
-        play.run(text.replace("table: table", "archive: lake"), spark=connect_spark)
+    assert Archive(play.folder / "lake").state().rows == 12
 
 
 @pytest.mark.soak
 def test_with_spark_connect_a_batch_that_comes_again_is_known(play: Play, orders: str, connect_spark: Any) -> None:
     big, dead = unique_name("big"), unique_name("dead")
     text = CONNECTED.format(orders=orders, otherwise="dead-letter").replace("path: dead", f"stream: {dead}")
-    text = text.replace("table: table", f"table: table, stream: {{stream: {big}, create: true}}").replace(
-        "  - where: value.amount > 100", "  - dedup: {key: value.id % 5, within: 1h}"
-    )
-    text = text.replace("[table: table, stream:", "[{table: table}, {stream:").replace(
-        "create: true}]", "create: true}}]"
-    )
+    text = text.replace("{archive: lake}", f"{{latest: latest}}, {{stream: {{stream: {big}, create: true}}}}")
+    text = text.replace("  - where: value.amount > 100", "  - dedup: {key: value.id % 5, within: 1h}")
     for _ in range(2):
         play.run(text, spark=connect_spark)
         assert len(play.values(big)) == len(play.table("table")) == 5

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.duration import MILLISECOND_NS
-from bascule.errors import BasculeError, CallerError
+from bascule.errors import BasculeError
 from bascule.pipeline.batches import PipelineBatches, planned
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.failures import from_spark
 from bascule.pipeline.progress import BatchReport
 from bascule.pipeline.spec import PipelineSpec
-from bascule.pipeline.spec_sinks import ArchiveSink, LatestSink
 from bascule.pipeline.steps.decode import Decoding
 
 if TYPE_CHECKING:
@@ -47,13 +46,6 @@ class Pipeline:
     def open(self) -> None:
         if not is_connect(self._spark):
             self.batches.open(self._spark)
-            return
-        for sink in self.spec.sinks:
-            if isinstance(sink, (ArchiveSink, LatestSink)):
-                raise CallerError(
-                    f"`{sink.target}` is written by the driver of Spark, and with Spark Connect that is another process",
-                    hint="use `local[*]`, a master such as `spark://…`, or spark-submit; `table` and `stream` work everywhere",
-                )
 
     def close(self) -> None:
         self.batches.close()

@@ -116,11 +116,6 @@ class LatestTable:
     def __init__(
         self, spark: SparkSession, options: LatestOptions, on_commit: Callable[[Snapshot], None] = lambda _: None
     ) -> None:
-        if type(spark).__module__.startswith("pyspark.sql.connect"):
-            raise CallerError(
-                "the table is written by the driver of Spark, and with Spark Connect that is another process",
-                hint="use `local[*]`, or a cluster's master such as `spark://…`",
-            )
         self._spark = spark
         self._options = options
         self._on_commit = on_commit
@@ -151,6 +146,11 @@ class LatestTable:
 
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is in the table that was in the streams at the start."""
+        if type(self._spark).__module__.startswith("pyspark.sql.connect"):
+            raise CallerError(
+                "the table is written by the driver of Spark, and with Spark Connect that is another process",
+                hint="use `local[*]`, or a cluster's master such as `spark://…`",
+            )
         options = self._options
         named = ", ".join(options.streams) or options.pattern or options.subject
         writer = (

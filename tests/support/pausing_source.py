@@ -48,7 +48,8 @@ class Pauses:
         self._released.touch()
 
     def source(self, step: str) -> type[BasculeSource]:
-        reached, released = str(self._reached), str(self._released)
+        # What is pickled must not lead to this module's imports of tests: workers do not find those.
+        name, reached, released = Pauses.name, str(self._reached), str(self._released)
 
         def pause() -> None:
             if not Path(released).exists():
@@ -74,7 +75,7 @@ class Pauses:
         class PausingSource(BasculeSource):
             @classmethod
             def name(cls) -> str:
-                return Pauses.name
+                return name
 
             def reader(self, schema: StructType) -> BatchReader:
                 return PausingBatchReader(source_options(self.options, BATCH), schema)

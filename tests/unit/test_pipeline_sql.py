@@ -8,7 +8,7 @@ pytest.importorskip("pyspark")
 
 from bascule.errors import DataLost, InvalidQuery, PipelineFailed
 from bascule.pipeline.failures import from_spark
-from bascule.pipeline.jobs.sql import mentioned
+from bascule.pipeline.jobs.sql import mentioned, needed_columns
 
 STREAMS = ("orders", "Returns", "shop.events", "a-b", "count")
 
@@ -75,3 +75,25 @@ def test_anything_else_is_one_line_without_a_trace() -> None:
     error = from_spark(RuntimeError(text))
     assert isinstance(error, PipelineFailed)
     assert str(error) == "The value 'x' of the type cannot be cast."
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        ("SELECT count(*) FROM orders", ("offset",)),
+        ("SELECT o.key, max(`timestamp`) FROM orders o GROUP BY KEY", ("key", "timestamp")),
+        ("SELECT get_json_object(CAST(value AS STRING), '$.key') FROM orders", ("value",)),
+        ("SELECT headers['a'] FROM orders WHERE replysubject IS NULL", ("replySubject", "headers")),
+        ("WITH a AS (SELECT offset FROM orders) SELECT count( * ) FROM a", ("offset",)),
+        ("SELECT * FROM orders", None),
+        ("SELECT o.* FROM orders o", None),
+        ("WITH a AS (TABLE orders) SELECT 1 FROM a", None),
+        ("SELECT 1 FROM orders NATURAL JOIN returns", None),
+        ("SELECT 1 FROM orders PIVOT (count(offset) FOR stream IN ('a'))", None),
+        ("TABLE orders", None),
+        ("FROM orders", None),
+        ("FROM orders |> WHERE offset > 1", None),
+    ],
+)
+def test_columns_that_a_query_does_not_name_are_not_read(query: str, columns: tuple[str, ...] | None) -> None:
+    assert needed_columns(query) == columns

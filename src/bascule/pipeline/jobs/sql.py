@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 _NOT_NAMES: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^\W\d]\w*)")
 _SHUFFLES: Final = re.compile(r"\b(Aggregate|Join|Deduplicate\w*|Window|Sort|Distinct|Repartition\w*|\w+InPandas\w*)\b")
+_COUNT: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
+_ONLY_SELECT: Final = re.compile(
+    r"\s*(SELECT|WITH)\b(?!.*\b(TABLE|NATURAL|PIVOT|UNPIVOT)\b)", re.IGNORECASE | re.DOTALL
+)
 ID_BYTES: Final = 8
 
 
@@ -85,6 +89,17 @@ def mentioned(query: str, names: Collection[str]) -> list[str]:
     return list(found)
 
 
+def needed_columns(query: str) -> tuple[str, ...] | None:
+    """The columns of streams that a query can need; None for all of them. Spark does not tell a source in Python which it wants, and
+    those that nobody names would be read for nothing."""
+    bare = _NOT_NAMES.sub(" ", query)
+    if "*" in _COUNT.sub(" ", bare) or "|>" in bare or not _ONLY_SELECT.match(bare):
+        return None
+    words = {word.lower() for word in re.findall(r"\w+", bare)}
+    found = tuple(field.name for field in TABLE if field.name.lower() in words)
+    return found or ("offset",)
+
+
 def streams_there(options: SqlOptions, *, streaming: bool = False) -> tuple[str, ...]:
     """The streams there are. An archive can be asked while no broker is there: then there are none. Raises Unavailable otherwise."""
     try:
@@ -102,6 +117,7 @@ class SqlSession:
         self._spark = spark
         self._options = options
         self._streams: tuple[str, ...] = ()
+        self._is_pruned = True
 
     @property
     def known(self) -> list[str]:
@@ -150,16 +166,24 @@ class SqlSession:
             given["valueFormat"], given["valueSchema"] = options.values[name]
         if streaming:
             return self._spark.readStream.format("bascule").options(**given, startingOffsets=options.starting).load()
-        return self._spark.read.format("bascule").options(**given).load()
+        reader = self._spark.read.format("bascule").options(**given)
+        columns = needed_columns(options.query) if self._is_pruned and name not in options.values else None
+        if columns is not None:
+            reader = reader.schema(type(TABLE)([TABLE[column] for column in columns]))
+        return reader.load()
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────
 
     def frame(self, *, streaming: bool = False) -> DataFrame:
         """The query over its views, analysed and not run. Raises InvalidQuery."""
+        self._is_pruned = self._is_pruned and not streaming
         try:
             self._prepare(streaming=streaming)
             return self._spark.sql(self._options.query)
         except Exception as error:
+            if self._is_pruned:  # with all columns Spark says better what is wrong, if it is
+                self._is_pruned = False
+                return self.frame()
             raise from_spark(error, self.known) from None
 
     def start(self, target: Continuous, *, once: bool = False) -> StreamingQuery:

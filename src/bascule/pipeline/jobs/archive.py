@@ -26,6 +26,7 @@ from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
 from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
 from bascule.pipeline.failures import from_spark
+from bascule.pipeline.jobs.archive_ranges import RangesTask, noted_ranges
 from bascule.spark.advance import lost
 from bascule.spark.cluster import stream_state
 from bascule.spark.option import STREAMING
@@ -195,6 +196,7 @@ class ArchiveJob:
         )
         self._appended = 0
         self._not_merged = ""
+        self._is_own_query = False
 
     def open(self) -> None:
         options = self._options
@@ -231,6 +233,7 @@ class ArchiveJob:
         options = self._options
         must_be_the_driver(self._spark)
         named = ", ".join(options.streams) or options.pattern or options.subject
+        self._is_own_query = True
         writer = (
             self._spark.readStream.format("bascule")
             .options(**options.source_options())
@@ -269,11 +272,21 @@ class ArchiveJob:
             self._options.file_bytes,
             self._options.compression,
         )
-        rows = batch.select(*COLUMNS).mapInArrow(task, STATS_DDL).collect()
+        rows = self._written(batch, batch_id, task).collect()
         found = sorted((DataFile(**row.asDict()) for row in rows), key=lambda one: one.path)
         if found:
             ids = self._ids_of({one.stream for one in found}, batch_id)
             self._commit(tuple(replace(one, stream_id=ids[one.stream]) for one in found), batch_id)
+
+    def _written(self, batch: DataFrame, batch_id: int, task: WriteTask) -> DataFrame:
+        """What tasks say of the files that they write: of the rows of a batch or, in this job's own query, of what they read."""
+        if self._is_own_query:
+            source = source_options(self._options.source_options(), STREAMING)
+            ranges = noted_ranges(self._options.checkpoint_path, batch_id, source, task.next_offsets)
+            if ranges is not None:
+                numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
+                return numbers.mapInArrow(RangesTask(task, source, tuple(ranges)), STATS_DDL)
+        return batch.select(*COLUMNS).mapInArrow(task, STATS_DDL)
 
     def _ids_of(self, streams: set[str], batch_id: int) -> dict[str, int]:
         """Which streams of these names the batch was read from: Spark's note on the batch says it. Without such a note, which a batch

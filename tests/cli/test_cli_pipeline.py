@@ -86,11 +86,13 @@ def test_wrong_options_of_a_query_are_named(options: list[str], words: list[str]
 
 REPORT = {
     "batchId": 3,
-    "processedRowsPerSecond": 1234.5,
+    "batchDuration": 500,
     "sources": [
         {
+            "numInputRows": 20,
+            "processedRowsPerSecond": 1234.5,
             "latestOffset": '{"a": {"0": 10, "id": 1, "lag": {"offsets": 5, "bytes": 500, "seconds": 2.5}},'
-            ' "b": {"0": 3, "id": 2, "lag": {"offsets": 2, "bytes": 100, "seconds": 7.0}}}'
+            ' "b": {"0": 3, "id": 2, "lag": {"offsets": 2, "bytes": 100, "seconds": 7.0}}}',
         }
     ],
     "stateOperators": [{"numRowsDroppedByWatermark": 4}],
@@ -116,6 +118,13 @@ def test_a_line_for_each_batch_that_brought_something(capsys: pytest.CaptureFixt
     assert line.endswith("Z batch 0: 12 messages, 7 left, 1.2 s, 2 dead letters, has-amount broken by 2 rows")
     assert late == "4 rows came later than `dedup` remembers, and were dropped"
     assert display.summary() == "orders: 12 messages in 2 batches; table t: 7 rows; 2 dead letters."
+
+
+def test_batches_that_are_written_elsewhere_are_told_of_by_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display("orders", live=False, is_remote=True) as display:
+        display.progress({**REPORT, "stateOperators": []})
+    assert capsys.readouterr().out.endswith("Z batch 3: 20 messages, 0.5 s\n")
+    assert display.summary() == "orders: 20 messages in 1 batch."
 
 
 def test_a_batch_that_comes_again_is_counted_once(tmp_path: Path) -> None:

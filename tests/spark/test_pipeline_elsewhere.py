@@ -76,6 +76,40 @@ checkpoint: state
     assert len(read(client, copy)) == 15
 
 
+def test_the_command_line_runs_a_pipeline_at_a_server_of_spark_connect(
+    tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream, tmp_path: Path, connect_url: str
+) -> None:
+    stream, copy = make_stream(20), make_stream(0, name=unique_name("copy"))
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        f"""
+name: connected
+servers: {tables.address}
+source: {{stream: {stream}}}
+steps: [sql: SELECT value FROM input WHERE offset >= 5]
+sinks: [{{archive: lake}}, {{stream: {copy}}}]
+checkpoint: state
+"""
+    )
+    command = (
+        sys.executable,
+        "-m",
+        "bascule.cli.main",
+        "pipeline",
+        "run",
+        str(file),
+        "--once",
+        "--master",
+        connect_url,
+    )
+    said = run(*command, folder=tmp_path)
+    assert "connected: 20 messages in 1 batch" in said, said
+    assert Archive(tmp_path / "lake").state().rows == 20
+    assert sorted(read(client, copy)) == sorted(b"0/%d" % number for number in range(5, 20))
+    assert "connected: 0 messages" in run(*command, folder=tmp_path)
+    assert len(read(client, copy)) == 15
+
+
 DEFINITIONS = """\
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession

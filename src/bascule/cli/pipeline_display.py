@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
     """Of all streams that a query reads, from Spark's report on it: offsets, bytes and seconds."""
-    total: dict[str, float] = {"offsets": 0, "bytes": 0, "seconds": 0.0}
+    lags: dict[str, float] = {"offsets": 0, "bytes": 0, "seconds": 0.0}
     for source in document.get("sources", ()):
         latest = source.get("latestOffset")
         if isinstance(latest, str):
@@ -29,10 +29,15 @@ def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
                 continue
         for stream in (latest or {}).values() if isinstance(latest, dict) else ():
             lag = stream.get("lag", {}) if isinstance(stream, dict) else {}
-            total["offsets"] += lag.get("offsets", 0)
-            total["bytes"] += lag.get("bytes", 0)
-            total["seconds"] = max(total["seconds"], lag.get("seconds", 0.0))
-    return total
+            lags["offsets"] += lag.get("offsets", 0)
+            lags["bytes"] += lag.get("bytes", 0)
+            lags["seconds"] = max(lags["seconds"], lag.get("seconds", 0.0))
+    return lags
+
+
+def total(document: Mapping[str, Any], name: str) -> float:
+    """Of all sources. Spark adds them up itself in classic sessions, but not with Spark Connect."""
+    return sum(float(source.get(name) or 0.0) for source in document.get("sources", ()))
 
 
 def late_of(document: Mapping[str, Any]) -> int:
@@ -54,7 +59,7 @@ def lag_text(lag: Mapping[str, float]) -> str:
 def _reported(document: Mapping[str, Any]) -> BatchReport:
     """What Spark says of a batch that was written in another process."""
     seconds = float(document.get("batchDuration") or 0) / 1000
-    return BatchReport(int(document["batchId"]), int(document["numInputRows"]), 0, seconds=seconds)
+    return BatchReport(int(document["batchId"]), int(total(document, "numInputRows")), 0, seconds=seconds)
 
 
 class Display:
@@ -96,8 +101,8 @@ class Display:
 
     def progress(self, document: dict[str, Any]) -> None:
         self._lag = lag_of(document)
-        self._rate = float(document.get("processedRowsPerSecond") or 0.0)
-        if self._is_remote and document.get("numInputRows"):
+        self._rate = total(document, "processedRowsPerSecond")
+        if self._is_remote and total(document, "numInputRows"):
             self.batch(_reported(document))
         late = late_of(document)
         self._late += late

@@ -219,6 +219,17 @@ def test_only_another_dedup_needs_another_checkpoint(tmp_path: Path) -> None:
     assert spec_of(tmp_path, "steps: [{dedup: {key: key, within: 2m}}]\n").state_digest != first
 
 
+def test_history_and_patterns_are_handed_to_the_source(tmp_path: Path) -> None:
+    text = BASE.replace("  stream: orders", "  pattern: orders-.*\n  history: lake\n  on_data_loss: archive")
+    given = load(write(tmp_path, text), {}).source_options()
+    assert (given["subscribePattern"], given["history"], given["onDataLoss"]) == (
+        "orders-.*",
+        str(tmp_path / "lake"),
+        "archive",
+    )
+    refused(tmp_path, text.replace("  history: lake\n", ""), "onDataLoss", "`history` is missing")
+
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/pipelines.md"
 
 

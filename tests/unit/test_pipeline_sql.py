@@ -71,10 +71,17 @@ def test_an_error_of_ours_is_found_in_what_spark_wraps_around_it() -> None:
 
 
 def test_anything_else_is_one_line_without_a_trace() -> None:
-    text = "[CAST_INVALID_INPUT] The value 'x' of the type cannot be cast. SQLSTATE: 22018\n\tat org.apache.spark.Foo\n\tat …"
+    text = "[INTERNAL] Something went wrong. SQLSTATE: XX000\n\tat org.apache.spark.Foo\n\tat …"
     error = from_spark(RuntimeError(text))
     assert isinstance(error, PipelineFailed)
-    assert str(error) == "The value 'x' of the type cannot be cast."
+    assert str(error) == "Something went wrong."
+
+
+def test_a_row_that_does_not_fit_a_query_is_the_querys_affair() -> None:
+    text = "[CAST_INVALID_INPUT] The value 'x' of the type cannot be cast. SQLSTATE: 22018\n\tat org.apache.spark.Foo\n\tat …"
+    error = from_spark(RuntimeError(text))
+    assert isinstance(error, InvalidQuery)
+    assert (error.message, "try_cast" in str(error.hint)) == ("The value 'x' of the type cannot be cast.", True)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from bascule.errors import BasculeError, InvalidQuery, PipelineFailed
 
 _CODED: Final = re.compile(r"\[([A-Z][A-Z_]+)\] ([^\n]*)(?:\nhint: ([^\n]*))?")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_OF_DATA: Final = re.compile(r"SQLSTATE: 22\w{3}")
+"""Errors that the standard of SQL calls exceptions of data: a number that is none, a division by zero."""
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _MISSING_TABLE: Final = re.compile(r"table or view (?:`[^`]*`\.)*`([^`]+)`")
 _SUGGESTIONS: Final = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
@@ -32,6 +34,10 @@ def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeErro
     name = type(error).__name__
     if name in ("AnalysisException", "ParseException"):
         return _query_error(error, said, known)
+    if _OF_DATA.search(said):
+        return InvalidQuery(
+            _first_lines(said), hint="a row is not what the query takes it for: `try_cast` and its like make null of it"
+        )
     return PipelineFailed(_first_lines(said) or name, hint=None)
 
 
@@ -45,7 +51,7 @@ def _ours(said: str) -> BasculeError | None:
     by_code = {kind.code: kind for kind in _kinds(BasculeError)}
     for match in reversed(list(_CODED.finditer(said))):
         kind = by_code.get(match[1])
-        if kind is not None and kind is not errors.CorruptBatch:
+        if kind is not None and kind not in (BasculeError, errors.CorruptBatch):
             return kind(match[2].strip(), hint=match[3])
     return None
 
@@ -74,7 +80,8 @@ def _query_error(error: Any, said: str, known: Collection[str]) -> BasculeError:
     if suggestions is not None:
         text = text.split(" Did you mean")[0]
         return InvalidQuery(text, hint=f"there are {suggestions[1]}")
-    return InvalidQuery(text)
+    is_syntax = type(error).__name__ == "ParseException" or "Syntax error" in text
+    return InvalidQuery(text, hint="names with dots or dashes stand in backquotes: `my-stream`" if is_syntax else None)
 
 
 def _condition(error: Any) -> str:

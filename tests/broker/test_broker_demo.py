@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bascule.broker import demo
+from bascule.broker.demo_archive import LAUNCHER
 from tests.support.waiting import eventually
 
 WITH_SPARK = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]
@@ -133,6 +134,48 @@ def test_what_archives_for_the_demo_ends_with_it(tmp_path: Path, end: signal.Sig
         process.wait(timeout=30)
     must_end(beside)
     assert len(list(tmp_path.glob("bascule-demo-*"))) == (end is signal.SIGKILL)
+
+
+TREE = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[1] == "deaf" else signal.SIG_DFL)
+if os.fork() == 0:
+    os.setsid()  # as Spark's daemon leaves its group
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)  # so the grandchild is an orphan
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(("kind", "end"), [("", signal.SIGTERM), ("deaf", signal.SIGTERM), ("", signal.SIGKILL)])
+def test_everything_that_was_started_is_ended_orphans_too(kind: str, end: signal.Signals) -> None:
+    """SIGKILL is for the parent, of which the launcher then hears from the kernel."""
+    tree = [sys.executable, "-c", TREE, kind]
+    parent = f"""import subprocess, sys, os
+child = subprocess.Popen([sys.executable, "-I", "-S", {str(LAUNCHER)!r}, str(os.getpid()), *{tree!r}])
+print(child.pid, flush=True)
+child.wait()"""
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(process.stdout.readline()) for _ in range(3)]
+        if end is signal.SIGKILL:
+            process.kill()
+        else:
+            launcher = next(pid for pid in pids if LAUNCHER.name in Path(f"/proc/{pid}/cmdline").read_text())
+            os.kill(launcher, end)
+        must_end(pids)
+
+
+def test_what_ends_by_itself_ends_with_its_status() -> None:
+    command = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), sys.executable, "-c", "raise SystemExit(7)"]
+    assert subprocess.run(command, check=False, timeout=30).returncode == 7
+    # whose parent is another than it was told of
+    command[4] = "1"
+    command[-1] = "import time; time.sleep(1000)"
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
 
 
 def test_the_welcome_names_the_query(tmp_path: Path) -> None:

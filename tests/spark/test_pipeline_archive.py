@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -304,19 +305,6 @@ def test_damage_without_the_log_its_own_checksums_speak(lake: Path) -> None:
     assert [fault.kind for fault in report.faults] == ["rows-missing"]
 
 
-class Lasting:
-    """The session of all tests, which a command must not stop."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        pass
-
-
 def test_the_command_line_archives_shows_and_proves(
     spark: SparkSession,
     tables: BrokerProcess,
@@ -329,7 +317,7 @@ def test_the_command_line_archives_shows_and_proves(
     stream = make_stream(50, partitions=2)
     lake = tmp_path / "lake"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("bascule.spark.session", lambda *_, **__: Lasting(spark))
+    monkeypatch.setattr("bascule.cli.pipeline_archive.quiet_session", lambda *_: contextlib.nullcontext(spark))
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["pipeline", *arguments, "--server", tables.address])

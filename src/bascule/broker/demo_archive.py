@@ -1,9 +1,8 @@
 """The demo's archive: `bascule pipeline archive` with a Spark of its own, as a child, while the demo goes on.
 
-What the screen shows of it comes from the archive's commits, not from Spark. The end of the child and of everything that it started is
-noticed by the end of its standard error, which its Java and Python workers hold open as long as they live. None of them outlives the
-demo: the kernel kills the child with its parent (PR_SET_PDEATHSIG, see embedded_nats.py), its Java ends when the child is gone, and
-the workers with the Java.
+What the screen shows of it comes from the archive's commits, not from Spark. The child is demo_child.py, which runs the command and
+ends when the last of its processes has ended; that is noticed by the end of its standard error. None of them outlives the demo, kill -9
+included.
 """
 
 from __future__ import annotations
@@ -24,23 +23,11 @@ from bascule.errors import BasculeError
 from bascule.lake.manifest import Archive, ArchiveState
 
 EVERY: Final = "2s"
-STOP_SECONDS_MAX: Final = 10.0
+LAUNCHER: Final = Path(__file__).with_name("demo_child.py")
+STOP_SECONDS_MAX: Final = 15.0
 LINE_BYTES_MAX: Final = 16 * 1024
 LINES_KEPT: Final = 50
 REASON_CHARACTERS_MAX: Final = 200
-
-_LAUNCHER: Final = """
-import os, sys
-parent = int(sys.argv[1])
-if sys.platform == "linux":
-    import ctypes, signal
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
-if os.getppid() != parent:
-    sys.exit("the demo is gone")
-os.nice(5)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Spark starts with ten seconds of work: it must not be at the cost of what the demo serves meanwhile."""
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -107,7 +94,7 @@ class _Child(asyncio.Protocol):
         self._partial = b""
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
         self._transport: asyncio.BaseTransport | None = None
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command]
         # A session of its own: Ctrl-C is for the demo, which ends this one in order.
         self._process = subprocess.Popen(
             launcher,
@@ -131,10 +118,9 @@ class _Child(asyncio.Protocol):
         return said[:REASON_CHARACTERS_MAX]
 
     async def stop(self) -> None:
-        """Ask it and its Java to end, wait until the last of its processes is gone, and end them if they do not."""
+        """Have all of it end, and wait until the last process is gone."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+            self._process.send_signal(number)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended.wait(), STOP_SECONDS_MAX)
                 break

@@ -13,10 +13,11 @@ from bascule.cli import pipeline_archive_arguments as arguments
 from bascule.cli import values
 from bascule.cli.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
 from bascule.cli.pipeline_run import archives_of, show_status
+from bascule.cli.pipeline_spark import quiet_session
 from bascule.cli.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
 from bascule.cli.progress import ProgressBar
 from bascule.cli.target import Json, Target, connected, explain
-from bascule.errors import ArchiveDamaged, BasculeError
+from bascule.errors import ArchiveDamaged, BasculeError, MissingExtra
 from bascule.lake.tables import TABLE_FORMATS
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def archive(
     conf: arguments.Conf = None,
 ) -> None:
     """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
+    _must_have_spark()
     from bascule.pipeline.jobs.archive import ArchiveOptions
-    from bascule.spark import session
 
     only_parquet: dict[str, object] = {
         "--file-size": file_size,
@@ -81,15 +82,23 @@ def archive(
     _must_have_streams(options, target)
     if table is not None:
         settings = {**TABLE_FORMATS[table_format].settings, **settings}
-    spark = session(f"archive {path.name}", master, **settings)
     try:
-        said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
+        with quiet_session(f"archive {path.name}", master, settings) as spark:
+            said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
     except KeyboardInterrupt:
         note("stopped; run it again to go on")
         raise
-    finally:
-        spark.stop()
     say(said)
+
+
+def _must_have_spark() -> None:
+    """The job cannot even be imported without it."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"Spark is not installed: {error.name} is missing", hint='`pip install "bascule[spark]"`'
+        ) from None
 
 
 def _must_have_streams(options: ArchiveOptions, target: Target) -> None:

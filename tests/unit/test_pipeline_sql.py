@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from decimal import Decimal
+
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
+
 from bascule.errors import DataLost, InvalidQuery, PipelineFailed
 from bascule.pipeline.failures import from_spark
-from bascule.pipeline.jobs.sql import mentioned, needed_columns
+from bascule.pipeline.jobs.sql import mentioned, needed_columns, plain
 
 STREAMS = ("orders", "Returns", "shop.events", "a-b", "count")
 
@@ -104,3 +109,27 @@ def test_a_row_that_does_not_fit_a_query_is_the_querys_affair() -> None:
 )
 def test_columns_that_a_query_does_not_name_are_not_read(query: str, columns: tuple[str, ...] | None) -> None:
     assert needed_columns(query) == columns
+
+
+def test_cells_are_plain() -> None:
+    kind = pa.struct(
+        [
+            ("map", pa.map_(pa.string(), pa.binary())),
+            ("list", pa.list_(pa.timestamp("us", "UTC"))),
+            ("sum", pa.decimal128(5, 2)),
+        ]
+    )
+    moment = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    cell = pa.array(
+        [
+            {"map": [("a", b"\xff")], "list": [moment], "sum": Decimal("1.50")},
+            {"map": [], "list": [], "sum": None},
+            None,
+        ],
+        kind,
+    )
+    assert [plain(one, kind) for one in cell.to_pylist()] == [
+        {"map": {"a": "\\xff"}, "list": ["2026-11-15T12:00:00Z"], "sum": "1.50"},
+        {"map": {}, "list": [], "sum": None},
+        None,
+    ]

@@ -30,6 +30,7 @@ from bascule.pipeline.steps.rows import Rows, quoted
 from bascule.spark.table import TABLE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -321,24 +322,26 @@ def cells(frame: DataFrame, rows_max: int) -> tuple[list[str], list[list[Any]], 
     return list(table.column_names), rows[:rows_max], len(rows) > rows_max
 
 
-def _rows(table: Any) -> Iterator[list[Any]]:
-    columns = [column.to_pylist() for column in table.columns]
+def _rows(table: pa.Table) -> Iterator[list[Any]]:
+    columns = [[plain(cell, column.type) for cell in column.to_pylist()] for column in table.columns]
     for row in zip(*columns, strict=True):
-        yield [_plain(cell) for cell in row]
+        yield list(row)
 
 
-def _plain(value: Any) -> Any:
-    """For a screen or JSON."""
+def plain(value: Any, kind: pa.DataType) -> Any:
+    """A cell for a screen or for JSON."""
+    import pyarrow as pa
+
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):  # a map
-            return {str(name): _plain(item) for name, item in value}
-        return [_plain(item) for item in value]
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
+    if pa.types.is_map(kind):
+        return {str(plain(name, kind.key_type)): plain(item, kind.item_type) for name, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind):
+        return [plain(item, kind.value_type) for item in value]
     if hasattr(value, "isoformat"):
         return value.isoformat().replace("+00:00", "Z")
     return str(value)

@@ -121,3 +121,40 @@ def test_an_aggregate_without_a_watermark_is_refused_with_what_to_do(
     with pytest.raises(InvalidQuery) as caught:
         session(f"SELECT stream, count(*) FROM `{stream}` GROUP BY stream").start(target)
     assert "--watermark" in str(caught.value.hint)
+
+
+@pytest.mark.soak
+def test_streams_are_joined_while_they_come(
+    session: Callable[..., SqlSession], ask: Ask, client: BlockingClient, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    orders, payments = make_stream(name=unique_name("orders")), make_stream(name=unique_name("payments"))
+    paid = unique_name("paid")
+    query = f"""
+        SELECT o.value.id AS key, o.value.item, p.value.amount FROM `{orders}` o JOIN `{payments}` p
+        ON o.value.id = p.value.id AND p.timestamp BETWEEN o.timestamp AND o.timestamp + INTERVAL 1 HOUR"""
+    options = {
+        "values": {orders: ("json", "id BIGINT, item STRING"), payments: ("json", "id BIGINT, amount DOUBLE")},
+        "watermarks_ns": {orders: 10**9, payments: 10**9},
+    }
+    target = Continuous(checkpoint=str(tmp_path / "state"), stream=paid, create=True)
+
+    def run() -> list[Any]:
+        session(query, **options).start(target, once=True).awaitTermination()
+        return sorted(json.loads(row[0])["item"] for row in ask(f"SELECT value FROM `{paid}`"))
+
+    publish(client, orders, {"id": 1, "item": "tea"}, {"id": 2, "item": "milk"})
+    publish(client, payments, {"id": 1, "amount": 2.5})
+    assert run() == ["tea"]
+    publish(client, payments, {"id": 2, "amount": 1.5})
+    assert run() == ["milk", "tea"]
+
+
+@pytest.mark.soak
+def test_rows_of_a_query_without_a_shuffle_keep_their_order(
+    session: Callable[..., SqlSession], ask: Ask, make_stream: MakeStream, tmp_path: Path
+) -> None:
+    stream, copy = make_stream(50, name=unique_name("ordered")), make_stream(name=unique_name("copied"))
+    target = Continuous(checkpoint=str(tmp_path / "state"), stream=copy)
+    session(f"SELECT value FROM `{stream}` WHERE offset >= 10").start(target, once=True).awaitTermination()
+    found = ask(f"SELECT CAST(value AS STRING) FROM `{copy}` ORDER BY offset")
+    assert [row[0] for row in found] == [f"0/{number}" for number in range(10, 50)]

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, MalformedValue, StateError
 from bascule.pipeline.batches import PipelineBatches, needs_messages
 from bascule.pipeline.checkpoint import Checkpoint
-from bascule.pipeline.sinks.stream import producer_id
+from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec import PipelineSpec, load
 from bascule.pipeline.steps.apply import split_at_dedup
@@ -138,6 +138,22 @@ def test_columns_that_a_table_cannot_have_are_named(
     schema = StructType([StructField(name, LongType()) for name in columns])
     with pytest.raises(InvalidSchema, match=words):
         TableBatches("table", "t", "a", partition_by).check(schema)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [(["key"], "no column is left"), (["a", "A"], "two columns"), (["headers", "x"], "`headers` is")],
+)
+def test_columns_that_a_stream_cannot_have_are_named(columns: list[str], words: str) -> None:
+    schema = StructType([StructField(name, LongType()) for name in columns])
+    sink = StreamBatches("stream", {"servers": "127.0.0.1:9292", "stream": "orders"}, "orders:big:aaaaaaaa")
+    with pytest.raises(InvalidSchema, match=words):
+        sink.check(schema)
+    sink.check(
+        StructType(
+            [StructField("key", LongType()), StructField("id", LongType()), StructField("timestamp", LongType())]
+        )
+    )
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────

@@ -78,7 +78,7 @@ class StreamSink(Part):
         default_text="–",
         meaning="The stream.",
         consequence="A `value` of bytes or text is published as it is. A struct, or rows without a column `value`, become JSON. "
-        "`key`, `headers` and `timestamp` are kept if they are there.",
+        "`key`, `headers` and `timestamp` are kept if they are there; a key that is no bytes becomes text.",
     )
     create: bool = setting("create", Boolean(), False, meaning=_CREATE)
     partitions: int = setting(

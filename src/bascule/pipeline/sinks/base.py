@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bascule.errors import InvalidSchema
 from bascule.pipeline.steps.rows import Rows
 
 if TYPE_CHECKING:
@@ -45,3 +46,11 @@ class BatchSink:
 
     def close(self) -> None:
         """After the last batch, unless the process ends otherwise."""
+
+
+def must_differ(schema: StructType) -> None:
+    """Columns of the same name: Spark has them, files and JSON have not."""
+    names = [name.lower() for name in schema.fieldNames()]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidSchema(f"two columns are called `{name}`", hint="name each once, with `AS`")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.errors import InvalidSchema
+from bascule.pipeline.sinks.base import Batch, BatchSink, must_differ
 from bascule.pipeline.spec import PipelineSpec
 from bascule.pipeline.spec_sinks import StreamSink
 from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted
@@ -54,8 +55,12 @@ class StreamBatches(BatchSink):
         self._options = {**options, "delivery": "exactly-once", "producerId": producer}
 
     def check(self, schema: StructType) -> None:
-        written = [name for name in ("value", "key", "headers", "timestamp") if name in schema.fieldNames()]
-        kept = type(schema)([schema[name] for name in written if name != "value"]).add("value", "binary")
+        must_differ(schema)
+        there = set(schema.fieldNames())
+        if not there - {"key", "headers"}:
+            raise InvalidSchema("no column is left that a value could be made of", hint="keep `value`, or others")
+        names = ("headers", "timestamp") if "value" in there else ("headers",)
+        kept = type(schema)([schema[name] for name in names if name in there]).add("value", "binary")
         check_columns(kept, sink_options(self._options, BATCH))
 
     def write(self, batch: Batch) -> int:
@@ -86,16 +91,17 @@ def written_columns(rows: Rows) -> list[str]:
     """`value`, `key`, `headers` and `timestamp` as SQL expressions over what rows have."""
     schema = rows.visible.schema
     types = {field.name: field.dataType for field in schema.fields}
+    key = [f"{_bytes('key', types['key'])} AS key"] if "key" in types else []
     if "value" in types:
-        kept = [name for name in ("key", "headers", "timestamp") if name in types]
-        return [f"{_value('value', types['value'])} AS value", *kept]
-    kept = [name for name in ("key", "headers") if name in types]
-    rest = [name for name in types if name not in kept]
+        kept = [name for name in ("headers", "timestamp") if name in types]
+        return [f"{_bytes('value', types['value'])} AS value", *key, *kept]
+    kept = [name for name in ("headers",) if name in types]
+    rest = [name for name in types if name not in ("key", *kept)]
     pairs = ", ".join(f"{literal(name)}, {quoted(name)}" for name in rest)
-    return [f"CAST(to_json(named_struct({pairs})) AS BINARY) AS value", *kept]
+    return [f"CAST(to_json(named_struct({pairs})) AS BINARY) AS value", *key, *kept]
 
 
-def _value(name: str, kind: DataType) -> str:
+def _bytes(name: str, kind: DataType) -> str:
     if kind.typeName() in BYTES:
         return name
     text = f"to_json({name})" if kind.typeName() in NESTED else f"CAST({name} AS STRING)"

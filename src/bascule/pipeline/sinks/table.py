@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, StorageError
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.sinks.base import Batch, BatchSink, must_differ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +37,8 @@ class TableBatches(BatchSink):
         self._partition_by = partition_by
 
     def check(self, schema: StructType) -> None:
+        must_differ(schema)
         names = schema.fieldNames()
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidSchema(f"two columns are called `{name}`", hint="name each once, with `AS`")
         if BATCH_COLUMN in names:
             raise InvalidSchema(
                 "a column is called `batch`, as the folders of a table are", hint="give it another name"

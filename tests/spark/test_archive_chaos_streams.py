@@ -129,6 +129,38 @@ def test_retention_takes_records_of_a_batch_that_a_query_has_planned(
     assert sorted(found) == [*range(start, KEPT + 25)]
 
 
+def test_retention_takes_records_of_a_batch_that_an_archive_has_planned(
+    spark: SparkSession,
+    tables: BrokerProcess,
+    client: BlockingClient,
+    make_stream: MakeStream,
+    log_start: LogStart,
+    tmp_path: Path,
+) -> None:
+    """It says what is gone and has nothing of the batch; on request it goes on with what is left, and says where the hole is."""
+    stream, lake = make_stream(**RETENTION), tmp_path / "lake"
+    slowly(client, stream, 50)
+
+    class Late(ArchiveJob):
+        def write(self, batch: DataFrame, batch_id: int) -> None:
+            overtake(client, stream, log_start)
+            super().write(batch, batch_id)
+
+    job = Late(spark, ArchiveOptions(streams=(stream,), path=str(lake), servers=tables.address))
+    job.open()
+    query = job.start(once=True)
+    with pytest.raises(StreamingQueryException, match=r"\[DATA_LOST\] .* from offset 0, but its log starts at \d+"):
+        query.awaitTermination(60)
+    job.close()
+    assert job.archive.state().rows == 0
+    start = log_start(stream)
+    options = ArchiveOptions(streams=(stream,), path=str(lake), servers=tables.address, source={"onDataLoss": "skip"})
+    state = run_archive(spark, options, once=True)
+    assert (state.rows, min(one.first_offset for one in state.files.values())) == (KEPT + 25 - start, start)
+    proved = run_command("pipeline", "verify", str(lake), "--json", "--server", tables.address, home=tmp_path)
+    assert (proved.json["equal"], proved.json["messages_compared_with_the_log"]) == (True, state.rows)
+
+
 def test_an_archive_without_a_checkpoint_notices_what_retention_took_since_its_last_commit(
     spark: SparkSession,
     tables: BrokerProcess,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from datetime import UTC
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -266,22 +268,30 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove that ARCHIVE, or those that the pipeline of FILE writes, and their streams hold the same: every file, offset and byte. Exit
-    code 4 if not, and what is wrong."""
-    from bascule.lake.manifest import Archive
-
+    code 4 if not, and what is wrong. A folder of `pipeline latest` is compared key by key."""
     day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
     paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
     for one in paths:
-        found = Archive(one)
-        _must_be_archived(found, streams or [])
-        if offline:
-            report = _verified(found, None, streams or [], day)
-        else:
-            with connect() as connection:
-                report = _verified(found, connection, streams or [], day)
+        with contextlib.nullcontext() if offline else connect() as connection:
+            report = _proof(one, connection, streams or [], day)
         _show(report, as_json)
         if not report.is_equal:
             raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'fault')}")
+
+
+def _proof(path: Path, connection: FlightConnection | None, streams: list[str], day: str) -> Report:
+    from bascule.lake.latest import LatestStore
+    from bascule.lake.latest_verification import verify_latest
+    from bascule.lake.manifest import Archive
+
+    if not LatestStore(path).exists:
+        archive = Archive(path)
+        _must_be_archived(archive, streams)
+        return _verified(archive, connection, streams, day)
+    for option, value in (("--stream", ", ".join(streams)), ("--since", day)):
+        if value:
+            raise values.wrong(option, value, "left out: a table of the latest messages is looked at as a whole")
+    return verify_latest(path, connection)
 
 
 def _must_be_archived(archive: Archive, streams: list[str]) -> None:

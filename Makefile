@@ -7,7 +7,8 @@ SHELL := bash
 
 PYTHON ?= python3
 MINUTES ?= 10
-WORKERS ?= auto
+# One more than cores: many tests wait for processes that they started.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 VENV := .venv
 PY := $(VENV)/bin/python

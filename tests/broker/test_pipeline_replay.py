@@ -120,7 +120,7 @@ def _first_time(row: dict[str, Any]) -> int:
 
 @pytest.fixture
 def streams(client: BlockingClient, tables: FlightConnection, request: pytest.FixtureRequest) -> Streams:
-    return Streams(client, tables, unique_name(request.node.name)[-40:])
+    return Streams(client, tables, unique_name(request.node.name)[-40:].lstrip("-"))
 
 
 def archived(streams: Streams, path: Path) -> ArchiveSource:

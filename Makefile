@@ -24,10 +24,10 @@ help: ## show this list
 run: build ## build what is needed and run a broker with NATS, a sample stream and Spark, which archives it (data in run/demo)
 	$(VENV)/bin/bascule demo --directory run/demo
 
-# Tests with Spark share one Java, so one process runs them all; it has tasks of its own for every core.
+# Every process that runs tests with Spark has a Java of its own: two, and a file's tests stay together.
 test: build ## run all tests but the long ones
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark
-	$(PY) -m pytest -m "not soak" tests/spark
+	$(PY) -m pytest -n 2 --dist loadfile -m "not soak" tests/spark
 
 coverage: build ## the same, and which lines they reach (takes half as long again)
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark --cov --cov-report=

@@ -80,11 +80,12 @@ def test_one_bad_byte_costs_its_batch_and_nothing_else(sample_name: str, part: i
     for path in sample.paths:
         data = sample.disk.content(path)
         for at in range(part, len(data), PARTS):
-            for byte in {data[at] ^ 1 << at % 8, 0x00, 0xFF} - {data[at]}:
+            # One of three kinds of damage for each byte, in turn: neighbours have the others.
+            for byte in {(data[at] ^ 1 << at % 8, 0x00, 0xFF)[at // PARTS % 3]} - {data[at]}:
                 with no_hang(f"{path} byte {at} = {byte:#x}, was {data[at]:#x}"):
                     check_bad_byte(sample, path, at, data[:at] + bytes((byte,)) + data[at + 1 :])
                     cases += 1
-    assert cases > 3000
+    assert cases > 1000
 
 
 def check_bad_byte(sample: Sample, path: str, at: int, data: bytes) -> None:

@@ -22,7 +22,7 @@ from tests.support.logs import small_limits
 
 ONLY: Final = os.environ.get("BASCULE_POWER_SEED")
 PARTS: Final = 8
-SEEDS_PER_PART: Final = 350
+SEEDS_PER_PART: Final = 300
 FIRST: Final = int(os.environ.get("BASCULE_FIRST_SEED", "0"))
 """The same seeds in every run, so that a red run means a change that broke something; soaks take new ones."""
 

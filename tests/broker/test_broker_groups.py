@@ -6,10 +6,9 @@ import contextlib
 import time
 from typing import Any
 
-import grpc
 import pytest
 
-from tests.support.api_client import Api, Status, pb, refused
+from tests.support.api_client import Api, Status, grpc, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.waiting import eventually
 

@@ -234,17 +234,7 @@ class ArchiveJob:
         must_be_the_driver(self._spark)
         named = ", ".join(options.streams) or options.pattern or options.subject
         self._is_own_query = True
-        writer = (
-            self._spark.readStream.format("bascule")
-            .options(**options.source_options())
-            .load()
-            .writeStream.queryName(f"archive {named}")
-            .option("checkpointLocation", str(options.checkpoint_path))
-            .foreachBatch(self._take)
-        )
-        if once:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
+        return start_query(self._spark, options, f"archive {named}", self._take, once=once)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         """Of what is raised here, Spark hands on a text."""
@@ -336,6 +326,23 @@ class ArchiveJob:
         if commit is not None:
             self._on_commit(commit)
             self._housekeeping.after(commit, self._state)
+
+
+def start_query(
+    spark: SparkSession, options: ArchiveOptions, name: str, take: Callable[[DataFrame, int], None], *, once: bool
+) -> StreamingQuery:
+    """The streams that the options name, batch by batch into `take`."""
+    writer = (
+        spark.readStream.format("bascule")
+        .options(**options.source_options())
+        .load()
+        .writeStream.queryName(name)
+        .option("checkpointLocation", str(options.checkpoint_path))
+        .foreachBatch(take)
+    )
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
 
 
 class Cursors:

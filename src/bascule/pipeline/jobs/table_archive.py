@@ -29,6 +29,7 @@ from bascule.pipeline.jobs.archive import (
     must_be_the_driver,
     must_go_on,
     read_stream_ids,
+    start_query,
 )
 
 if TYPE_CHECKING:
@@ -137,18 +138,7 @@ class TableArchive:
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
     def start(self, *, once: bool = False) -> StreamingQuery:
-        options = self._options
-        writer = (
-            self._spark.readStream.format("bascule")
-            .options(**options.source_options())
-            .load()
-            .writeStream.queryName(f"archive {self._table}")
-            .option("checkpointLocation", str(options.checkpoint_path))
-            .foreachBatch(self._take)
-        )
-        if once:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
+        return start_query(self._spark, self._options, f"archive {self._table}", self._take, once=once)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         try:

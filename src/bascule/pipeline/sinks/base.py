@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ class Batch:
     """As they were read; for those that want them."""
 
 
-class BatchSink:
+class BatchSink(ABC):
     """One target. A batch that comes again, in this process or in another, has to leave it as it is."""
 
     wants_messages = False
@@ -34,17 +35,17 @@ class BatchSink:
         self.name = name
         """`table /lake/orders`"""
 
-    def check(self, schema: StructType) -> None:
+    def check(self, schema: StructType) -> None:  # noqa: B027 - most take any columns
         """Raises InvalidSchema for columns that cannot be written."""
 
-    def open(self, spark: SparkSession) -> None:
+    def open(self, spark: SparkSession) -> None:  # noqa: B027 - some have nothing to open
         """Before the first batch. Raises what would make every batch fail."""
 
+    @abstractmethod
     def write(self, batch: Batch) -> int:
         """Returns how many rows the batch has brought; 0 if it was there before."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - some have nothing to close
         """After the last batch, unless the process ends otherwise."""
 
 

@@ -450,7 +450,12 @@ def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, leas
         both = " and ".join(f"`{name}`" for name in found)
         raise InvalidOption(f"options {both} both say {what}", hint=f"keep one of {listed}")
     if len(found) < least:
-        raise InvalidOption(f"no option says {what}", hint=f"set one of {listed}")
+        hint = f"set one of {listed}"
+        if not given:  # which `load()` seldom is, and a table in SQL always: Spark keeps what was said of it to itself
+            hint += (
+                "; options of `CREATE TABLE` get lost in Spark, those of `CREATE TEMPORARY VIEW … USING bascule` do not"
+            )
+        raise InvalidOption(f"no option says {what}", hint=hint)
 
 
 def _check(options: SourceOptions) -> None:

@@ -31,17 +31,24 @@ def data_file(first: int, last: int, size: int) -> DataFile:
 
 @st.composite
 def coverages(draw: st.DrawFn) -> Coverage | None:
-    """Files with holes between them, and perhaps one behind the last."""
+    """Files with holes between them, and perhaps one behind the last. Some holes are losses, and a file may lie around them: it was
+    merged of those before and behind."""
     position = draw(st.integers(0, 60))
     files = []
+    lost = []
     for _ in range(draw(st.integers(0, 6))):
-        position += draw(st.sampled_from([0, 0, 0, 1, 7]))
+        hole = draw(st.sampled_from([0, 0, 0, 1, 7]))
+        if files and hole and draw(st.booleans()):
+            lost.append((position, position + hole))
+        position += hole
         count = draw(st.integers(1, 20))
         files.append(data_file(position, position + count - 1, draw(st.integers(1, 5_000))))
         position += count
+        if count > 4 and draw(st.booleans()):
+            lost.append((position - count + 1, position - 2))
     if not files:
         return None
-    return Coverage(files[0].first_offset, position + draw(st.sampled_from([0, 0, 4])), tuple(files))
+    return Coverage(files[0].first_offset, position + draw(st.sampled_from([0, 0, 4])), tuple(files), tuple(lost))
 
 
 @st.composite

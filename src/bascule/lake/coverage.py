@@ -1,7 +1,8 @@
 """What an archive has of each partition, for readers that go on from it to the log.
 
 An archive is written in the order of offsets, so what it has of a partition is one range: from the first offset of its first file to
-the next offset to be archived. What lies between two files was never there: compaction of the log leaves such holes.
+the next offset to be archived. What lies between two files was never there: compaction of the log leaves such holes. Other holes are
+losses: what retention took before it could be archived, under a job that was told to go on. Commits name them, and readers miss them.
 
 Files come and go while somebody reads: a compaction of the archive replaces many by few with the same rows. So whoever plans, plans
 offsets; a file that is gone when it is opened has a successor in a later commit.
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from bascule.errors import ArchiveUnreachable
+from bascule.lake import holes
+from bascule.lake.holes import Span
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, DataFile
 
 Partitions = Mapping[int, "Coverage"]
@@ -23,19 +26,26 @@ Partitions = Mapping[int, "Coverage"]
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Offsets `start` to before `end` of one partition, and the files in which they are, in order."""
+    """Offsets `start` to before `end` of one partition, and the files in which they are, in order; without those that are lost."""
 
     start: int
     end: int
     files: tuple[DataFile, ...] = ()
+    lost: tuple[Span, ...] = ()
 
     def __contains__(self, offset: int) -> bool:
-        return self.start <= offset < self.end
+        return self.start <= offset < self.end and not any(start <= offset < end for start, end in self.lost)
 
     def within(self, start: int, end: int) -> Coverage | None:
-        """What is here of a range; None if nothing is."""
+        """What is here of a range; None if it lies elsewhere."""
         first, last = max(start, self.start), min(end, self.end)
-        return Coverage(first, last, self.files_in(first, last)) if first < last else None
+        if first >= last:
+            return None
+        return Coverage(first, last, self.files_in(first, last), tuple(holes.within(first, last, self.lost)))
+
+    def held(self, start: int, end: int) -> list[Span]:
+        """The offsets of a range that are here, in order."""
+        return holes.without(max(start, self.start), min(end, self.end), self.lost)
 
     def files_in(self, start: int, end: int) -> tuple[DataFile, ...]:
         """The files that have offsets of a range."""
@@ -63,8 +73,10 @@ def coverage_of(state: ArchiveState) -> dict[str, dict[int, dict[int, Coverage]]
     by_partition = groupby(state.in_order(), key=lambda one: (one.stream, one.stream_id, one.partition))
     for (stream, stream_id, partition), group in by_partition:
         files = tuple(_without_overlaps(group))
-        end = max(files[-1].last_offset + 1, state.next_offsets.get((stream, stream_id, partition), 0))
-        found.setdefault(stream, {}).setdefault(stream_id, {})[partition] = Coverage(files[0].first_offset, end, files)
+        key = stream, stream_id, partition
+        start, end = files[0].first_offset, max(files[-1].last_offset + 1, state.next_offsets.get(key, 0))
+        lost = holes.within(start, end, ((one.start, one.end) for one in state.lost.get(key, ())))
+        found.setdefault(stream, {}).setdefault(stream_id, {})[partition] = Coverage(start, end, files, tuple(lost))
     return found
 
 

@@ -2,7 +2,7 @@
 
     <archive>/
       _bascule/archive.json                 what it is: format, stream, when it began
-      _bascule/commits/<number>.json        one for each change: files that came, files that went
+      _bascule/commits/<number>.json        one for each change: files that came, files that went, offsets that are lost
       _bascule/state/<number>.json          the sum of all commits up to that one
       _bascule/lock                         held by the one who writes
       data/date=2026-11-15/….parquet        messages of one partition, in the order of their offsets
@@ -63,6 +63,36 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Offsets `start` to before `end` of a partition that were gone before they could be archived. `onDataLoss` was `skip`, so the
+    archive went on without them. Some of them may have been gone by compaction: nobody could tell any more."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    start: int
+    end: int
+    reason: str
+    """`removed`: retention was faster; `deleted`: the stream was deleted, or created again."""
+    at_ns: int
+    """When it was noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """Where a partition of an archive begins: the first offset that was to be archived."""
+
+    stream: str
+    stream_id: int
+    partition: int
+    offset: int
+
+
+REMOVED: Final = "removed"
+DELETED: Final = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     number: int
     kind: str
@@ -73,6 +103,13 @@ class Commit:
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
     covered: tuple[Covered, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    began: tuple[Began, ...] = ()
+    """Of partitions that come for the first time."""
+
+
+PartitionId = tuple[str, int, int]
+"""Stream, stream id and partition."""
 
 
 @dataclass(slots=True)
@@ -81,9 +118,12 @@ class ArchiveState:
 
     number: int = 0
     files: dict[str, DataFile] = field(default_factory=dict)
-    next_offsets: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """By stream, stream id and partition: everything below is here, or was never there."""
+    next_offsets: dict[PartitionId, int] = field(default_factory=dict)
+    """Everything below is here, or was never there, or is lost."""
     last_commit_ns: int = 0
+    lost: dict[PartitionId, list[Lost]] = field(default_factory=dict)
+    began: dict[PartitionId, int] = field(default_factory=dict)
+    """Nothing for partitions of which it was not noted: archives have noted it since this is done."""
 
     def apply(self, commit: Commit) -> None:
         self.number = commit.number
@@ -95,6 +135,10 @@ class ArchiveState:
         for covered in commit.covered:
             key = (covered.stream, covered.stream_id, covered.partition)
             self.next_offsets[key] = max(self.next_offsets.get(key, 0), covered.end)
+        for lost in commit.lost:
+            self.lost.setdefault((lost.stream, lost.stream_id, lost.partition), []).append(lost)
+        for began in commit.began:
+            self.began.setdefault((began.stream, began.stream_id, began.partition), began.offset)
 
     @property
     def rows(self) -> int:
@@ -240,17 +284,24 @@ def _commit_name(number: int) -> str:
     return f"{number:020d}.json"
 
 
+_LATER: Final = ("lost", "began")
+"""Fields that commits did not always have; one that has nothing to say in them is written as it always was."""
+
+
 def _encode_commit(commit: Commit) -> dict[str, Any]:
-    return {"format": FORMAT, **asdict(commit)}
+    values = asdict(commit)
+    return {"format": FORMAT, **{name: value for name, value in values.items() if value or name not in _LATER}}
 
 
 def _decode_commit(document: dict[str, Any], path: Path) -> Commit:
     must_be_known_format(path, document, FORMAT)
     try:
-        values = {item.name: document[item.name] for item in fields(Commit)}
+        values = {item.name: document[item.name] for item in fields(Commit) if item.name not in _LATER}
         values["added"] = tuple(DataFile(**one) for one in values["added"])
         values["removed"] = tuple(values["removed"])
         values["covered"] = tuple(Covered(**one) for one in values["covered"])
+        values["lost"] = tuple(Lost(**one) for one in document.get("lost", ()))
+        values["began"] = tuple(Began(**one) for one in document.get("began", ()))
         return Commit(**values)
     except (KeyError, TypeError) as error:
         raise ArchiveDamaged(f"{path} is no commit: {error}") from None

@@ -2,9 +2,10 @@
 
     _bascule/state/<number>.json
     {"format": 1, "number": 1200, "crc32c": 123456789,
-     "state": {"number": 1200, "last_commit_ns": …, "files": [{…}, …], "next_offsets": [["orders", 7, 0, 52000], …]}}
+     "state": {"number": 1200, "last_commit_ns": …, "files": [{…}, …], "next_offsets": [["orders", 7, 0, 52000], …],
+               "lost": [{…}, …], "began": [["orders", 7, 0, 0], …]}}
 
-`crc32c` is of `state` as JSON without spaces and with its names in order. The files of the state are those of commits, field by field.
+`lost` and `began` are left out when there are none, as in states that were written before there were any. `crc32c` is of `state` as JSON without spaces and with its names in order. The files of the state are those of commits, field by field.
 """
 
 from __future__ import annotations
@@ -25,18 +26,22 @@ HINT = "if the one before it is there, and the commits behind that, remove it: t
 
 
 def encode_state(state: ArchiveState, document_format: int) -> dict[str, Any]:
-    inner = {
+    inner: dict[str, Any] = {
         "number": state.number,
         "last_commit_ns": state.last_commit_ns,
         "files": [asdict(one) for one in state.in_order()],
         "next_offsets": [[*key, end] for key, end in sorted(state.next_offsets.items())],
     }
+    if state.lost:
+        inner["lost"] = [asdict(one) for _, ranges in sorted(state.lost.items()) for one in ranges]
+    if state.began:
+        inner["began"] = [[*key, offset] for key, offset in sorted(state.began.items())]
     return {"format": document_format, "number": state.number, "crc32c": _checksum(inner), "state": inner}
 
 
 def read_state(path: Path, number: int, document_format: int) -> ArchiveState:
     """Raises FileNotFoundError for one that is not there any more, ArchiveDamaged for one that is not what was written."""
-    from bascule.lake.manifest import ArchiveState, DataFile, must_be_known_format
+    from bascule.lake.manifest import ArchiveState, DataFile, Lost, must_be_known_format
 
     document = read_document(path)
     must_be_known_format(path, document, document_format)
@@ -46,7 +51,11 @@ def read_state(path: Path, number: int, document_format: int) -> ArchiveState:
             raise ArchiveDamaged(f"{path} is not what was written", hint=HINT)
         files = [DataFile(**one) for one in inner["files"]]
         next_offsets = {(stream, identity, part): end for stream, identity, part, end in inner["next_offsets"]}
-        return ArchiveState(number, {one.path: one for one in files}, next_offsets, inner["last_commit_ns"])
+        began = {(stream, identity, part): offset for stream, identity, part, offset in inner.get("began", ())}
+        found = ArchiveState(number, {one.path: one for one in files}, next_offsets, inner["last_commit_ns"], {}, began)
+        for one in (Lost(**item) for item in inner.get("lost", ())):
+            found.lost.setdefault((one.stream, one.stream_id, one.partition), []).append(one)
+        return found
     except (KeyError, TypeError, ValueError) as error:
         raise ArchiveDamaged(f"{path} is no state of an archive: {error}", hint=HINT) from None
 

@@ -1,11 +1,13 @@
 """How far an archive is: what it holds, and what its streams have that it does not, in offsets, bytes and seconds.
 
     {"messages": 1500, "files": 3, "bytes": 64230, "commits": 2, "last_commit": "2026-11-15T09:30:00Z",
-     "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2},
-     "partitions": [{"stream": "orders", "partition": 0, "next_offset": 500, "log_start": 0, "high_watermark": 519,
-                     "behind": 20, "behind_bytes": 2600, "behind_seconds": 3.2, "lost": 0, "problem": null}]}
+     "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}, "lost": 15,
+     "partitions": [{"stream": "orders", "partition": 0, "began": 0, "next_offset": 500, "log_start": 0, "high_watermark": 519,
+                     "behind": 20, "behind_bytes": 2600, "behind_seconds": 3.2, "lost": 15, "problem": "…",
+                     "lost_ranges": [{"first": 30, "last": 44, "since": "2026-11-15T09:30:00Z", "reason": "removed"}]}]}
 
-Seconds are the age of the oldest message that is not archived. `lost` counts offsets that retention removed before they were archived.
+Seconds are the age of the oldest message that is not archived. `lost` counts offsets that were gone before they were archived: those that
+commits name, in `lost_ranges`, and those that retention has removed since. `began` is null where an archive did not note it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError, StreamNotFound
+from bascule.lake import holes
 
 if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
-    from bascule.lake.manifest import ArchiveState
+    from bascule.lake.manifest import ArchiveState, PartitionId
 
 PROBES_MAX: Final = 64
 """Partitions whose oldest waiting message is looked at for one report; each is a request."""
@@ -35,6 +38,7 @@ def archive_status(state: ArchiveState, tables: FlightConnection | None, streams
         "commits": state.number,
         "last_commit": _iso(state.last_commit_ns) if state.number else None,
         "lag": None if tables is None else _total(partitions),
+        "lost": sum(one["lost"] or 0 for one in partitions),
         "partitions": partitions,
     }
 
@@ -64,13 +68,29 @@ def _partitions(state: ArchiveState, tables: FlightConnection | None, streams: s
             next_offset = here.get((stream_id, number))
             if log is None or log["id"] != stream_id:
                 recreated = "the stream was deleted and created again"
-                yield _row(stream, number, next_offset, problem if log is None else recreated)
+                row = _row(stream, number, next_offset, problem if log is None else recreated)
+                yield _with_holes(row, state, (stream, stream_id, number))
                 continue
             row = _behind(stream, number, next_offset, log["partitions"][number])
+            row = _with_holes(row, state, (stream, stream_id, number))
             if row["behind"] and probes and tables is not None:
                 probes -= 1
                 row["behind_seconds"] = _age_seconds(tables, row, stream_id)
             yield row
+
+
+def _with_holes(row: dict[str, Any], state: ArchiveState, key: PartitionId) -> dict[str, Any]:
+    """With what commits say of the partition: where it began, and what of it is lost."""
+    lost = state.lost.get(key, [])
+    ranges = [{"first": one.start, "last": one.end - 1, "since": _iso(one.at_ns), "reason": one.reason} for one in lost]
+    found = {**row, "began": state.began.get(key), "lost_ranges": ranges}
+    if lost:
+        count = sum(one.end - one.start for one in lost)
+        last = holes.named(lost[-1].start, lost[-1].end)
+        said = f"{count} offsets were never archived, at last {last}"
+        found["lost"] = count + (row["lost"] or 0)
+        found["problem"] = said if row["problem"] is None else f"{row['problem']}; {said}"
+    return found
 
 
 def _logs(tables: FlightConnection | None, streams: list[str]) -> dict[str, Any]:

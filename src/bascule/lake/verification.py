@@ -2,7 +2,8 @@
 
 Each file is read and compared with what its commit says of it: rows, offsets, checksum. Where the log still has the messages they are
 read too and compared; if they differ the report names the offsets that are missing, there twice, or changed. What lies between two
-files must be nothing in the log either. Nothing is held but a few batches, however large files are.
+files, or before the first one and behind where the archive began, must be nothing in the log either, or a commit says that it was lost:
+then it is named, and the log must not have it. Nothing is held but a few batches, however large files are.
 
 The archive and the log may change meanwhile. A file that a compaction has taken away is no loss: the partition is looked at again
 with the files that it has now. What retention takes from the log while it is compared is compared no more.
@@ -16,10 +17,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError, OffsetBelowStart
+from bascule.lake import holes
 from bascule.lake.differences import Differences, compare
 from bascule.lake.digest import Digest
 from bascule.lake.files import read_file
-from bascule.lake.manifest import Archive, ArchiveState, DataFile
+from bascule.lake.manifest import Archive, ArchiveState, DataFile, Lost, PartitionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from bascule.flight.reader import FlightConnection
 
 OFFSETS_NAMED_MAX: Final = 10
-PartitionId = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,17 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     """What the log no longer has: only the archive's own checksums speak for it."""
+    lost: list[Lost] = field(default_factory=list)
+    """What was never archived, because it was gone before and `onDataLoss` was `skip`."""
 
     @property
     def is_equal(self) -> bool:
+        """Nothing is wrong. Something may be lost all the same."""
         return not self.faults
+
+    @property
+    def lost_offsets(self) -> int:
+        return sum(one.end - one.start for one in self.lost)
 
     def add(self, other: Report) -> None:
         self.files += other.files
@@ -60,6 +68,7 @@ class Report:
         self.rows_compared += other.rows_compared
         self.faults += other.faults
         self.unchecked += other.unchecked
+        self.lost += other.lost
 
 
 class Verification:
@@ -125,8 +134,12 @@ class Verification:
         is_lost = False
         while True:
             proof = _PartitionProof(self._archive, self._tables, self._on_rows, key, ends, lost_is_fault=is_lost)
+            state, files = self._state, self._files.get(key, [])
+            began = None if self._since else state.began.get(key)
+            first = files[0].first_offset if self._since and files else 0
+            lost = [one for one in state.lost.get(key, []) if one.end > first]
             try:
-                return proof.run(self._files.get(key, []), self._state.next_offsets.get(key, 0))
+                return proof.run(files, began, state.next_offsets.get(key, 0), lost)
             except _Gone as gone:
                 self._look()
                 is_lost = gone.path in self._state.files  # then nobody has replaced it
@@ -158,26 +171,36 @@ class _PartitionProof:
         """What of the log can be compared begins here; None: nothing can."""
         self._lost_is_fault = lost_is_fault
         self._report = Report()
+        self._lost: list[holes.Span] = []
         self._gone: list[tuple[int, int]] = []
         self._unexplained: list[tuple[int, int]] = []
 
-    def run(self, files: list[DataFile], covered_end: int) -> Report:
-        """The commits say that everything below `covered_end` is there, or was never there."""
+    def run(self, files: list[DataFile], began: int | None, covered_end: int, lost: list[Lost]) -> Report:
+        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Where an archive
+        began that did not note it, nobody knows."""
+        self._lost = [(one.start, one.end) for one in lost]
         before: DataFile | None = None
+        position = began
         for one in files:
             self._check_file(one)
             if before is not None and one.first_offset <= before.last_offset:
                 self._fault(
                     "overlap", f"{one.path} begins at {one.first_offset}, {before.path} ends at {before.last_offset}"
                 )
-            elif before is not None and one.first_offset > before.last_offset + 1:
-                self._check_gap(before.last_offset + 1, one.first_offset)
-            before = one
-        behind = before.last_offset + 1 if before is not None else self._log_start or 0
-        if behind < covered_end:
-            self._check_gap(behind, covered_end)
+            elif position is not None:
+                self._check_gap(position, one.first_offset)
+            before, position = one, one.last_offset + 1
+        self._check_gap(self._log_start or 0 if position is None else position, covered_end)
+        self._name_lost(lost)
         self._sum_up()
         return self._report
+
+    def _name_lost(self, lost: list[Lost]) -> None:
+        """What the log has is not lost, whatever a commit says."""
+        self._report.lost += lost
+        if self._log_start is not None:
+            for one in lost:
+                self._must_not_have(max(one.start, self._log_start), one.end, "and a commit says that they are lost")
 
     def _sum_up(self) -> None:
         """One line for all files of the partition, not one for each."""
@@ -191,17 +214,25 @@ class _PartitionProof:
             )
 
     def _check_gap(self, start: int, end: int) -> None:
-        if self._log_start is None or start < self._log_start:
-            self._unexplained.append((start, end - 1))
-            return
+        """Between two files, and at both ends."""
+        for first, following in holes.without(start, end, self._lost):
+            if self._log_start is None or first < self._log_start:
+                self._unexplained.append((first, following - 1))
+            elif not self._must_not_have(first, following, "no file of the archive does"):
+                self._unexplained.append((first, following - 1))
+
+    def _must_not_have(self, start: int, end: int, otherwise: str) -> bool:
+        """Nothing of a range may be in the log. False when retention was faster than the question."""
+        if start >= end:
+            return True
         try:
-            missing = [at for batch in self._log_rows(start, end, ("offset",)) for at in batch.column(0).to_pylist()]
+            found = [at for batch in self._log_rows(start, end, ("offset",)) for at in batch.column(0).to_pylist()]
         except OffsetBelowStart as error:
             self._raise_log_start(error)
-            self._unexplained.append((start, end - 1))
-            return
-        if missing:
-            self._fault("gap", f"{self._name}: the log has offsets {_some(missing)}, no file of the archive does")
+            return False
+        if found:
+            self._fault("gap", f"{self._name}: the log has offsets {_some(found)}, {otherwise}")
+        return True
 
     # ── one file ─────────────────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from bascule.errors import CheckpointMismatch, DataLost, StreamDeleted, StreamRecreated
 from bascule.lake.coverage import Coverage
+from bascule.lake.holes import count
 from bascule.spark.history import average, missing, resume, weighed
 from bascule.spark.offsets import Offsets, StreamOffsets
 from bascule.spark.plan import Backlog, PartitionKey, Range
@@ -98,7 +99,9 @@ def held(archived: Coverage | None) -> str:
     """What an archive has of a partition, in words."""
     if archived is None:
         return "nothing of it"
-    return f"offsets {archived.start} to {archived.end - 1}"
+    lost = count(archived.lost)
+    without = f" without {lost} that were gone before they were archived" if lost else ""
+    return f"offsets {archived.start} to {archived.end - 1}{without}"
 
 
 def _gone(count: int) -> str:

@@ -1,7 +1,7 @@
 """Archive and log as one stream: which offsets of a partition come from where. Pure.
 
-An archive has the offsets `start` to before `end`; a log those from its start to its end. Both may have an offset, and then it is the
-same row.
+An archive has the offsets `start` to before `end`, except those that were lost before they could be archived; a log has those from its
+start to its end. Both may have an offset, and then it is the same row.
 
 - What the archive has is read from the archive: that is work which brokers do not have.
 - What it does not have is read from the log: behind its end, and before its start if it was begun late.
@@ -53,15 +53,13 @@ def clipped(state: PartitionState, coverage: Coverage | None) -> PartitionState:
 
 def parts(state: PartitionState, start: int, end: int) -> list[Part]:
     """Where the offsets of a range come from, in order. What is missing is in none of them."""
-    archived = None if state.archived is None else state.archived.within(start, end)
-    if archived is None:
-        found = [Part(max(start, state.log_start_offset), end, is_archived=False)]
-    else:
-        found = [
-            Part(max(start, state.log_start_offset), archived.start, is_archived=False),
-            Part(archived.start, archived.end, is_archived=True),
-            Part(max(archived.end, state.log_start_offset), end, is_archived=False),
-        ]
+    found: list[Part] = []
+    position = start
+    for first, following in [] if state.archived is None else state.archived.held(start, end):
+        found.append(Part(max(position, state.log_start_offset), first, is_archived=False))
+        found.append(Part(first, following, is_archived=True))
+        position = following
+    found.append(Part(max(position, state.log_start_offset), end, is_archived=False))
     return [part for part in found if part.start < part.end]
 
 
@@ -79,9 +77,8 @@ def resume(state: PartitionState, position: int) -> int:
     """The next offset, from a position on, that somebody has or will have."""
     if position >= state.log_start_offset:
         return position
-    if state.archived is not None and position < state.archived.end:
-        return min(max(position, state.archived.start), state.log_start_offset)
-    return state.log_start_offset
+    held = [] if state.archived is None else state.archived.held(position, state.log_start_offset)
+    return held[0][0] if held else state.log_start_offset
 
 
 # ── what it weighs ───────────────────────────────────────────────────────────────────────────────

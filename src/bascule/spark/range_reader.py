@@ -2,7 +2,8 @@
 
 A task gets offsets, and the files in which the driver has seen them. A file that is gone when it is opened was replaced by a compaction
 of the archive: then the task looks at the commits itself, and goes on at the offset where it was. Where the log does not have any more
-what was planned to be read from it, the archive may have it by now.
+what was planned to be read from it, the archive may have it by now. What the archive itself has lost is asked of the log, and missed if
+the log does not have it either.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.lake.coverage import Coverage, Follower
+from bascule.lake.holes import Span
 from bascule.lake.manifest import DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark import cluster
@@ -45,13 +47,16 @@ class RangeReader:
         """Everything from `start` to before `end` that is there, once and in order. `archived` is what the driver has seen."""
         self._position, self._archived = start, archived
         while self._position < end:
-            known = self._archived
-            if known is not None and self._position in known:
-                yield from self._from_archive(min(end, known.end))
-            elif known is not None and self._position < known.start:
-                yield from self._from_log(min(end, known.start), end)
+            first, following = self._next_held(self._archived, end)
+            if first == self._position:
+                yield from self._from_archive(following)
             else:
-                yield from self._from_log(end, end)
+                yield from self._from_log(first, end)
+
+    def _next_held(self, known: Coverage | None, end: int) -> Span:
+        """What an archive has next; nothing, at the end of the range, if it has no more of it."""
+        held = [] if known is None else known.held(self._position, end)
+        return held[0] if held else (end, end)
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +125,11 @@ class RangeReader:
         except StreamRecreated:
             if not self._options.skips_lost:
                 raise
-            self._position = end
+            self._step_over(end)
+
+    def _step_over(self, end: int) -> None:
+        """There is no log any more: what of the range is left is in the archive."""
+        self._position, _ = self._next_held(self._archived, end)
 
     def _instead_of_removed(self, log_start_offset: int) -> None:
         """Retention was faster than this task. What the archive has got since the range was planned is read from there."""
@@ -129,8 +138,8 @@ class RangeReader:
         if has_it and (self._options.falls_back or self._options.skips_lost):
             self._archived = known
         elif self._options.skips_lost:
-            starts = [log_start_offset, *([known.start] if known is not None and known.start > self._position else [])]
-            self._archived, self._position = known, max(self._position + 1, min(starts))
+            following, _ = self._next_held(known, log_start_offset)
+            self._archived, self._position = known, max(self._position + 1, following)
         elif has_it:
             error = lost(self._stream, self._partition, self._position, log_start_offset)
             error.hint = f"the archive {self._path} has them: set `onDataLoss` to `archive` to read them from there"
@@ -140,7 +149,7 @@ class RangeReader:
 
     def _instead_of_deleted(self, error: StreamNotFound, end: int) -> None:
         if self._options.skips_lost:
-            self._position = end
+            self._step_over(end)
             return
         if not self._options.falls_back:
             raise error
@@ -177,4 +186,5 @@ class RangeReader:
             retention=retention,
             archive=str(self._path),
         )
-        return lost_everywhere(stream, self._partition, (self._position, log_start_offset))
+        following, _ = self._next_held(known, log_start_offset)
+        return lost_everywhere(stream, self._partition, (self._position, following))

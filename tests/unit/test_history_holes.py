@@ -66,7 +66,7 @@ def test_a_read_beside_it_misses_nothing(holed: Path, start: int, end: int, expe
 
 def test_a_read_that_begins_in_it_fails_or_begins_behind_it(holed: Path) -> None:
     given = {"startingOffsets": '{"orders": {"0": 25}}'}
-    with pytest.raises(DataLost, match="offset 25 is neither|offsets 25 to 29 are neither"):
+    with pytest.raises(DataLost, match="offset 25 is neither in its log"):
         offsets(batch(holed, **given))
     assert offsets(batch(holed, onDataLoss="skip", **given)) == [*range(30, 80)]
 

@@ -6,8 +6,8 @@
                      "behind": 20, "behind_bytes": 2600, "behind_seconds": 3.2, "lost": 15, "problem": "…",
                      "lost_ranges": [{"first": 30, "last": 44, "since": "2026-11-15T09:30:00Z", "reason": "removed"}]}]}
 
-Seconds are the age of the oldest message that is not archived. `lost` counts offsets that were gone before they were archived: those that
-commits name, in `lost_ranges`, and those that retention has removed since. `began` is null where an archive did not note it.
+Seconds are the age of the oldest message that is not archived. `lost` counts offsets that were gone before they were archived: those
+that commits name, in `lost_ranges`, and those that retention has removed since. `began` is null where an archive did not note it.
 """
 
 from __future__ import annotations

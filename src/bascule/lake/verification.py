@@ -176,8 +176,8 @@ class _PartitionProof:
         self._unexplained: list[tuple[int, int]] = []
 
     def run(self, files: list[DataFile], began: int | None, covered_end: int, lost: list[Lost]) -> Report:
-        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Where an archive
-        began that did not note it, nobody knows."""
+        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Nobody knows where
+        an archive began that did not note it."""
         self._lost = [(one.start, one.end) for one in lost]
         before: DataFile | None = None
         position = began
@@ -216,9 +216,8 @@ class _PartitionProof:
     def _check_gap(self, start: int, end: int) -> None:
         """Between two files, and at both ends."""
         for first, following in holes.without(start, end, self._lost):
-            if self._log_start is None or first < self._log_start:
-                self._unexplained.append((first, following - 1))
-            elif not self._must_not_have(first, following, "no file of the archive does"):
+            is_in_log = self._log_start is not None and first >= self._log_start
+            if not is_in_log or not self._must_not_have(first, following, "no file of the archive does"):
                 self._unexplained.append((first, following - 1))
 
     def _must_not_have(self, start: int, end: int, otherwise: str) -> bool:

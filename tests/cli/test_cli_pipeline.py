@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bascule.cli import main
-from bascule.cli.pipeline_display import Display, lag_of, late_of
+from bascule.cli.pipeline_display import Display, lag_of
 from bascule.errors import CallerError
-from bascule.pipeline.progress import BatchReport, Progress
+from bascule.pipeline.progress import BatchReport, Progress, late_of
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 
@@ -116,7 +116,7 @@ def test_a_line_for_each_batch_that_brought_something(capsys: pytest.CaptureFixt
         display.progress(REPORT)
     line, late = capsys.readouterr().out.splitlines()
     assert line.endswith("Z batch 0: 12 messages, 7 left, 1.2 s, 2 dead letters, has-amount broken by 2 rows")
-    assert late == "4 rows came later than `dedup` remembers, and were dropped"
+    assert late == "4 rows came too late, and were dropped"
     assert display.summary() == "orders: 12 messages in 2 batches; table t: 7 rows; 2 dead letters."
 
 
@@ -135,5 +135,7 @@ def test_a_batch_that_comes_again_is_counted_once(tmp_path: Path) -> None:
     assert not again.add(BatchReport(0, 10, 5, {"a": 5}, broken={"x": 1}))
     assert again.add(BatchReport(1, 1, 1, {"a": 1, "b": 1}))
     assert (again.read, again.rows, again.sinks, again.broken) == (11, 6, {"a": 6, "b": 1}, {"x": 1})
+    assert again.add_late(0, 4) and again.add_late(1, 2) and not again.add_late(1, 2)
+    assert again.late == 6
     path.write_text("{")
     assert Progress.load(path).batches == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bascule.pipeline.progress import Progress
 from bascule.pipeline.runner import Pipeline
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec import PipelineSpec, load
+from bascule.pipeline.status import pipeline_status
 from tests.spark.conftest import MakeStream
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
@@ -176,6 +178,29 @@ dlq: {{path: dead}}
     other = (play.folder / "pipeline.yaml").read_text().partition("\n")[2].partition("\n")[2]
     with pytest.raises(CheckpointMismatch, match="`dedup` of `dedup` was changed"):
         play.run(other.replace("within: 1h", "within: 2h"))
+
+
+def test_rows_that_are_too_late_for_dedup_are_counted_and_warned_of(play: Play, make_stream: MakeStream) -> None:
+    """The first batch has the newest message of all, so that what the other partition has beyond its first one is late."""
+    stream = make_stream(0, partitions=2)
+    play.publish(stream, *({"id": number} for number in range(5)), partition=0)
+    time.sleep(0.05)  # ten times `within`
+    play.publish(stream, {"id": 5}, partition=1)
+    spec = play.write(
+        f"""
+name: late
+source: {{stream: {stream}, value: {{format: json, schema: id BIGINT}}, options: {{maxOffsetsPerTrigger: 2}}}}
+steps: [dedup: {{key: value.id, within: 5ms}}]
+sinks: [archive: lake, table: table]
+"""
+    )
+    warnings: list[str] = []
+    Pipeline(play.spark, spec, warn=warnings.append).run(once=True)
+    done = play.progress
+    assert done.read == 6
+    assert done.late == 6 - done.rows > 1, "no key came twice"
+    assert pipeline_status(spec)["late"] == done.late
+    assert len(warnings) == 1 and "`within` (5ms)" in warnings[0]
 
 
 def test_a_batch_that_died_between_two_sinks_is_in_each_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from pyspark.sql import SparkSession
 from bascule.client.blocking import BlockingClient
 from bascule.errors import CheckpointMismatch, InvalidQuery
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
-from bascule.pipeline.jobs.sql import Continuous, SqlOptions, SqlSession, cells
+from bascule.pipeline.jobs.sql import Continuous, SqlOptions, SqlSession, cells, is_shuffled, write_stream
 from tests.spark.conftest import MakeStream
+from tests.spark.test_spark_sink import values
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 
@@ -99,6 +101,37 @@ def test_windows_run_on_into_a_stream_and_a_replay_adds_nothing(
     assert run() == [{"page": "a", "n": 2}, {"page": "a", "n": 3}, {"page": "b", "n": 1}]
     with pytest.raises(CheckpointMismatch, match="another query"):
         session(query.replace("hour", "day"), **options).start(target, once=True)
+
+
+def test_tasks_of_an_answer_that_run_again_add_nothing(
+    session: Callable[..., SqlSession], tables: BrokerProcess, client: BlockingClient, make_stream: MakeStream
+) -> None:
+    """As Spark runs a task again whose worker has died; another run is another answer."""
+    stream, answers = make_stream(30, partitions=2, name=unique_name("asked")), make_stream(name=unique_name("answers"))
+    frame = session(f"SELECT value, key FROM `{stream}` WHERE offset < 20").frame()
+    for run_id, copies in (("first", 1), ("first", 1), (None, 2)):
+        write_stream(frame, {"servers": tables.address}, answers, create=False, run_id=run_id)
+        found = Counter(values(client, answers))
+        assert found == {b"%d/%d" % (part, number): copies for part in range(2) for number in range(20)}
+
+
+def test_queries_whose_rows_have_no_order_of_their_own_are_told_from_others(
+    session: Callable[..., SqlSession], make_stream: MakeStream
+) -> None:
+    stream = make_stream(1, name=unique_name("plans"))
+
+    def plan(query: str) -> bool:
+        return is_shuffled(session(query.format(f"`{stream}`")).frame())
+
+    assert not plan("SELECT value, upper(CAST(key AS STRING)) AS key FROM {} WHERE offset > 3")
+    for query in (
+        "SELECT value FROM {} LIMIT 3",
+        "SELECT value FROM {} ORDER BY offset",
+        "SELECT value FROM {0} EXCEPT SELECT key FROM {0}",
+        "SELECT DISTINCT value FROM {}",
+        "SELECT /*+ REPARTITION(3) */ value FROM {}",
+    ):
+        assert plan(query), query
 
 
 def test_a_query_that_runs_on_writes_a_table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, MalformedValue, StateError
 from bascule.pipeline.batches import PipelineBatches, needs_messages
 from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.runner import Reports
 from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec import PipelineSpec, load
@@ -221,3 +223,56 @@ def test_or_it_ends_the_pipeline_and_is_named() -> None:
 def test_names_and_texts_are_what_they_are_in_sql() -> None:
     assert quoted("a`b") == "`a``b`"
     assert literal("it's \\ here") == "'it\\'s \\\\ here'"
+
+
+# ── what Spark reports ───────────────────────────────────────────────────────────────────────────
+
+
+class ReportingQuery:
+    """As much of a query as its reports are."""
+
+    def __init__(self) -> None:
+        self.recentProgress: list[SimpleNamespace] = []  # Spark's name
+
+    @property
+    def lastProgress(self) -> SimpleNamespace | None:  # noqa: N802
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    def report(self, batch_id: int, rows: int = 1) -> None:
+        document = {
+            "batchId": batch_id,
+            "timestamp": f"t{len(self.recentProgress)}",
+            "sources": [{"numInputRows": rows}],
+        }
+        self.recentProgress.append(SimpleNamespace(json=json.dumps(document)))
+
+
+def test_every_report_is_told_once_however_fast_batches_are() -> None:
+    query = ReportingQuery()
+    reports = Reports(query)  # type: ignore[arg-type]
+    told: list[list[tuple[int, int]]] = []
+
+    def look() -> None:
+        told.append([(one["batchId"], one["sources"][0]["numInputRows"]) for one in reports.new()])
+
+    look()
+    for batches in (
+        [(7, 1), (8, 1)],
+        [],
+        [(9, 1)],
+        [(10, 0)],
+        [(10, 0), (10, 1), (11, 1)],
+        [(12, 1), (13, 1), (14, 0)],
+    ):
+        for batch in batches:
+            query.report(*batch)
+        look()
+    assert told == [
+        [],
+        [(7, 1), (8, 1)],
+        [],
+        [(9, 1)],
+        [(10, 0)],
+        [(10, 0), (10, 1), (11, 1)],  # the idle ones are of the batch to come
+        [(12, 1), (13, 1), (14, 0)],
+    ]

@@ -9,8 +9,8 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bascule.cli.output import iso_ns, plural, rate, say
-from bascule.pipeline.progress import BatchReport, Progress
+from bascule.cli.output import iso_ns, plural, rate, say, styled
+from bascule.pipeline.progress import BatchReport, Progress, late_of
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -38,11 +38,6 @@ def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
 def total(document: Mapping[str, Any], name: str) -> float:
     """Of all sources. Spark adds them up itself in classic sessions, but not with Spark Connect."""
     return sum(float(source.get(name) or 0.0) for source in document.get("sources", ()))
-
-
-def late_of(document: Mapping[str, Any]) -> int:
-    """Rows that came too late for `dedup`."""
-    return sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in document.get("stateOperators", ()))
 
 
 def size(count: float) -> str:
@@ -107,9 +102,13 @@ class Display:
         late = late_of(document)
         self._late += late
         if late and not self._is_live:
-            say(f"{plural(late, 'row')} came later than `dedup` remembers, and were dropped")
+            say(f"{plural(late, 'row')} came too late, and {'was' if late == 1 else 'were'} dropped")
         if self._live is not None:
             self._live.update(self._picture())
+
+    def warn(self, text: str) -> None:
+        """Stays on the screen, above a picture that is kept up to date."""
+        styled(f"warning: {text}", err=True, fg="yellow")
 
     def _line(self, report: BatchReport) -> str:
         left = [] if self._is_remote else [f"{report.rows:,} left"]
@@ -144,7 +143,7 @@ class Display:
             facts.append(("Dead letters", f"{totals.dead_letters:,}"))
         facts += [(f"{name} broken", plural(count, "row")) for name, count in totals.broken.items() if count]
         if self._late:
-            facts.append(("Late for dedup", plural(self._late, "row")))
+            facts.append(("Too late", plural(self._late, "row")))
         return facts
 
     def summary(self) -> str:

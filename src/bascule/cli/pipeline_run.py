@@ -160,7 +160,7 @@ def run_with(spark: Any, spec: PipelineSpec, *, once: bool, warnings: list[str])
         styled(f"warning: {warning}", err=True, fg="yellow")
     shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
     with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
-        Pipeline(spark, spec, display.batch).run(once=once, on_progress=display.progress)
+        Pipeline(spark, spec, display.batch, display.warn).run(once=once, on_progress=display.progress)
     say(display.summary())
 
 
@@ -186,6 +186,7 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
             *((f"→ {name}", count) for name, count in document["sinks"].items()),
             ("Dead letters", document["dead_letters"]),
             *((f"{name} broken", count) for name, count in document["broken"].items()),
+            *((("Too late for dedup", document["late"]),) if document["late"] is not None else ()),
             *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
         )
     )

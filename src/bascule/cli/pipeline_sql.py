@@ -34,7 +34,12 @@ Values = Annotated[
 ]
 Rows = Annotated[int, typer.Option("--rows", min=1, max=1_000_000, help="Rows that are printed at most.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-IntoStream = Annotated[str | None, _text("--into-stream", "STREAM", "Publish the answer there.")]
+IntoStream = Annotated[
+    str | None,
+    _text(
+        "--into-stream", "STREAM", "Publish the answer there, each row once. Run again without --continuous: once more."
+    ),
+]
 IntoPath = Annotated[str | None, _text("--into-path", "FOLDER", "Write the answer there as Parquet.")]
 Create = Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")]
 RunsOn = Annotated[bool, typer.Option("--continuous", help="Run on, with what comes in.")]

@@ -7,6 +7,7 @@ process that writes.
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -121,6 +122,12 @@ class PipelineBatches:
             self._opened.close()
             self._opened = None
 
+    def add_late(self, batch_id: int, rows: int) -> None:
+        """Rows that a batch dropped because they came too late. Known when it is over, and to whoever watches the query: with Spark
+        Connect that is not where the pipeline is open, and nobody counts them."""
+        if self._opened is not None:
+            self._opened.add_late(batch_id, rows)
+
     def __getstate__(self) -> tuple[Any, ...]:
         return (self.spec,)
 
@@ -139,6 +146,8 @@ class _Opened:
         self._dead: DeadLetterBatches | None = None
         self._decoding: Decoding | None = None
         self._progress = Progress()
+        self._counting = threading.Lock()
+        """Batches are written in a thread of Spark's."""
 
     def open(self, spark: SparkSession) -> None:
         spec, checkpoint = self._spec, self._checkpoint
@@ -164,9 +173,15 @@ class _Opened:
         began = time.monotonic()
         report = self._archive_alone(frame, batch_id) if self._is_archive_alone else self._write(frame, batch_id)
         report.seconds = round(time.monotonic() - began, 3)
-        if self._progress.add(report):
-            self._progress.save(self._checkpoint.progress_path)
+        with self._counting:
+            if self._progress.add(report):
+                self._progress.save(self._checkpoint.progress_path)
         return report
+
+    def add_late(self, batch_id: int, rows: int) -> None:
+        with self._counting:
+            if self._progress.add_late(batch_id, rows):
+                self._progress.save(self._checkpoint.progress_path)
 
     @property
     def _is_archive_alone(self) -> bool:

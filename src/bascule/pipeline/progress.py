@@ -42,6 +42,10 @@ class Progress:
     dead_letters: int = 0
     broken: dict[str, int] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
+    late: int = 0
+    """Rows that came later than `dedup` remembers, and were dropped."""
+    late_batch: int = -1
+    """The last batch that had such rows. Spark tells of them when a batch is over: behind the numbers above by one."""
 
     @classmethod
     def load(cls, path: Path) -> Progress:
@@ -65,11 +69,24 @@ class Progress:
         self.last = asdict(report)
         return True
 
+    def add_late(self, batch_id: int, rows: int) -> bool:
+        """False for a batch that was counted before."""
+        if batch_id <= self.late_batch:
+            return False
+        self.late_batch = batch_id
+        self.late += rows
+        return True
+
     def save(self, path: Path) -> None:
         write_document(path, asdict(self))
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def late_of(document: Mapping[str, Any]) -> int:
+    """Rows that a batch dropped because they came too late, from Spark's report on it."""
+    return sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in document.get("stateOperators", ()))
 
 
 def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.config.duration import MILLISECOND_NS
+from bascule.config.duration import MILLISECOND_NS, format_duration
 from bascule.errors import BasculeError
 from bascule.pipeline.batches import PipelineBatches, planned
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.failures import from_spark
-from bascule.pipeline.progress import BatchReport
+from bascule.pipeline.progress import BatchReport, late_of
 from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.steps.apply import split_at_dedup
 from bascule.pipeline.steps.decode import Decoding
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 OnProgress = Callable[[dict[str, Any]], None]
 
+_log: Final = logging.getLogger(__name__)
+
 
 def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
@@ -36,9 +40,15 @@ class Pipeline:
     """Between `open` and `close` nobody else runs it. With Spark Connect it is the server that opens and holds it."""
 
     def __init__(
-        self, spark: SparkSession, spec: PipelineSpec, on_batch: Callable[[BatchReport], None] | None = None
+        self,
+        spark: SparkSession,
+        spec: PipelineSpec,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        warn: Callable[[str], None] = _log.warning,
     ) -> None:
         self._spark = spark
+        self._warn = warn
+        self._has_warned = False
         self.spec = spec
         self.checkpoint = Checkpoint.of(spec)
         self.batches = PipelineBatches(spec, on_batch)
@@ -71,13 +81,30 @@ class Pipeline:
         """Open, start, wait, close. Raises the error that ended it, as ours."""
         try:
             self.open()
-            wait(self.start(once=once), on_progress)
+            wait(self.start(once=once), lambda document: self._reported(document, on_progress))
         except BasculeError:
             raise
         except Exception as error:
             raise self._cause(error) from None
         finally:
             self.close()
+
+    def _reported(self, document: dict[str, Any], on_progress: OnProgress) -> None:
+        late = late_of(document)
+        if late:
+            self.batches.add_late(int(document["batchId"]), late)
+            if not self._has_warned:
+                self._has_warned = True
+                self._warn(self._late_text(late))
+        on_progress(document)
+
+    def _late_text(self, rows: int) -> str:
+        _, dedup, _ = split_at_dedup(self.spec.steps)
+        within = "" if dedup is None else f" ({format_duration(dedup.within_ns)})"
+        return (
+            f"`dedup` of `{self.spec.name}` has dropped {rows} rows that were older than the newest one by more than `within`{within}, "
+            "duplicates or not; `bascule pipeline status` counts them"
+        )
 
     def _cause(self, error: Exception) -> BasculeError:
         return from_spark(self.batches.failure or error)
@@ -97,26 +124,54 @@ def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
 
 def wait(query: StreamingQuery, on_progress: OnProgress) -> None:
     """Until it ends, telling of its reports. Raises what Spark raises; however it comes to that, the query is over then."""
-    seen = None
+    reports = Reports(query)
     try:
         while True:
             is_over = query.awaitTermination(POLL_SECONDS)
-            seen = _tell(query, seen, on_progress)
+            for document in reports.new():
+                on_progress(document)
             if is_over:
                 return
     finally:
         _stop(query)
 
 
-def _tell(query: StreamingQuery, seen: object, on_progress: OnProgress) -> object:
-    found = query.lastProgress
-    if found is None:
-        return seen
-    document: dict[str, Any] = json.loads(found.json)
-    key = document.get("batchId"), document.get("timestamp")
-    if key != seen:
-        on_progress(document)
-    return key
+class Reports:
+    """Spark's reports on a query, each once, as long as Spark has them: it keeps the last hundred."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._seen: tuple[int, str] | None = None
+        self._batch = -1
+        """The last one whose report was seen. A query that is idle reports on the batch to come: that does not count."""
+
+    def new(self) -> list[dict[str, Any]]:
+        found = self._query.lastProgress
+        if found is None:
+            return []
+        last: dict[str, Any] = json.loads(found.json)
+        if _key(last) == self._seen:
+            return []
+        reports = [*self._missed(last), last]
+        self._seen = _key(last)
+        self._batch = (
+            last["batchId"] if any(one.get("numInputRows") for one in last["sources"]) else last["batchId"] - 1
+        )
+        return reports
+
+    def _missed(self, last: dict[str, Any]) -> list[dict[str, Any]]:
+        """Batches can be faster than we look. Seldom, and all reports together take Spark a while."""
+        if last["batchId"] <= self._batch + 1:
+            return []
+        reports = [json.loads(one.json) for one in self._query.recentProgress]
+        keys = [_key(one) for one in reports]
+        begin = keys.index(self._seen) + 1 if self._seen in keys else 0
+        end = keys.index(_key(last)) if _key(last) in keys else len(reports)
+        return reports[begin:end]
+
+
+def _key(document: Mapping[str, Any]) -> tuple[int, str]:
+    return document["batchId"], document["timestamp"]
 
 
 def _stop(query: StreamingQuery) -> None:

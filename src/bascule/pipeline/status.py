@@ -1,7 +1,7 @@
 """How a pipeline is: what it has done, as it wrote beside its checkpoint, and how far it is behind, as brokers tell now.
 
 {"name": "big-orders", "running": true, "batches": 12, "messages": 1500, "rows": 700, "last_batch": "2026-11-15T09:30:00Z",
- "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2},
+ "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2}, "late": 0,
  "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}, "streams": {"orders": {"offsets": 20, …}}}
 """
 
@@ -15,6 +15,7 @@ from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.progress import Progress
 from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec_steps import Dedup
 from bascule.spark import cluster
 from bascule.spark.lag import measure
 from bascule.spark.offsets import Offsets
@@ -40,6 +41,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         "sinks": {sink.target: progress.sinks.get(sink.target, 0) for sink in spec.sinks},
         "dead_letters": progress.dead_letters,
         "broken": progress.broken,
+        "late": progress.late if any(isinstance(step, Dedup) for step in spec.steps) else None,
         "lag": {
             "offsets": sum(one["offsets"] for one in streams.values()),
             "bytes": sum(one["bytes"] for one in streams.values()),

@@ -36,12 +36,19 @@ if TYPE_CHECKING:
 
 _NOT_NAMES: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^\W\d]\w*)")
-_SHUFFLES: Final = re.compile(r"\b(Aggregate|Join|Deduplicate\w*|Window|Sort|Distinct|Repartition\w*|\w+InPandas\w*)\b")
+_SHUFFLES: Final = re.compile(
+    r"\b(Aggregate|Join|Deduplicate\w*|Window|Sort|Distinct|Repartition\w*|\w+InPandas\w*|\w*Limit|Offset|\w*Exchange)\b"
+)
 _COUNT: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _ONLY_SELECT: Final = re.compile(
     r"\s*(SELECT|WITH)\b(?!.*\b(TABLE|NATURAL|PIVOT|UNPIVOT)\b)", re.IGNORECASE | re.DOTALL
 )
 ID_BYTES: Final = 8
+RUN_ID_BYTES: Final = 16
+"""Nobody asks whether it was used before."""
+
+ANSWER_TASKS_MAX: Final = 256
+"""Each is a producer of its own, and a partition remembers 4,096 of them, for everybody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +283,22 @@ def archive_frame(spark: SparkSession, path: str, name: str) -> DataFrame:
     return spark.read.schema(TABLE).parquet(*paths)
 
 
-def write_stream(frame: DataFrame, connection: Mapping[str, str], stream: str, *, create: bool) -> None:
-    """The answer of a query that is run once, published."""
+def write_stream(
+    frame: DataFrame, connection: Mapping[str, str], stream: str, *, create: bool, run_id: str | None = None
+) -> None:
+    """The answer of a query that is run once, published: every row once, whichever tasks Spark runs again.
+
+    A task that runs again has to have its rows in the order they had. Those that come straight from a stream have; what is behind a
+    shuffle is in the order in which blocks happened to arrive, so it is kept before the first row is published, and read from there.
+    Kept with the executors: where one is lost with what it kept, the query fails and does not guess.
+    """
     options = {**connection, "stream": stream, "onMissingStream": "create" if create else "fail"}
+    sink = StreamBatches(f"stream {stream}", options, f"sql:{run_id or secrets.token_hex(RUN_ID_BYTES)}")
+    sink.check(frame.schema)
     messages = frame.selectExpr(*written_columns(Rows(frame, has_message=False)))
-    messages.write.format("bascule").options(**options).mode("append").save()
+    if is_shuffled(frame):
+        messages = messages.localCheckpoint()
+    sink.publish(messages.coalesce(ANSWER_TASKS_MAX), 0)
 
 
 def write_table(frame: DataFrame, path: str) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TASKS: Final = 4
 """Rows of a query are spread over so many tasks. Part of what makes a batch the same when it comes again: not to be changed."""
 
+_ENTRIES: Final = "_entries"
+"""Headers, for their order: rows that differ in nothing else are not the same."""
+
 BYTES: Final = ("binary", "string")
 NESTED: Final = ("struct", "array", "map", "variant")
 
@@ -84,7 +87,10 @@ def message_frame(rows: Rows) -> DataFrame:
         return rows.frame.sortWithinPartitions(*place).selectExpr(*written)
     frame = rows.frame.selectExpr(*written)
     content = [name for name in frame.columns if name != "headers"]  # maps have no order
-    return frame.repartition(TASKS, *content).sortWithinPartitions(*content)
+    if "headers" not in frame.columns:
+        return frame.repartition(TASKS, *content).sortWithinPartitions(*content)
+    with_entries = frame.selectExpr("*", f"array_sort(map_entries(headers)) AS {_ENTRIES}")
+    return with_entries.repartition(TASKS, *content).sortWithinPartitions(*content, _ENTRIES).drop(_ENTRIES)
 
 
 def written_columns(rows: Rows) -> list[str]:

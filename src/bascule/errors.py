@@ -223,6 +223,12 @@ class EndOfPartition(StateError):
     code = "END_OF_PARTITION"
 
 
+class Conflict(StateError):
+    """What the request was made for has changed meanwhile: somebody was faster."""
+
+    code = "ABORTED"
+
+
 class IncorrectOffset(StateError):
     """The message would not have got the offset its publisher expected, and was not stored: somebody was faster."""
 
@@ -426,6 +432,7 @@ GRPC_STATUS: dict[str, str] = {
     "INVALID_SCHEMA": "INVALID_ARGUMENT",
     "INVALID_QUERY": "INVALID_ARGUMENT",
     "FAILED_PRECONDITION": "FAILED_PRECONDITION",
+    "ABORTED": "ABORTED",
     "LOG_READONLY": "FAILED_PRECONDITION",
     "LOG_CLOSED": "INTERNAL",
     "LOG_DELETED": "NOT_FOUND",

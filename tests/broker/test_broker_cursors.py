@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.api_client import Api, Status, pb, refused
@@ -29,6 +30,37 @@ def test_any_number_is_accepted_and_may_go_backwards(api: Api, offset: int) -> N
     api.SetCursor(**cursor, offset=77)
     api.SetCursor(**cursor, offset=offset)
     assert api.FetchCursor(**cursor).offset == offset
+
+
+def test_a_cursor_is_replaced_only_if_it_is_what_the_caller_believes(api: Api) -> None:
+    cursor = {"stream": unique_name("s"), "partition": 0, "cursorId": "c"}
+    with refused(Status.ABORTED, "cursor c is -1, not 3"):
+        api.SetCursor(**cursor, offset=7, expected=3)
+    assert api.FetchCursor(**cursor).offset == -1
+    for expected, offset in ((-1, 0), (0, 5), (5, -2), (-2, -1), (-1, 9)):
+        api.SetCursor(**cursor, offset=offset, expected=expected)
+        assert api.FetchCursor(**cursor).offset == offset
+    api.SetCursor(**cursor, offset=9, expected=-1)  # whose answer was lost
+    with refused(Status.ABORTED, "cursor c is 9, not 0"):
+        api.SetCursor(**cursor, offset=1, expected=0)
+    api.SetCursor(**cursor, offset=2)
+    assert api.FetchCursor(**cursor).offset == 2
+
+
+def test_of_many_that_replace_a_cursor_at_once_one_succeeds(api: Api) -> None:
+    cursor = {"stream": unique_name("s"), "partition": 0, "cursorId": "c"}
+
+    def take(number: int) -> int | None:
+        try:
+            api.SetCursor(**cursor, offset=number, expected=-1)
+        except grpc.RpcError as error:
+            assert error.code() == Status.ABORTED
+            return None
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        winners = [number for number in pool.map(take, range(40)) if number is not None]
+    assert winners == [api.FetchCursor(**cursor).offset]
 
 
 def test_cursors_of_different_ids_streams_and_partitions_are_different(api: Api, make_stream: MakeStream) -> None:

@@ -204,6 +204,77 @@ async def test_a_group_that_never_rests_deals_with_everything_once(start_broker:
 
 
 @on_loop
+async def test_a_member_that_leaves_while_it_hands_over_has_written_how_far_it_came(
+    broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, partitions=2)
+        await client.publish_many(name, [b"x"] * 20, partitioner="round-robin")
+        one = Worker(client, name, [name], consumer_id="one", auto_checkpoint=3600.0)
+        await until(lambda: len(one.seen) == 20, "it has dealt with everything")
+        handing_over = asyncio.Event()
+        is_noted = one.consumer._is_noted
+
+        async def stop_here(_place: bascule.Assignment) -> None:
+            handing_over.set()
+            monkeypatch.setattr(one.consumer, "_is_noted", is_noted)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(one.consumer, "_is_noted", stop_here)
+        two = Worker(client, name, [name], consumer_id="two")
+        await soon(handing_over.wait())
+        await one.leave()
+        assert sorted(one.revoked) == [(name, 0), (name, 1)]
+        await until(reads(two, (name, 0), (name, 1)), "the other one has everything")
+        await client.publish_many(name, [b"y"] * 2, partitioner="round-robin")
+        await until(lambda: len(two.seen) >= 2, "it goes on")
+        assert sorted(two.seen) == [(name, 0, 10), (name, 1, 10)]
+        await two.leave()
+
+
+@on_loop
+@pytest.mark.parametrize("first", ["older", "newer"])
+async def test_of_two_that_take_a_partition_at_once_one_waits_for_the_other(
+    broker: BrokerProcess, name: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        place = bascule.Assignment(name, 0)
+        older, newer = (client.consumer(name, name, handover_timeout=60.0) for _ in range(2))
+        gates = [asyncio.Event(), asyncio.Event()]
+        looked = [asyncio.Event(), asyncio.Event()]
+
+        def wait_behind_the_look(consumer: bascule.Consumer, number: int) -> None:
+            replace = consumer._replace_note
+
+            async def later(*arguments: Any) -> None:
+                looked[number].set()
+                await gates[number].wait()
+                await replace(*arguments)
+
+            monkeypatch.setattr(consumer, "_replace_note", later)
+
+        wait_behind_the_look(older, 0)
+        wait_behind_the_look(newer, 1)
+        taking = [asyncio.create_task(older._note(place, 1)), asyncio.create_task(newer._note(place, 2))]
+        for event in looked:
+            await soon(event.wait())  # both have seen that it is nobody's
+        winner = 0 if first == "older" else 1
+        gates[winner].set()
+        await soon(taking[winner])
+        gates[1 - winner].set()
+        if first == "newer":
+            with pytest.raises(errors.NotGroupMember):
+                await soon(taking[0])
+        else:
+            done, _ = await asyncio.wait([taking[1]], timeout=0.5)
+            assert not done
+            await older._withdraw(place)
+            await soon(taking[1])
+        assert await client.fetch_cursor(f"__hold:{name}", name) == newer._notes[place]
+
+
+@on_loop
 async def test_a_member_that_dies_is_replaced(start_broker: StartBroker, name: str) -> None:
     broker = start_broker(CONFIG)
     async with bascule.connect(broker.address) as client:

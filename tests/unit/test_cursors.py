@@ -125,6 +125,28 @@ def test_any_server_answers_for_any_cursor(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_one_of_several_servers_replaces_a_cursor(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, "abc", config=with_cursors(3)) as cluster:
+            servers = [await ready(server) for server in cluster.servers.values()]
+            place = {"stream": "orders", "partition": 0}
+
+            async def take(cursor: str, number: int) -> int:
+                wanted = {"cursorId": cursor, "offset": number, "expected": {"value": -1}}
+                try:
+                    await servers[number % 3].call("SetCursor", **place, **wanted)
+                except GrpcError as error:
+                    assert error.status == Status.ABORTED
+                    return 0
+                return 1
+
+            for cursor in ("a", "b", "c", "d"):
+                assert sum(await asyncio.gather(*(take(cursor, number) for number in range(9)))) == 1
+                assert await get(servers[0], cursor=cursor) in range(9)
+
+    run(scenario())
+
+
 def test_a_leader_that_is_gone_is_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, "ab", config=with_cursors(2)) as cluster:

@@ -7,7 +7,10 @@
 Setting a cursor is publishing: any server can. Fetching one is reading the log of its partition, so it is asked of that
 partition's leader. The leader remembers what it has read, and before every answer reads what was committed since: an answer is
 never older than the last cursor that was acknowledged. A leader that has others beside it makes sure that it still is the leader, and
-one that has just begun waits until it knows what the one before had committed. Both calls try again while leaders change.
+one that has just begun waits until it knows what the one before had committed. All calls try again while leaders change.
+
+Replacing a cursor, but only if it is what the caller believes, is the leader's too: it reads and publishes, and does so for one
+caller after the other. Of several that replace the same cursor at once one succeeds. Whoever sets it without asking is not held up.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -36,7 +40,7 @@ from bascule.log import PartitionLog
 from bascule.net.envelope import MessageType, decode, encode
 from bascule.net.status import GrpcError, Status
 from bascule.proto.api_pb2 import ALL
-from bascule.proto.internal_pb2 import Cursor, FetchCursorRequest, FetchCursorResponse
+from bascule.proto.internal_pb2 import Cursor, CursorReplacement, FetchCursorRequest, FetchCursorResponse
 
 if TYPE_CHECKING:
     from bascule.broker.partition import LocalPartition
@@ -83,6 +87,8 @@ class CursorStore:
         self._server_id = server_id
         self._services: Services | None = None
         self._views: dict[int, CursorView] = {}
+        self._replacing: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        """By key, while somebody replaces that cursor or waits to."""
 
     async def start(self, services: Services) -> None:
         """From here on other servers are answered."""
@@ -93,49 +99,77 @@ class CursorStore:
 
     async def set(self, stream: str, partition: int, cursor_id: str, offset: int, *, timeout: float) -> None:
         """Returns when the cursor is on all in-sync replicas. Raises GrpcError."""
-        services = self._running()
+        cursor = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset)
         key = cursor_key(cursor_id, stream, partition)
         number = cursors_partition(key, len((await self._stream(timeout)).partitions))
-        value = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset).SerializeToString()
-
-        async def attempt(seconds: float) -> None:
-            await services.publisher.publish(
-                CURSORS_STREAM, number, key=key, value=value, ack_policy=ALL, timeout=seconds
-            )
-
         try:
-            await _insist(attempt, timeout)
+            await _insist(lambda seconds: self._publish(number, key, cursor, seconds), timeout)
         except (GrpcError, BasculeError) as error:
             raise GrpcError(Status.INTERNAL, f"the cursor was not stored: {_text(error)}") from None
+
+    async def replace(
+        self, stream: str, partition: int, cursor_id: str, expected: int, offset: int, *, timeout: float
+    ) -> None:
+        """As `set`, if the cursor is `expected` now, -1 for none; or, since a call may be made again, `offset` already.
+
+        Raises GrpcError, with ABORTED if it is anything else.
+        """
+        cursor = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset)
+        replacement = CursorReplacement(cursor=cursor, expected=expected)
+        found = await self._ask_leader(cursor_key(cursor_id, stream, partition), timeout, replacement)
+        if found != offset:
+            raise GrpcError(Status.ABORTED, f"cursor {cursor_id} is {found}, not {expected}: it was not set")
+
+    async def _publish(self, number: int, key: bytes, cursor: Cursor, seconds: float) -> None:
+        await self._running().publisher.publish(
+            CURSORS_STREAM, number, key=key, value=cursor.SerializeToString(), ack_policy=ALL, timeout=seconds
+        )
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     async def fetch(self, stream: str, partition: int, cursor_id: str, *, timeout: float) -> int:
         """The offset that was set last, -1 for none. Raises GrpcError."""
-        key = cursor_key(cursor_id, stream, partition)
+        return await self._ask_leader(cursor_key(cursor_id, stream, partition), timeout)
+
+    async def _ask_leader(self, key: bytes, timeout: float, replacement: CursorReplacement | None = None) -> int:
         await self._stream(timeout)
 
         async def attempt(seconds: float) -> int:
             found = await self._stream(seconds)  # who leads now
             number = cursors_partition(key, len(found.partitions))
+            request = FetchCursorRequest(cursors_partition=number, key=key, replacement=replacement)
             leader = found.partitions[number].leader
             if leader == self._server_id:
-                return await self._fetch_here(number, key, seconds)
-            return await self._fetch_from(leader, number, key, seconds)
+                return await self._answer_here(request, seconds)
+            return await self._answer_of(leader, request, seconds)
 
         return await _insist(attempt, timeout)
 
-    async def _fetch_here(self, number: int, key: bytes, timeout: float) -> int:
+    async def _answer_here(self, request: FetchCursorRequest, timeout: float) -> int:
         try:
             async with asyncio.timeout(timeout):
-                local = await self._led(number)
-                if isinstance(local, LedPartition) and local.leading is not None and local.leading.core.followers:
-                    await self._make_sure(local, local.leading)
-                return await self._read(local, key)
+                local = await self._led(request.cursors_partition)
+                if request.HasField("replacement"):
+                    return await self._replace(local, request.key, request.replacement, timeout)
+                return await self._fetch(local, request.key)
         except TimeoutError:
             raise GrpcError(Status.INTERNAL, "the cursor could not be read in time") from None
         except BasculeError as error:
             raise GrpcError(Status.INTERNAL, f"the cursor could not be read: {error.message}") from None
+
+    async def _replace(self, local: LocalPartition, key: bytes, wanted: CursorReplacement, timeout: float) -> int:
+        lock = self._replacing.setdefault(key, asyncio.Lock())
+        async with lock:
+            found = await self._fetch(local, key)
+            if found != wanted.expected:
+                return found
+            await self._publish(local.number, key, wanted.cursor, timeout)
+            return wanted.cursor.offset
+
+    async def _fetch(self, local: LocalPartition, key: bytes) -> int:
+        if isinstance(local, LedPartition) and local.leading is not None and local.leading.core.followers:
+            await self._make_sure(local, local.leading)
+        return await self._read(local, key)
 
     async def _led(self, number: int) -> LocalPartition:
         """The partition, resumed and started here."""
@@ -178,9 +212,8 @@ class CursorStore:
 
     # ── between servers ──────────────────────────────────────────────────────────────────────────
 
-    async def _fetch_from(self, leader: str, number: int, key: bytes, timeout: float) -> int:
-        request = FetchCursorRequest(cursors_partition=number, key=key).SerializeToString()
-        data = encode(MessageType.PROPAGATED_REQUEST, request)
+    async def _answer_of(self, leader: str, request: FetchCursorRequest, timeout: float) -> int:
+        data = encode(MessageType.PROPAGATED_REQUEST, request.SerializeToString())
         try:
             answer = await self._bus.request(self._subjects.cursors(leader), data, timeout)
             response = FetchCursorResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
@@ -199,18 +232,19 @@ class CursorStore:
             return  # foreign bytes on our subject: not worth an answer
         response = FetchCursorResponse()
         try:
-            response.offset = await self._answer(request.cursors_partition, request.key)
+            response.offset = await self._answer(request)
         except GrpcError as error:
             response.error.code, response.error.msg = error.status, error.text
         if reply:
             answer = encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString())
             await publish_quietly(self._bus, reply, answer)
 
-    async def _answer(self, number: int, key: bytes) -> int:
+    async def _answer(self, request: FetchCursorRequest) -> int:
+        number = request.cursors_partition
         partition = (await self._stream(FORWARDED_SECONDS)).partition(number)
         if partition is None or partition.leader != self._server_id:
             raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
-        return await self._fetch_here(number, key, FORWARDED_SECONDS)
+        return await self._answer_here(request, FORWARDED_SECONDS)
 
     def _running(self) -> Services:
         if self._services is None:

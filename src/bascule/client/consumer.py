@@ -7,12 +7,13 @@
 How far a partition was dealt with is a cursor, `__group:<group>`, of the last such offset. Who holds a partition notes so in a
 second cursor, `__hold:<group>`, and takes the note away when it lets go: by then the first cursor is written. Who is given the
 partition next waits for that, so that nothing is dealt with twice; it waits `handover_timeout` at most, since the one before may
-be dead.
+be dead. Nobody overwrites a note that he has not seen: of two that take a partition at the same moment, one has to wait for the other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import secrets
 from collections import deque
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple, Self
 from bascule.client import options, wire
 from bascule.client.brokers import Brokers
 from bascule.client.coordination import Coordination
-from bascule.client.cursors import fetch_cursor, set_cursor
+from bascule.client.cursors import fetch_cursor, replace_cursor, set_cursor
 from bascule.client.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
 from bascule.client.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.positions import Position, Range
@@ -32,6 +33,7 @@ from bascule.client.retry import Backoff, Deadline
 from bascule.errors import (
     BasculeError,
     ClientClosed,
+    Conflict,
     NotGroupMember,
     OperatorError,
     StateError,
@@ -44,6 +46,7 @@ REOPEN_SECONDS: Final = 1.0
 
 
 TAG_BITS: Final = 20
+TAG_MASK: Final = (1 << TAG_BITS) - 1
 
 NOBODY: Final = -1
 """In `__hold`: the partition is free."""
@@ -76,6 +79,8 @@ class _Held:
     progress: Progress = field(default_factory=Progress)
     revoked: bool = False
     """Nothing more of it is handed out."""
+    told: bool = False
+    """The application knows that."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -348,30 +353,31 @@ class Consumer:
                     await self._returned.wait()
         except TimeoutError:
             pass  # what is being dealt with now may be dealt with again elsewhere
-        places = sorted(held.place for held in leaving)
-        if places:
-            await _tell(self._on_revoked, places)
+        untold = [held for held in leaving if not held.told]
+        for held in untold:
+            held.told = True
+        if untold:
+            await _tell(self._on_revoked, sorted(held.place for held in untold))
         await asyncio.gather(*(self._let_go(held, lost=lost) for held in leaving))
 
     async def _let_go(self, held: _Held, *, lost: bool) -> None:
+        """May be cancelled at any point, and done again by `close`: it is among what we hold until all of it is done."""
         await held.reader.close()
         if held in self._turns:
             self._turns.remove(held)
-        self._held.pop(held.place, None)
         try:
             if not lost and self._auto_checkpoint is not None and await self._is_noted(held.place):
                 await self._write(held)
         except (Unavailable, StateError, OperatorError):
             pass  # whoever reads it next begins at the last checkpoint
         await self._withdraw(held.place)
+        self._held.pop(held.place, None)
 
     async def _withdraw(self, place: Assignment) -> None:
         """Take our note away, unless it is somebody else's by now."""
-        try:
-            if await self._is_noted(place):
-                await self._set_cursor(HOLD_PREFIX, place, NOBODY)
-        except (Unavailable, StateError, OperatorError):
-            pass  # whoever reads it next waits for the handover timeout
+        # If that fails, whoever reads it next waits for the handover timeout.
+        with contextlib.suppress(Unavailable, StateError, OperatorError):
+            await self._replace_note(place, self._notes.get(place, NOBODY), NOBODY)
         self._notes.pop(place, None)
 
     async def _is_noted(self, place: Assignment) -> bool:
@@ -411,12 +417,8 @@ class Consumer:
     async def _take_over(self, place: Assignment) -> _Held:
         """Ours from now on: whoever had it was told, and has let go or had the time to."""
         epoch = self._epoch
-        holder = await self._fetch_cursor(HOLD_PREFIX, place)
-        if holder != NOBODY and holder != self._notes.get(place):
-            await self._wait_for_release(place, epoch)
+        await self._note(place, epoch)
         cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
-        self._notes[place] = epoch << TAG_BITS | self._tag
-        await self._set_cursor(HOLD_PREFIX, place, self._notes[place])
         self._has_taken = True
         position = Position(self._wanted_range)
         if cursor != NEVER:
@@ -433,8 +435,22 @@ class Consumer:
             raise
         return _Held(place, position, epoch, reader)
 
-    async def _wait_for_release(self, place: Assignment, epoch: int) -> None:
-        """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears."""
+    async def _note(self, place: Assignment, epoch: int) -> None:
+        """That it is ours, as soon as it is nobody's."""
+        note = epoch << TAG_BITS | self._tag
+        while True:
+            holder = await self._fetch_cursor(HOLD_PREFIX, place)
+            if holder != NOBODY and holder & TAG_MASK != self._tag:
+                holder = await self._wait_for_release(place, epoch, holder)
+            self._notes[place] = note  # even if the answer is lost
+            try:
+                return await self._replace_note(place, holder, note)
+            except Conflict:
+                continue  # somebody was faster: it is now this one's that we wait for
+
+    async def _wait_for_release(self, place: Assignment, epoch: int, holder: int) -> int:
+        """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears. What the
+        note is then: of a dead member's it stays."""
         deadline = Deadline.after(self._handover_timeout)
         nowhere = Position(self._wanted_range)
         nowhere.start_at(options.INT64_MAX)
@@ -445,11 +461,12 @@ class Consumer:
             while await backoff.wait(deadline):
                 holder = await self._fetch_cursor(HOLD_PREFIX, place)
                 if holder == NOBODY:
-                    return
+                    break
                 if holder >> TAG_BITS > epoch:
                     raise NotGroupMember(f"partition {place.partition} of `{place.stream}` was given to a newer member")
         finally:
             await reader.close()
+        return holder
 
     async def _reopen(self) -> None:
         """Partitions whose subscription has ended for reasons that may pass."""
@@ -485,6 +502,9 @@ class Consumer:
 
     async def _set_cursor(self, prefix: str, place: Assignment, offset: int) -> None:
         await set_cursor(self._brokers, self._cursor(prefix, place), offset, self._brokers.timeout)
+
+    async def _replace_note(self, place: Assignment, expected: int, note: int) -> None:
+        await replace_cursor(self._brokers, self._cursor(HOLD_PREFIX, place), expected, note, self._brokers.timeout)
 
     def _cursor(self, prefix: str, place: Assignment) -> wire.Fields:
         return {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}

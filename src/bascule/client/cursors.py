@@ -9,7 +9,7 @@ from bascule.client import options, wire
 from bascule.client.brokers import Brokers
 from bascule.client.core import ClientCore
 from bascule.client.retry import Deadline
-from bascule.errors import StateError
+from bascule.errors import Conflict, StateError
 
 CURSORS_STREAM: Final = "__cursors"
 """Where brokers keep them, by the CRC-32 of their key modulo the number of partitions."""
@@ -36,6 +36,13 @@ async def set_cursor(brokers: Brokers, place: wire.Fields, offset: int, seconds:
     await _call(brokers, "SetCursor", place, wire.encode("SetCursorRequest", **place, offset=offset), seconds)
 
 
+async def replace_cursor(brokers: Brokers, place: wire.Fields, expected: int, offset: int, seconds: float) -> None:
+    """Set it only if it is `expected` now, or raise Conflict. Liftbridge's brokers do not look, and set it."""
+    condition = {"value": expected}
+    request = wire.encode("SetCursorRequest", **place, offset=offset, expected=condition)
+    await _call(brokers, "SetCursor", place, request, seconds)
+
+
 async def fetch_cursor(brokers: Brokers, place: wire.Fields, seconds: float) -> int:
     """-1 for a cursor that was never set."""
     answer = await _call(brokers, "FetchCursor", place, wire.encode("FetchCursorRequest", **place), seconds)
@@ -48,6 +55,8 @@ async def _call(brokers: Brokers, method: str, place: wire.Fields, request: byte
     deadline = Deadline.after(seconds)
     try:
         return await brokers.call(method, request, timeout=deadline.left)
+    except Conflict:
+        raise
     except StateError:
         count = len((await brokers.stream(CURSORS_STREAM, deadline)).partitions)
     key = f"{place['cursorId']},{place['stream']},{place['partition']}".encode()

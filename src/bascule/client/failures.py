@@ -7,6 +7,7 @@ from typing import Final
 from bascule.errors import (
     BasculeError,
     CallerError,
+    Conflict,
     DeadlineExceeded,
     IncorrectOffset,
     OperatorError,
@@ -39,7 +40,7 @@ _KINDS: Final[dict[int, type[BasculeError]]] = {
     Status.PERMISSION_DENIED: PermissionDenied,
     Status.UNAUTHENTICATED: PermissionDenied,
     Status.FAILED_PRECONDITION: StateError,
-    Status.ABORTED: StateError,
+    Status.ABORTED: Conflict,
     Status.RESOURCE_EXHAUSTED: StateError,
     Status.UNAVAILABLE: Unavailable,
     Status.CANCELLED: Unavailable,

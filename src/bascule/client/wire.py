@@ -59,7 +59,7 @@ TABLE: Final = {
     ),
     "PublishToSubjectResponse": "1 ack Ack",
     "HeadersEntry": "1 key string, 2 value bytes",
-    "SetCursorRequest": "1 stream string, 2 partition int32, 3 cursorId string, 4 offset int64",
+    "SetCursorRequest": "1 stream string, 2 partition int32, 3 cursorId string, 4 offset int64, 1000 expected NullableInt64",
     "FetchCursorRequest": "1 stream string, 2 partition int32, 3 cursorId string",
     "FetchCursorResponse": "1 offset int64",
     "JoinConsumerGroupRequest": "1 groupId string, 2 consumerId string, 3 streams *string",

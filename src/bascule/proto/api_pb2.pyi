@@ -506,16 +506,18 @@ class FetchPartitionMetadataResponse(_message.Message):
     def __init__(self, metadata: _Optional[_Union[PartitionMetadata, _Mapping]] = ...) -> None: ...
 
 class SetCursorRequest(_message.Message):
-    __slots__ = ("stream", "partition", "cursorId", "offset")
+    __slots__ = ("stream", "partition", "cursorId", "offset", "expected")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURSORID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     cursorId: str
     offset: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    expected: NullableInt64
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[_Union[NullableInt64, _Mapping]] = ...) -> None: ...
 
 class SetCursorResponse(_message.Message):
     __slots__ = ()

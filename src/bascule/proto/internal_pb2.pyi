@@ -118,12 +118,22 @@ class Cursor(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursor_id: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class FetchCursorRequest(_message.Message):
-    __slots__ = ("cursors_partition", "key")
+    __slots__ = ("cursors_partition", "key", "replacement")
     CURSORS_PARTITION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    REPLACEMENT_FIELD_NUMBER: _ClassVar[int]
     cursors_partition: int
     key: bytes
-    def __init__(self, cursors_partition: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+    replacement: CursorReplacement
+    def __init__(self, cursors_partition: _Optional[int] = ..., key: _Optional[bytes] = ..., replacement: _Optional[_Union[CursorReplacement, _Mapping]] = ...) -> None: ...
+
+class CursorReplacement(_message.Message):
+    __slots__ = ("cursor", "expected")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    cursor: Cursor
+    expected: int
+    def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping]] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class FetchCursorResponse(_message.Message):
     __slots__ = ("error", "offset")

@@ -23,9 +23,12 @@ def routes(services: Services) -> dict[bytes, Route]:
 async def set_cursor(services: Services, request: api.SetCursorRequest, call: Call) -> api.SetCursorResponse:
     _check(request)
     services.authorizer.require(call.peer, request.stream, "SetCursor")
-    await services.cursors.set(
-        request.stream, request.partition, request.cursorId, request.offset, timeout=Deadline.of(call).left()
-    )
+    place = request.stream, request.partition, request.cursorId
+    timeout = Deadline.of(call).left()
+    if request.HasField("expected"):
+        await services.cursors.replace(*place, request.expected.value, request.offset, timeout=timeout)
+    else:
+        await services.cursors.set(*place, request.offset, timeout=timeout)
     return api.SetCursorResponse()
 
 

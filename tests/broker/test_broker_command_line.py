@@ -75,9 +75,9 @@ def test_the_command_line_of_gufo_works(tmp_path: Path) -> None:
         broker.process = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
     broker.log = tmp_path / "broker.log"
     try:
-        broker.wait_ready(timeout=10)
+        broker.wait_ready()
         api = broker.api()
-        eventually(lambda: api.stream("__cursors").partitions, "cursors are there", timeout=3)
+        eventually(lambda: api.stream("__cursors").partitions, "cursors are there")
         assert [one.host for one in api.FetchMetadata().brokers] == ["127.0.0.1"]
         api.CreateStream(name="s", subject="s", compactEnabled=False, replicationFactor=1, partitions=1)
         api.close()
@@ -149,7 +149,7 @@ def test_two_clusters_share_a_nats_server_when_their_namespaces_differ(start_bro
 def test_a_signal_stops_it_quickly_and_gracefully(
     start_broker: StartBroker, signal_number: int, embedded: bool
 ) -> None:
-    broker = start_broker(embedded=embedded)
+    broker = start_broker({"shutdown.drain.timeout": "120s"}, embedded=embedded)
     api = broker.api()
     api.CreateStream(name="s", subject="s")
     subscriptions = [api.subscribe("s") for _ in range(20)]
@@ -160,7 +160,7 @@ def test_a_signal_stops_it_quickly_and_gracefully(
     assert len(children) == embedded
     begun = time.monotonic()
     assert broker.stop(signal_number) == 0, broker.tail()
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 40, "it waited for readers that have nothing to read"
     assert {subscription.end()[0] for subscription in subscriptions} == {Status.UNAVAILABLE}
     assert not broker.addresses_file.exists()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
@@ -170,10 +170,10 @@ def test_a_signal_stops_it_quickly_and_gracefully(
 
 
 def test_an_idle_broker_stops_at_once(start_broker: StartBroker) -> None:
-    broker = start_broker()
+    broker = start_broker({"shutdown.drain.timeout": "120s"})
     begun = time.monotonic()
     assert broker.stop() == 0
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 40
 
 
 def test_what_was_acked_before_the_signal_is_there_after_it(start_broker: StartBroker) -> None:
@@ -294,7 +294,7 @@ def test_the_embedded_server_is_gone_when_the_broker_was_killed(start_broker: St
     (child,) = broker.children()
     api.close()
     broker.kill()
-    eventually(lambda: not Path(f"/proc/{child}").exists(), "the embedded server is gone", timeout=10)
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "the embedded server is gone")
     broker.start()
     api = broker.api()
     assert [message.value for message in api.read("s")] == [b"over the embedded server"]

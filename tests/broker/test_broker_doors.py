@@ -101,10 +101,10 @@ def test_tls_serves_who_trusts_the_certificate_and_nobody_in_the_clear(
     assert [message.value for message in without_own.read("s")] == [b"x"]
     plain, stranger = guarded.broker.api(), Authority(tmp_path, "stranger")
     with refused(Status.UNAVAILABLE):
-        plain.FetchMetadata(timeout=5)
+        plain.FetchMetadata()
     distrusting = Api(guarded.broker.address, stranger.credentials())
     with refused(Status.UNAVAILABLE):
-        distrusting.FetchMetadata(timeout=5)
+        distrusting.FetchMetadata()
     assert without_own.publish("s", b"y").offset == 1
     for one in (plain, distrusting, without_own):
         one.close()
@@ -128,11 +128,11 @@ def test_with_required_client_certificates_strangers_stay_outside(start_broker: 
     assert guarded.admin_api.FetchMetadata().brokers
     without = Api(guarded.broker.address, guarded.authority.credentials())
     with refused(Status.UNAVAILABLE):
-        without.FetchMetadata(timeout=5)
+        without.FetchMetadata()
     foreign = Authority(tmp_path, "stranger").issue("admin")
     forged = Api(guarded.broker.address, guarded.authority.credentials(foreign))
     with refused(Status.UNAVAILABLE):
-        forged.FetchMetadata(timeout=5)
+        forged.FetchMetadata()
     assert guarded.admin_api.FetchMetadata().brokers
     for one in (without, forged):
         one.close()

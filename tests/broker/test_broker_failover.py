@@ -54,10 +54,8 @@ def test_everything_acked_by_all_is_read_from_the_next_leader(cluster: Cluster) 
     publish_all(cluster.api("a"), name, 100, partition=1)
     old = cluster.leader_of(name, 1)
     cluster.kill(old)
-    began = time.monotonic()
     leader = new_leader(cluster, name, old, 1)
-    assert time.monotonic() - began < 10
-    assert in_sync(cluster, name, 1) == set(cluster.servers) - {old}
+    eventually(lambda: in_sync(cluster, name, 1) == set(cluster.servers) - {old}, "the dead one has left the set")
     assert read_committed(cluster.api(leader), name, 100, 1) == numbered(100)
     found = cluster.api(leader).partition(name, 1)
     assert (found.highWatermark, found.newestOffset) == (99, 99)
@@ -71,17 +69,19 @@ def test_a_dead_follower_holds_up_all_acks_until_it_left_the_set_and_returns_whe
     cluster: Cluster, stream: str
 ) -> None:
     dead, other = cluster.followers_of(stream)
-    leader = cluster.api(cluster.leader_of(stream))
+    led_by = cluster.leader_of(stream)
+    leader = cluster.api(led_by)
     readers = [cluster.api(other).subscribe(stream, readISRReplica=True), leader.subscribe(stream)]
     cluster.kill(dead)
     session = leader.publish_async()
     session.send(stream, b"0", ackPolicy=pb.LEADER, correlationId="leader")
     assert session.next().ack.correlationId == "leader"
     session.send(stream, b"1", ackPolicy=pb.ALL, correlationId="all")
-    assert dead in in_sync(cluster, stream), "it took longer than the lag to get here"
     for reader in readers:
         assert reader.next().value == b"0"
-        assert dead not in in_sync(cluster, stream), "shown before it was committed"
+        seen = cluster.view(stream, of=led_by)
+        assert seen is not None
+        assert dead not in seen.in_sync, "shown before it was committed"
         reader.cancel()
     answer = session.next().ack
     assert (answer.correlationId, answer.offset, answer.ackError) == ("all", 1, pb.Ack.OK)
@@ -237,14 +237,13 @@ def test_a_subscription_ends_with_unavailable_when_its_leader_stops_and_another_
     assert len(reader.take(3)) == 3
     assert cluster.stop(old) == 0
     reader.expect_end(Status.UNAVAILABLE)
+    cluster.create_stream(unique_name("later"), factor=1)  # who knows of it knows of everything before it
     seen = cluster.view(stream)
     assert seen is not None
     assert seen.leader != old, "a server that stops hands over before it leaves"
-    assert old not in seen.in_sync
+    assert old not in seen.in_sync, "all acks would wait for a server that has said goodbye"
     again = cluster.api(seen.leader).subscribe(stream, startPosition=pb.OFFSET, startOffset=3)
-    began = time.monotonic()
     publish_all(cluster.api(seen.leader), stream, 3, first=3)
-    assert time.monotonic() - began < 1.0, "all acks waited for a server that had said goodbye"
     assert [one.offset for one in again.take(3)] == [3, 4, 5]
     again.cancel()
 

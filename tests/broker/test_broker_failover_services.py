@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
@@ -73,7 +72,7 @@ def test_cursors_go_on_and_never_back_when_their_leader_is_killed(cluster: Clust
             for one in cursors:
                 before = acked[one["cursorId"]]
                 try:
-                    found = api.FetchCursor(**one, timeout=10).offset
+                    found = api.FetchCursor(**one).offset
                 except grpc.RpcError as error:
                     failures.append(error.code())
                     continue
@@ -83,23 +82,17 @@ def test_cursors_go_on_and_never_back_when_their_leader_is_killed(cluster: Clust
     readers = [threading.Thread(target=look, args=(api,)) for api in survivors]
     for reader in readers:
         reader.start()
-    began = time.monotonic()
     cluster.kill(old)
-    slowest = 0.0
     for _ in range(5):
         offset += 1
         for number, one in enumerate(cursors):
-            asked = time.monotonic()
-            survivors[number % 2].SetCursor(**one, offset=offset, timeout=20)
-            slowest = max(slowest, time.monotonic() - asked)
+            survivors[number % 2].SetCursor(**one, offset=offset)
             acked[one["cursorId"]] = offset
     end.set()
     for reader in readers:
         reader.join()
     assert violations == []
     assert failures == [], "fetching takes longer while there is no leader, and then works"
-    assert slowest < 10, slowest
-    assert time.monotonic() - began < 20
     for one in cursors:
         assert {api.FetchCursor(**one).offset for api in survivors} == {offset}
 
@@ -111,12 +104,12 @@ def test_a_leader_that_is_cut_off_tells_no_cursor_that_may_be_old(cluster: Clust
     cluster.api(old).SetCursor(**cursor, offset=1)
     cluster.cut_off(old, SWALLOW)
     new_leader(cluster, "__cursors", old, 1)
-    cluster.api(cluster.well[0]).SetCursor(**cursor, offset=2, timeout=20)
+    cluster.api(cluster.well[0]).SetCursor(**cursor, offset=2)
     with pytest.raises(grpc.RpcError) as refused:
         cluster.api(old).FetchCursor(**cursor, timeout=ASK_SECONDS)
     assert refused.value.code() in (Status.INTERNAL, Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE)
     cluster.heal(old)
-    assert cluster.api(old).FetchCursor(**cursor, timeout=20).offset == 2
+    assert cluster.api(old).FetchCursor(**cursor).offset == 2
 
 
 # ── activity ─────────────────────────────────────────────────────────────────────────────────────

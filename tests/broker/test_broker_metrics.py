@@ -329,7 +329,7 @@ def test_lag_is_known_right_after_a_restart_and_while_cursors_are_paused(restart
 
 @pytest.mark.soak  # a thousand logs to make
 def test_a_thousand_partitions_are_told_in_small_turns(start_broker: StartBroker) -> None:
-    """CPU time, so that a busy machine does not count: 25 ms and turns of 3 ms where this was written."""
+    """CPU time, the best of many, and much more than it takes: 25 ms and turns of 3 ms where this was written."""
     broker = start_broker({"streams.sync": "interval"})
     api = broker.api()
     api.CreateStream(name="s", subject="s", partitions=1_000)
@@ -342,6 +342,6 @@ def test_a_thousand_partitions_are_told_in_small_turns(start_broker: StartBroker
         found = scrape(broker)
         assert len(found.find("bascule_partition_log_end_offset", stream="s")) == 1_000
         costs.append((found.value("bascule_scrape_cpu_seconds"), found.value("bascule_scrape_turn_seconds_max")))
-    assert min(cost for cost, _ in costs) < 0.05
-    assert min(turn for _, turn in costs) < 0.01
+    assert min(cost for cost, _ in costs) < 0.5
+    assert min(turn for _, turn in costs) < min(cost for cost, _ in costs) / 2, "all of it in one turn"
     api.close()

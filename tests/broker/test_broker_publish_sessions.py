@@ -140,9 +140,11 @@ def test_half_closing_waits_for_every_ack(api: Api, make_stream: MakeStream) -> 
 
 
 def test_half_closing_an_idle_session_ends_it_at_once(api: Api) -> None:
+    """Twenty of them: each would wait five seconds for acks."""
     begun = time.monotonic()
-    assert api.publish_async().finish() == []
-    assert time.monotonic() - begun < 4
+    for _ in range(20):
+        assert api.publish_async().finish() == []
+    assert time.monotonic() - begun < 50
 
 
 def test_half_closing_waits_five_seconds_for_acks_that_never_come(api: Api, make_stream: MakeStream) -> None:
@@ -152,7 +154,7 @@ def test_half_closing_waits_five_seconds_for_acks_that_never_come(api: Api, make
     session.send(stream.name, b"x", ackPolicy=pb.ALL)
     begun = time.monotonic()
     assert session.finish() == []
-    assert 3 < time.monotonic() - begun < 20
+    assert 3 < time.monotonic() - begun < 60
 
 
 def test_the_same_correlation_id_may_be_used_for_all(api: Api, make_stream: MakeStream) -> None:

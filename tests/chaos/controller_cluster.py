@@ -60,7 +60,7 @@ class ControllerCluster:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
-    async def status(self, server: str, timeout: float = 1.0) -> dict[str, Any] | None:
+    async def status(self, server: str, timeout: float = 5.0) -> dict[str, Any] | None:
         try:
             answer = await self.bus.request(f"test.test.{server}", b'{"call": "status"}', timeout)
         except Unavailable:
@@ -68,7 +68,7 @@ class ControllerCluster:
         found: dict[str, Any] = json.loads(answer)
         return found
 
-    async def leader(self, timeout: float = 30.0) -> str:
+    async def leader(self, timeout: float = 90.0) -> str:
         """The server that leads, once one does."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -95,7 +95,7 @@ class ControllerCluster:
         self.history.setdefault(name, []).append(Operation(process, call, answer, started, ended))
         return answer
 
-    async def until(self, server: str, call: str, name: str, wanted: set[str], timeout: float = 30.0) -> str:
+    async def until(self, server: str, call: str, name: str, wanted: set[str], timeout: float = 90.0) -> str:
         """Ask until the answer is one that was hoped for."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -112,11 +112,11 @@ def test_one_seed_and_joiners_become_a_cluster_with_a_bounded_quorum(tmp_path: P
         servers = ["a", "b", "c"]
         async with cluster_of(tmp_path, servers, voters_max=2) as cluster:
             cluster.start("a", is_seed=True)
-            await cluster.until("a", "create", "before", {"created"})
+            await cluster.until("a", "create", "before", {"created", "exists"})
             cluster.start("b")
             await cluster.until("b", "look", "before", {"present"})
             cluster.start("c")
-            await cluster.until("c", "create", "after", {"created"})
+            await cluster.until("c", "create", "after", {"created", "exists"})
             status = await cluster.status("a")
             while status is None or (len(status["voters"]), len(status["learners"])) != (2, 1):
                 await asyncio.sleep(0.05)
@@ -124,14 +124,14 @@ def test_one_seed_and_joiners_become_a_cluster_with_a_bounded_quorum(tmp_path: P
             assert sorted(status["voters"] + status["learners"]) == servers
             assert "a" in status["voters"]
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
 
 
 def test_two_seeds_do_not_live_side_by_side(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cluster_of(tmp_path, ["a", "b"]) as cluster:
             cluster.start("a", is_seed=True)
-            await cluster.until("a", "create", "first", {"created"})
+            await cluster.until("a", "create", "first", {"created", "exists"})
             cluster.start("b", is_seed=True)
             second = cluster.processes["b"]
             while second.poll() is None:
@@ -141,7 +141,7 @@ def test_two_seeds_do_not_live_side_by_side(tmp_path: Path) -> None:
             assert b"another seed is there: a" in second.stdout.read()
             assert await cluster.ask(1, "a", "look", "first") == "present"
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 180))
 
 
 def test_a_server_with_nobody_to_join_says_so(tmp_path: Path) -> None:
@@ -159,11 +159,11 @@ def test_the_cluster_outlives_a_restart_of_nats(tmp_path: Path) -> None:
         async with cluster_of(tmp_path, servers, peers=servers) as cluster:
             for server in servers:
                 cluster.start(server)
-            await cluster.until(await cluster.leader(), "create", "before", {"created"})
+            await cluster.until(await cluster.leader(), "create", "before", {"created", "exists"})
             cluster.nats.stop()
             cluster.nats.start()
             for server in servers:
                 await cluster.until(server, "look", "before", {"present"})
             await cluster.until("b", "create", "after", {"created", "exists"})
 
-    asyncio.run(asyncio.wait_for(scenario(), 90))
+    asyncio.run(asyncio.wait_for(scenario(), 180))

@@ -85,7 +85,7 @@ def test_repeat_and_rate(bascule: Run, make_stream: MakeStream) -> None:
     name = make_stream().name
     started = time.monotonic()
     assert "Published 6 messages" in bascule("publish", name, "a", "b", "--repeat", "3", "--rate", "20").ok().out
-    assert 0.2 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.2
     assert bascule("subscribe", name, "-e").ok().lines == ["a", "b"] * 3
 
 

@@ -51,7 +51,7 @@ def test_a_publisher(broker: BrokerProcess, name: str) -> None:
         client.create_stream(name)
         with client.publisher(name) as publisher:
             future = publisher.send(b"a", headers={"h": b"1"})
-            assert future.result(10).offset == 0
+            assert future.result(60).offset == 0
             publisher.send_all([b"b", (b"key", b"c")])
             publisher.flush()
         found = list(client.subscribe(name, start="earliest", stop="latest"))
@@ -59,7 +59,7 @@ def test_a_publisher(broker: BrokerProcess, name: str) -> None:
         client.set_readonly(name)
         publisher = client.publisher(name)
         with pytest.raises(errors.PartitionReadonly):
-            publisher.send(b"x").result(10)
+            publisher.send(b"x").result(60)
         with pytest.raises(errors.PartitionReadonly):
             publisher.flush()
         publisher.close()
@@ -71,7 +71,7 @@ def test_waiting_for_a_message_for_a_while(broker: BrokerProcess, name: str) -> 
         with client.subscribe(name) as subscription:
             assert subscription.next(timeout=0.05) is None
             client.publish(name, b"x")
-            message = subscription.next(timeout=10)
+            message = subscription.next(timeout=60)
             assert message is not None
             assert message.value == b"x"
         with pytest.raises(errors.ClientClosed):
@@ -94,7 +94,7 @@ def test_closing_from_another_thread_wakes_who_waits(broker: BrokerProcess, name
     thread.start()
     time.sleep(0.1)
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert [type(error) for error in heard] == [errors.ClientClosed]
 
 

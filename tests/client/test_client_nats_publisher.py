@@ -76,7 +76,7 @@ async def test_no_ack_is_an_unknown_outcome(broker: BrokerProcess, name: str) ->
             await (await publisher.send(b"0"))
             await client.pause_stream(name)  # over NATS nobody is there to wake it
             with pytest.raises(bascule.OutcomeUnknown):
-                await soon(await publisher.send(b"1"), 10)
+                await soon(await publisher.send(b"1"))
             with pytest.raises(bascule.OutcomeUnknown):
                 await publisher.flush()
 

@@ -159,9 +159,9 @@ def test_a_silent_connection_is_closed(small_server: MakeServer) -> None:
         with Http2Client(served.port, preface=b"", sock=sock) as client, pytest.raises(Closed):
             while True:
                 client.read()
-    with Http2Client(served.port) as client:
+    with Http2Client(small_server(preface_seconds=0.5).port) as client:
         client.ping()
-        time.sleep(0.4)
+        time.sleep(0.8)
         client.ping()
 
 
@@ -188,7 +188,7 @@ def test_who_reads_nothing_costs_bounded_memory(small_server: MakeServer) -> Non
         for stream in range(1, 41, 2):
             client.headers(stream, request("/test/Count"))
             client.data(stream, grpc_message(b"1000000000"), END_STREAM)
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 1
         largest = 0
         while time.monotonic() < deadline:
             largest = max(
@@ -274,7 +274,7 @@ def test_connections_that_vanish_leave_nothing_behind(small_server: MakeServer) 
         client.call(3, "/test/Hello", b"sleep")
         client.ping()
         client.sock.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while served.server.connections and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not served.server.connections

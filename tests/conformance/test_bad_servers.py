@@ -441,7 +441,7 @@ def test_a_deadline_ends_the_call_and_tells_the_server(runner: str) -> None:
                 await channel.call(b"/test/Call", b"", timeout=0.1)
             assert failed.value.status == Status.DEADLINE_EXCEEDED
             assert not failed.value.unprocessed
-            assert 0.09 < loop.time() - begin < 5
+            assert 0.09 < loop.time() - begin < 40
             assert await channel.call(b"/test/Call", b"", timeout=SECONDS) == b"reply"
             await channel.close()
 

@@ -166,7 +166,7 @@ def test_a_deadline_ends_a_call(port: int) -> None:
         client.headers(1, request("/test/Hello", ("grpc-timeout", "150m")))
         client.data(1, grpc_message(b"sleep"), END_STREAM)
         assert client.response(1).status == 4
-        assert 0.15 <= time.monotonic() - began < 5
+        assert 0.15 <= time.monotonic() - began < 40
 
 
 @pytest.mark.parametrize("timeout", ["", "5", "S", "123456789S", "-1S", "1.5S", "1X", "1 S"])

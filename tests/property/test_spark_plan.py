@@ -140,7 +140,7 @@ def test_thousands_of_partitions_are_planned_in_a_moment() -> None:
     before = time.process_time()
     admit(found, TriggerLimits(offsets_max=10**6, bytes_max=10**8))
     split(found, SplitLimits(partitions_min=4_000, bytes_max=10**8))
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 8
 
 
 def test_one_large_partition_does_not_hold_up_a_small_one() -> None:

@@ -23,7 +23,7 @@ grpc: Any = import_module("grpc")
 _protoc: Any = import_module("grpc_tools.protoc")
 
 PROTO: Final = Path(__file__).resolve().parents[2] / "proto"
-CALL_SECONDS: Final = 30.0
+CALL_SECONDS: Final = 60.0
 RECEIVE_BYTES_MAX: Final = 16 << 20
 Status: Any = grpc.StatusCode
 
@@ -139,7 +139,7 @@ class Api:
     # ── streams ──────────────────────────────────────────────────────────────────────────────────
 
     def subscribe(
-        self, stream: str, partition: int = 0, *, timeout: float | None = 60.0, **fields: Any
+        self, stream: str, partition: int = 0, *, timeout: float | None = 2 * CALL_SECONDS, **fields: Any
     ) -> Subscription:
         """A subscription whose handshake is over. The earliest message is the start unless `startPosition` says otherwise."""
         subscription = self.open_subscription(stream, partition, timeout=timeout, **fields)
@@ -147,7 +147,7 @@ class Api:
         return subscription
 
     def open_subscription(
-        self, stream: str, partition: int = 0, *, timeout: float | None = 60.0, **fields: Any
+        self, stream: str, partition: int = 0, *, timeout: float | None = 2 * CALL_SECONDS, **fields: Any
     ) -> Subscription:
         """The same before anything was read."""
         fields.setdefault("startPosition", pb.EARLIEST)
@@ -159,7 +159,7 @@ class Api:
         )
         return Subscription(call(request, timeout=timeout))
 
-    def publish_async(self, timeout: float | None = 60.0) -> PublishSession:
+    def publish_async(self, timeout: float | None = 2 * CALL_SECONDS) -> PublishSession:
         return PublishSession(self.channel, timeout)
 
     # ── short forms ──────────────────────────────────────────────────────────────────────────────

@@ -37,8 +37,14 @@ SHORT_TIMEOUTS: Final = {
     "clustering.replica.max.leader.timeout": "1s",
     "clustering.replica.max.idle.wait": "500ms",
 }
-ASK_SECONDS: Final = 2.0
-RECOVERY_SECONDS: Final = 40.0
+LONG_TIMEOUTS: Final = {
+    "clustering.replica.max.lag.time": "120s",
+    "clustering.replica.max.leader.timeout": "120s",
+    "clustering.replica.max.idle.wait": "60s",
+}
+"""For tests in which everybody is well: whoever waits for one of these is noticed, and a slow machine puts nobody out."""
+ASK_SECONDS: Final = 5.0
+RECOVERY_SECONDS: Final = 90.0
 """How long a cluster may take to be whole again on a busy machine, with time-outs of a second."""
 
 

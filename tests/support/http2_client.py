@@ -103,7 +103,7 @@ class Http2Client:
         first: dict[int, int] | None = None,
         sock: socket.socket | None = None,
     ):
-        self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=60)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
@@ -145,7 +145,7 @@ class Http2Client:
 
     # ── in ──
 
-    def read(self, seconds: float = 10) -> Frame:
+    def read(self, seconds: float = 60) -> Frame:
         """The next frame. SETTINGS of the server are acknowledged."""
         deadline = time.monotonic() + seconds
         while len(self.buffer) < 9 or len(self.buffer) < 9 + int.from_bytes(self.buffer[:3], "big"):
@@ -168,7 +168,7 @@ class Http2Client:
         self.seen.append(got)
         return got
 
-    def read_until(self, kinds: Iterable[int], stream: int | None = None, seconds: float = 10) -> Frame:
+    def read_until(self, kinds: Iterable[int], stream: int | None = None, seconds: float = 60) -> Frame:
         wanted = set(kinds)
         deadline = time.monotonic() + seconds
         while True:

@@ -23,7 +23,7 @@ def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.005)

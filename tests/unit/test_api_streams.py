@@ -141,7 +141,7 @@ def test_without_a_metadata_leader_the_exact_text_is_said(tmp_path: Path) -> Non
             assert asked == sum(subject == SUBJECTS.info for subject, _ in cluster.bus.published)
             call = survivor.call("CreateStream", 0.5, name="x", subject="x")
             assert await refused(call) == expected
-            assert 0.4 <= loop.time() - began < 5
+            assert 0.4 <= loop.time() - began < 40
             call = survivor.call("DeleteStream", None, name="x")
             assert await refused(call) == expected
             assert (await survivor.call("FetchMetadata", None)).brokers[0].id == "a"

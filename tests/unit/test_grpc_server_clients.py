@@ -244,14 +244,14 @@ def test_stopping_tells_subscribers_to_come_back(run: Callable[[Scenario], None]
         async with Serving() as serving, serving.channel() as channel:
             numbers = channel.unary_stream("/test/Numbers")(b"")
             await numbers.read()
-            stopping = asyncio.ensure_future(serving.server.stop(30))
+            stopping = asyncio.ensure_future(serving.server.stop(120))
 
             async def read_on() -> None:
                 while True:
                     await numbers.read()
 
             assert (await refusal(read_on()))[0] == grpc.StatusCode.UNAVAILABLE
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, 60)
 
     run(scenario)
 
@@ -262,13 +262,13 @@ def test_a_call_in_progress_may_end_while_the_server_stops(run: Callable[[Scenar
             call = channel.stream_stream("/test/Echo")()
             await call.write(b"a")
             assert await call.read() == b"a"
-            stopping = asyncio.ensure_future(serving.server.stop(30))
+            stopping = asyncio.ensure_future(serving.server.stop(120))
             await asyncio.sleep(0.05)
             await call.write(b"b")
             assert await call.read() == b"b"
             await call.done_writing()
             assert await call.code() == grpc.StatusCode.OK
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, 60)
 
     run(scenario)
 

@@ -134,8 +134,8 @@ def test_a_server_that_answers_no_more_is_given_up() -> None:
 
 def test_a_silent_server_that_answers_is_kept() -> None:
     async def main() -> None:
-        async with scripted(stay) as url, linked(url, ping_seconds=0.01) as watched:
-            await asyncio.sleep(0.2)
+        async with scripted(stay) as url, linked(url, ping_seconds=0.1) as watched:
+            await asyncio.sleep(0.5)
             await watched.link.flush()
             assert len(watched.states) == 1
 
@@ -293,10 +293,13 @@ def test_output_that_found_a_full_socket_and_leaves_at_once_when_it_is_not_is_to
 
 
 def test_what_was_not_sent_when_the_connection_died_is_counted_and_forgotten(loop: str) -> None:
+    published = asyncio.Event()
+
     async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.1)
+        await published.wait()
+        await asyncio.sleep(0.1)  # as much as the system takes has left
         writer.transport.abort()
 
     async def main() -> None:
@@ -304,6 +307,7 @@ def test_what_was_not_sent_when_the_connection_died_is_counted_and_forgotten(loo
             link = watched.link
             publish_many(link.output, b"a", bytes(1000), 20_000)
             link.schedule_flush()
+            published.set()
             await until(lambda: len(watched.states) == 3)
             assert link.stats.bytes_discarded > 1_000_000
             await link.flush()

@@ -472,6 +472,12 @@ FLIGHT_CALL_SECONDS: Final = 10.0
 FLIGHT_STOP_SECONDS: Final = 1.0
 """How long readers may take to notice that the server stops, before their connections are cut."""
 
+FLIGHT_LOCAL_FILES: Final = 16
+"""Files of a log that a reader on the same machine gets at once: some GiB, and their space is not free before it has closed them."""
+
+FLIGHT_LOCAL_SECONDS: Final = 1.0
+"""How long such a reader and the server wait for each other's word. After that the reader asks for record batches, as others do."""
+
 # ── HTTP ─────────────────────────────────────────────────────────────────────────────────────────
 
 HTTP_LINE_BYTES_MAX: Final = 8 * KIB

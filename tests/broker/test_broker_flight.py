@@ -18,7 +18,7 @@ from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
-from tests.support.tables import SERVING, numbers, read_rows, stream, tables, tables_api, tables_broker
+from tests.support.tables import SERVING, Counting, numbers, read_rows, stream, tables, tables_api, tables_broker
 from tests.support.waiting import eventually
 
 __all__ = ["stream", "tables", "tables_api", "tables_broker"]
@@ -176,15 +176,16 @@ def test_a_stream_that_was_created_again_is_another_one(tables: FlightConnection
 
 
 def test_a_stream_deleted_while_it_is_read_ends_the_read(
-    tables: FlightConnection, tables_api: Api, stream: str
+    tables_broker: BrokerProcess, tables_api: Api, stream: str
 ) -> None:
-    tables.put(stream, numbers(20_000, size=1000))
-    batches = tables.read(stream, 0, batch_rows=50)
-    next(batches)
-    tables_api.DeleteStream(name=stream)
-    with pytest.raises(errors.BasculeError) as ended:
-        for _ in batches:
-            pass
+    with Counting(tables_broker.address) as tables:
+        tables.put(stream, numbers(20_000, size=1000))
+        batches = tables.read(stream, 0, batch_rows=50)
+        next(batches)
+        tables_api.DeleteStream(name=stream)
+        with pytest.raises(errors.BasculeError) as ended:
+            for _ in batches:
+                pass
     assert isinstance(ended.value, errors.StreamNotFound | errors.StreamRecreated), repr(ended.value)
 
 

@@ -20,10 +20,11 @@ SERVING: Final = {"flight.enabled": True}
 
 
 class Counting(FlightConnection):
-    """Knows whom it asked for rows: a read that never had to go on elsewhere proves nothing."""
+    """Knows whom it asked for record batches: a read that never had to go on elsewhere proves nothing. Reads no files by itself, unless
+    it is told to."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, *arguments: Any, local: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, local=local, **options)
         self.asked: list[tuple[str, int | None]] = []
 
     def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:

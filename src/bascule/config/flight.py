@@ -37,6 +37,16 @@ class Flight:
         "the default where `listen` has port 0, or where 9294 is taken already. TLS and authorization are those of `listen`.",
     )
 
+    local: bool = setting(
+        "flight.local",
+        Boolean(),
+        True,
+        meaning="Let readers on this machine read the log's files themselves, through handles that they get from the server.",
+        consequence="They take a third of the CPU that record batches over the port take. Linux only, and not with TLS, nor for "
+        "streams that are compressed or encrypted: those readers get record batches as all others do. Files that a reader has open "
+        "keep their space until it closes them.",
+    )
+
     def bind(self, listen: Address) -> Address:
         """Where Arrow Flight binds, when the gRPC server binds to `listen`."""
         if self.listen is not None:

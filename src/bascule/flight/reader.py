@@ -12,6 +12,7 @@ make one in each process.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from bascule import limits
 from bascule.errors import ClientClosed, IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
 from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
+from bascule.flight.local import NoShortCut, read_local
 from bascule.flight.locations import Locations, Patience, Servers, Tls
 from bascule.flight.schema import check_columns, table_schema
 from bascule.flight.stalls import Opening, Stalls
@@ -29,6 +31,8 @@ from bascule.flight.tickets import OFFSETS_ACTION, OffsetsQuery, PutCommand, Rea
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_logger = logging.getLogger(__name__)
 
 SERVERS_DEFAULT: Final = "127.0.0.1:9292"
 
@@ -42,9 +46,11 @@ class FlightConnection:
         token: str | None = None,
         timeout: float = 10.0,
         patience: float = 60.0,
+        local: bool = True,
     ) -> None:
         """`timeout` is what a question may take, and how long a read waits for its next batch; `patience` how long a server that is
-        away, or a partition without leader, is tried again."""
+        away, or a partition without leader, is tried again. `local` False has even a server on this machine send record batches,
+        where its files would be read."""
         self._locations = Locations(servers, tls, token, timeout)
         self._token = token
         self._timeout = timeout
@@ -53,6 +59,9 @@ class FlightConnection:
         self._clients: dict[str, Any] = {}
         self._known: list[str] = []
         self._leaders: dict[tuple[str, int], str] = {}
+        self._is_local = local
+        self._local_names: dict[str, str] = {}
+        """By location: what servers are called on their own machine, whichever that is."""
         self._stalls = Stalls(timeout)
         self._closed = False
 
@@ -124,6 +133,8 @@ class FlightConnection:
                 client.do_action(flight.Action(OFFSETS_ACTION, query.encode()), self._options(self._timeout))
             )
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        if self._is_local and answer.get("local"):
+            self._local_names[answer["locations"].get(answer["server"], location)] = answer["local"]
         return answer
 
     def _forget(self) -> None:
@@ -179,7 +190,7 @@ class FlightConnection:
         while position < end:
             try:
                 location = self._leader(ticket.stream, ticket.partition)
-                for covered, batch in self._batches(location, _from(ticket, position)):
+                for covered, batch in self._nearest(location, _from(ticket, position), end):
                     position = covered
                     patience.begin_anew()
                     if batch.num_rows:
@@ -212,6 +223,20 @@ class FlightConnection:
             self._leaders[(ticket.stream, ticket.partition)] = location
         elif not isinstance(error, NotLeader):
             self._known = []
+
+    def _nearest(self, location: str, ticket: ReadTicket, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """From the server's files, if they are on this machine; what cannot be read so is asked for as record batches."""
+        name, position = self._local_names.get(location), ticket.start or 0
+        if name is not None:
+            try:
+                for covered, batch in read_local(name, ticket, position, end):
+                    position = covered
+                    yield covered, batch
+            except NoShortCut as reason:
+                _logger.debug("%s/%d from offset %d: %s", ticket.stream, ticket.partition, position, reason)
+            else:
+                return
+        yield from self._batches(location, _from(ticket, position))
 
     def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:
         reader = self._open(location, ticket)

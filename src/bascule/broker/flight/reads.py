@@ -30,6 +30,7 @@ from bascule.flight.failures import below_start
 from bascule.flight.tickets import ReadTicket
 from bascule.kernels import arrow as kernel
 from bascule.kernels.arrow import Columns
+from bascule.log.file_ranges import FileRanges, open_ranges
 from bascule.log.slices import BatchSlice
 
 if TYPE_CHECKING:
@@ -76,6 +77,23 @@ class Read:
             )
         if self._next_offset < retained_from(log) and self._next_offset < self._end:
             raise below_start(ticket.stream, ticket.partition, self._next_offset, retained_from(log))
+
+    def files(self) -> FileRanges:
+        """The beginning of the range as bytes of files, for somebody on this machine. Raises Unavailable where only batches will do."""
+        assert self._local is not None
+        log = self._local.log
+        if log.sealer.seals:
+            raise Unavailable(f"{self._name} is compressed or encrypted, which is opened here")
+        try:
+            found = open_ranges(log, self._next_offset, self._end, limits.FLIGHT_LOCAL_FILES)
+        except LogClosed:
+            raise Unavailable(f"{self._name} was closed") from None
+        # Asked behind: what retention removed meanwhile is not among the files.
+        if (start := retained_from(log)) > self._next_offset and self._next_offset < self._end:
+            found.close()
+            raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, start)
+        self._gate.note_read(found.next_offset - self._next_offset, found.nbytes)
+        return found
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         with self._gate.call():

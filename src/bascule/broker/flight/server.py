@@ -135,7 +135,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
             services.authorizer.require(caller, "*", "FetchMetadata")
         for name in {*(query.streams or ()), *(query.timestamps or ())}:
             services.authorizer.require(caller, name, "FetchPartitionMetadata")
+        local_reads = self._gate.local_reads
         answer = Directory(services, self._gate.loop).offsets(query)
+        answer["local"] = None if local_reads is None else local_reads.name
         return [flight.Result(json.dumps(answer).encode())]
 
     # ── reading and writing ──────────────────────────────────────────────────────────────────────

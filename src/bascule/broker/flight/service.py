@@ -26,6 +26,7 @@ from bascule.flight import arrow
 from bascule.net.tls import server_tls
 
 if TYPE_CHECKING:
+    from bascule.broker.flight.local_reads import LocalReads
     from bascule.broker.services import Services
     from bascule.kernels.publish import PublishGate
 
@@ -85,6 +86,8 @@ class FlightService:
             return
         self._stopped = True
         self._gate.close()
+        if self._gate.local_reads is not None:
+            await asyncio.to_thread(self._gate.local_reads.stop)
         closing = threading.Thread(target=self._server.shutdown, name="flight stop", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, limits.FLIGHT_STOP_SECONDS)
@@ -101,6 +104,7 @@ class Gate:
         self.loop = loop
         self.relay: TlsRelay | None = None
         """Everybody comes through it, where there is one."""
+        self.local_reads: LocalReads | None = None
         self._services: Services | None = None
         self._publishing: PublishGate | None = None
         self._closed = False
@@ -172,7 +176,9 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
     tls = config.tls
     try:
         if not tls.is_on:
-            return FlightService(make_server(wanted, gate), gate)
+            server = make_server(wanted, gate)
+            gate.local_reads = _local_reads(config, gate)
+            return FlightService(server, gate)
         context = server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
         server = make_server(Address(LOOPBACK, 0), gate)
         gate.relay = TlsRelay(wanted, context, server.port)
@@ -182,6 +188,19 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
         raise OperatorError(
             f"cannot serve Arrow Flight on {wanted}: {error}", hint="set another address with `flight.listen`"
         ) from None
+
+
+def _local_reads(config: ServerConfig, gate: Gate) -> LocalReads | None:
+    """Nobody needs them: where they cannot be, everybody gets record batches."""
+    from bascule.broker.flight.local_reads import LocalReads, are_possible
+
+    if not config.flight.local or not are_possible():
+        return None
+    try:
+        return LocalReads(gate)
+    except OSError as error:
+        _logger.warning("readers on this machine are served as all others: %s", error)
+        return None
 
 
 def _free(config: ServerConfig) -> Address:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -272,6 +274,46 @@ async def test_of_two_that_take_a_partition_at_once_one_waits_for_the_other(
             await older._withdraw(place)
             await soon(taking[1])
         assert await client.fetch_cursor(f"__hold:{name}", name) == newer._notes[place]
+
+
+@on_loop
+async def test_a_consumer_that_is_closed_while_it_joins_is_no_member(
+    broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        leaving = client.consumer(name, name)
+        join, joining, may_join = leaving._coordination.join, asyncio.Event(), asyncio.Event()
+
+        async def join_late() -> None:
+            joining.set()
+            await may_join.wait()
+            await join()
+
+        monkeypatch.setattr(leaving._coordination, "join", join_late)
+        opening = asyncio.create_task(leaving.open())
+        await soon(joining.wait())
+        await leaving.close()
+        may_join.set()
+        with pytest.raises(errors.ClientClosed):
+            await soon(opening)
+        assert leaving._tasks == []
+        assert (await client._brokers.refresh((), [name])).groups.get(name) is None
+
+
+@on_loop
+async def test_a_consumer_that_is_closed_as_soon_as_it_has_joined_leaves_nothing(
+    broker: BrokerProcess, name: str
+) -> None:
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name)
+        leaving = await client.consumer(name, name).open()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            await leaving.close()  # its tasks have not begun
+            del leaving
+            gc.collect()
+        assert [str(one.message) for one in found if issubclass(one.category, RuntimeWarning)] == []
 
 
 @on_loop

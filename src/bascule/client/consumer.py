@@ -152,10 +152,13 @@ class Consumer:
             except BaseException:
                 self._closed = True
                 raise
-            self._spawn(self._coordination.run(), "heartbeats")
-            self._spawn(self._rebalance_for_ever(), "rebalance")
+            if self._closed:  # meanwhile: it may have left before it was a member
+                await self._coordination.leave()
+                self._check_open()
+            self._spawn(self._coordination.run, "heartbeats")
+            self._spawn(self._rebalance_for_ever, "rebalance")
             if self._auto_checkpoint is not None:
-                self._spawn(self._checkpoint_for_ever(self._auto_checkpoint), "checkpoints")
+                self._spawn(self._checkpoint_for_ever, "checkpoints")
         return self
 
     async def close(self, *, processed: bool = True) -> None:
@@ -190,10 +193,10 @@ class Consumer:
     ) -> None:
         await self.close(processed=kind is None)
 
-    def _spawn(self, work: Awaitable[None], name: str) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         async def run() -> None:
             try:
-                await work
+                await work()
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -278,9 +281,9 @@ class Consumer:
             await self._set_cursor(CURSOR_PREFIX, found.place, message.offset)
             found.progress.checkpointed = message.offset
 
-    async def _checkpoint_for_ever(self, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
+    async def _checkpoint_for_ever(self) -> None:
+        while self._auto_checkpoint is not None:
+            await asyncio.sleep(self._auto_checkpoint)
             for held in list(self._held.values()):
                 if not held.revoked:
                     try:

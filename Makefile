@@ -9,6 +9,8 @@ PYTHON ?= python3
 MINUTES ?= 10
 # One more than cores: many tests wait for processes that they started.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+# Tests start a thousand processes: what they import is compiled once, whatever the surroundings say.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -99,7 +99,7 @@ def test_pausing_all_names_the_partitions(active: Api) -> None:
 
 
 def test_groups_are_told_too(start_broker: StartBroker) -> None:
-    api = start_broker({"activity.stream.enabled": True, "groups.consumer.timeout": "1s"}).api()
+    api = start_broker({"activity.stream.enabled": True, "groups.consumer.timeout": "4s"}).api()
     activity = Activity(api)
     activity.next()
     api.CreateStream(name="s", subject="s")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from bascule.errors import ArchiveConflict, ArchiveDamaged, StorageError
+from bascule.errors import ArchiveConflict, ArchiveDamaged, DiskFull, StorageError
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Of a disk, of a quota, and of a file: what the operating system says when nothing more may be written."""
+ROOM_HINT: Final = "make room there, then start it again: it goes on where it was, and nothing is written twice"
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -36,10 +43,27 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
     except FileExistsError:
         raise ArchiveConflict(f"{path} was written by somebody else", hint="one pipeline writes a table") from None
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        raise refused(path.parent, path.name, error) from error
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    with writing(path.parent, path.name):
+        sync_directory(path.parent)
+
+
+def refused(folder: Path, name: str, error: OSError) -> StorageError:
+    """What an operating system that will not write means for us."""
+    if error.errno in NO_ROOM:
+        return DiskFull(f"no room in {folder} for {name}: {error.strerror}", hint=ROOM_HINT)
+    return StorageError(f"cannot write {name} in {folder}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def writing(folder: Path, name: str) -> Iterator[None]:
+    """Errors of the operating system leave it as ours, which name the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(folder, name, error) from error
 
 
 def sync_directory(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Parquet files of an archive: written by Spark's tasks straight from Arrow, read back by whoever checks or merges them.
 
 A file holds messages of one partition and one day (UTC, by their timestamps) in the order of their offsets, and is rolled by size. It
-is synced before its name is told to anybody.
+is synced before its name is told to anybody. One that cannot be finished, because the disk is full or for any other reason, is removed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import contextlib
 import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError
 from bascule.flight.schema import table_schema
 from bascule.lake.digest import Digest
-from bascule.lake.manifest import DATA, DataFile
+from bascule.lake.documents import sync_directory, writing
+from bascule.lake.manifest import DATA, DataFile, Lost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,12 +46,7 @@ class WriteTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For mapInArrow: messages in, one row for each file out; its `stream_id` is for the driver to fill in."""
-        import pyarrow as pa
-
-        written = list(self.write(batches))
-        if written:
-            rows = [asdict(one) for one in written]
-            yield pa.RecordBatch.from_pylist(rows, schema=stats_schema())
+        yield from stats(list(self.write(batches)), ())
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[DataFile]:
         writer: FileWriter | None = None
@@ -83,19 +79,44 @@ class WriteTask:
                 yield run
 
 
-def stats_schema() -> pa.Schema:
-    """One row for each file: DataFile."""
+# ── what a task tells the driver ─────────────────────────────────────────────────────────────────
+
+LOST: Final = "lost"
+_COLUMNS: Final = (*DataFile.__slots__, LOST)
+_TEXTS: Final = ("path", "stream", "date", LOST)
+STATS_DDL: Final = ", ".join(f"`{name}` {'string' if name in _TEXTS else 'bigint'}" for name in _COLUMNS)
+"""One row for each file; and one for each range that a task could not read any more, with the reason in `lost` and no path."""
+
+
+def stats(files: Sequence[DataFile], lost: Sequence[Lost]) -> Iterator[pa.RecordBatch]:
+    """What a task has done, as Spark carries it."""
     import pyarrow as pa
 
-    text, number = pa.string(), pa.int64()
-    names = {"path": text, "stream": text, "date": text}
-    return pa.schema([(name, names.get(name, number)) for name in DataFile.__slots__])
+    rows = [{**asdict(one), LOST: None} for one in files] + [_lost_row(one) for one in lost]
+    schema = pa.schema([(name, pa.string() if name in _TEXTS else pa.int64()) for name in _COLUMNS])
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-STATS_DDL: Final = ", ".join(
-    f"`{name}` {'string' if name in ('path', 'stream', 'date') else 'bigint'}" for name in DataFile.__slots__
-)
-"""The same for Spark."""
+def _lost_row(one: Lost) -> dict[str, Any]:
+    found = DataFile("", one.stream, one.stream_id, one.partition, one.start, one.end - 1, 0, 0, 0, "")
+    return {**asdict(found), LOST: one.reason}
+
+
+def from_stats(rows: Iterable[dict[str, Any]]) -> tuple[list[DataFile], list[Lost]]:
+    """What all tasks have done, as the driver gets it: files, and what was lost. Ids of streams are for the driver to fill in."""
+    files: list[DataFile] = []
+    lost: list[Lost] = []
+    for row in rows:
+        reason = row.pop(LOST)
+        one = DataFile(**row)
+        if reason is None:
+            files.append(one)
+        else:
+            lost.append(
+                Lost(one.stream, UNKNOWN_ID, one.partition, one.first_offset, one.last_offset + 1, reason, at_ns=0)
+            )
+    return sorted(files, key=lambda one: one.path), lost
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -136,10 +157,12 @@ class FileWriter:
         self._waiting_rows = self._waiting_bytes = 0
         name = f"{self._stream}-{self._partition}-{self._first_offset:020d}-{uuid.uuid4().hex}.parquet"
         self._name = f"{DATA}/date={self._date}/{name}"
+        self._root = root
         self._path = root / self._name
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("xb")
-        self._writer = pq.ParquetWriter(self._file, table_schema(), compression=compression)
+        with writing(root, self._name):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("xb")
+            self._writer = pq.ParquetWriter(self._file, table_schema(), compression=compression)
 
     def continues(self, run: pa.RecordBatch) -> bool:
         """Whether these rows belong into this file."""
@@ -173,17 +196,19 @@ class FileWriter:
         import pyarrow as pa
 
         if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=ROW_GROUP_ROWS)
+            with writing(self._root, self._name):
+                self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=ROW_GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def finish(self) -> DataFile:
         self._write()
-        self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        size = self._file.tell()
-        self._file.close()
-        _sync_directory(self._path.parent)
+        with writing(self._root, self._name):
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            size = self._file.tell()
+            self._file.close()
+            sync_directory(self._path.parent)
         return DataFile(
             self._name,
             self._stream,
@@ -200,21 +225,14 @@ class FileWriter:
     def abandon(self) -> None:
         with contextlib.suppress(Exception):  # whatever it still had to say to the file
             self._writer.close()
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk does not take the rest of its buffer either
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 def _date_of(run: pa.RecordBatch) -> str:
     found: str = run["timestamp"][0].as_py().strftime("%Y-%m-%d")
     return found
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_file(root: Path, one: DataFile) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.errors import InvalidRecord
 from bascule.flight.arrow import require
 from bascule.kernels.records import crc32c
-from bascule.lake.documents import sync_directory
+from bascule.lake.documents import sync_directory, writing
 from bascule.lake.latest import GRAVES, ROWS, Bucket
 from bascule.lake.latest_merge import DELETED, Floors, Kept, empty, graves_schema, merge
 
@@ -109,12 +109,17 @@ class BucketTask:
             return "", 0, 0
         name = f"{folder}/{number:04d}-{uuid.uuid4().hex}.parquet"
         path = Path(self.root) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            pq.write_table(rows, file, compression=self.compression, row_group_size=ROW_GROUP_ROWS)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(path.parent)
+        try:
+            with writing(Path(self.root), name):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    pq.write_table(rows, file, compression=self.compression, row_group_size=ROW_GROUP_ROWS)
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_directory(path.parent)
+        except BaseException:
+            path.unlink(missing_ok=True)  # nobody will name it
+            raise
         written = path.read_bytes()
         return name, len(written), crc32c(written)
 

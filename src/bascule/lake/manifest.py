@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
-from bascule.lake.documents import read_document, write_document
+from bascule.lake.documents import read_document, write_document, writing
 from bascule.lake.state_file import encode_state, read_state
 
 FORMAT: Final = 1
 FOLDER: Final = "_bascule"
 DATA: Final = "data"
+DESCRIPTION: Final = "archive.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,22 +163,30 @@ class Archive:
 
     @property
     def exists(self) -> bool:
-        return (self.path / FOLDER / "archive.json").is_file()
+        return (self.path / FOLDER / DESCRIPTION).is_file()
 
     def create(self, streams: list[str], **selection: str | None) -> None:
         """Make it, unless it is there. `selection` says what chose the streams if not their names."""
         if self.exists:
             self.describe()
             return
-        if self.path.exists() and any(self.path.iterdir()):
+        if not self._is_free():
             raise CallerError(f"{self.path} is not empty and no archive", hint="give a new folder, or an archive")
-        self._commits.mkdir(parents=True, exist_ok=True)
+        with writing(self.path, FOLDER):
+            self._commits.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "streams": streams, "created_ns": time.time_ns()}
         document |= {name: value for name, value in selection.items() if value is not None}
-        write_document(self.path / FOLDER / "archive.json", document)
+        write_document(self.path / FOLDER / DESCRIPTION, document)
+
+    def _is_free(self) -> bool:
+        """Whether nothing is there, or no more than is left of an archive whose making was cut short, by a full disk or a death."""
+        return all(
+            self.path / FOLDER in (path, *path.parents) and (path.is_dir() or path.name.startswith(f".{DESCRIPTION}."))
+            for path in self.path.rglob("*")
+        )
 
     def describe(self) -> dict[str, Any]:
-        found = _read(self.path / FOLDER / "archive.json")
+        found = _read(self.path / FOLDER / DESCRIPTION)
         must_be_known_format(self.path, found, FORMAT)
         return found
 
@@ -250,7 +259,8 @@ class Archive:
 
     def write_state(self, state: ArchiveState) -> None:
         """Raises ArchiveConflict when it is there already."""
-        self._states.mkdir(exist_ok=True)
+        with writing(self.path, self._states.name):
+            self._states.mkdir(exist_ok=True)
         write_document(self.state_path(state.number), encode_state(state, FORMAT))
 
     def unfinished(self) -> list[Path]:
@@ -262,7 +272,8 @@ class Archive:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Held by one process at a time; it ends with the process, however that ends."""
-        handle = os.open(self.path / FOLDER / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with writing(self.path, "the lock"):
+            handle = os.open(self.path / FOLDER / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -5,8 +5,8 @@
      "state": {"number": 1200, "last_commit_ns": …, "files": [{…}, …], "next_offsets": [["orders", 7, 0, 52000], …],
                "lost": [{…}, …], "began": [["orders", 7, 0, 0], …]}}
 
-`lost` and `began` are left out when there are none, as in states that were written before there were any. `crc32c` is of `state` as JSON
-without spaces and with its names in order. The files of the state are those of commits, field by field.
+`lost` and `began` are left out when there are none, as in states that were written before there were any. `crc32c` is of `state` as
+JSON without spaces and with its names in order. The files of the state are those of commits, field by field.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ class _PartitionProof:
         self._unexplained: list[tuple[int, int]] = []
 
     def run(self, files: list[DataFile], began: int | None, covered_end: int, lost: list[Lost]) -> Report:
-        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Nobody knows where
-        an archive began that did not note it."""
+        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Nobody knows
+        where an archive began that did not note it."""
         self._lost = [(one.start, one.end) for one in lost]
         before: DataFile | None = None
         position = began

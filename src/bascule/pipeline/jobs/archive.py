@@ -10,6 +10,7 @@ before its commit left files that nobody knows; the next start removes them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import sys
@@ -22,16 +23,18 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.errors import BasculeError, CallerError, InvalidOption, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
 from bascule.lake.compaction import Compaction
-from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask
+from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_stats
 from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
-from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile, Lost
 from bascule.pipeline.failures import from_spark
-from bascule.pipeline.jobs.archive_ranges import RangesTask, noted_ranges
-from bascule.spark.advance import lost
+from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_by, covered_by, not_read
+from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
+from bascule.spark.advance import lost as lost_error
 from bascule.spark.cluster import stream_state
 from bascule.spark.option import STREAMING
 from bascule.spark.options import source_options
 from bascule.spark.resolve import INTERNAL_PREFIX, covers_subject
+from bascule.spark.state import StreamState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -256,17 +259,42 @@ class ArchiveJob:
         for stream, stream_id in self._noted_ids(batch_id).items():
             # Before anything is left out because the archive has its offset: of another stream.
             self._must_be_the_same(stream, self._stream_ids.get(stream, stream_id), stream_id)
-        task = WriteTask(
-            str(self.archive.path.resolve()),
-            {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()},
-            self._options.file_bytes,
-            self._options.compression,
-        )
-        rows = self._written(batch, batch_id, task).collect()
-        found = sorted((DataFile(**row.asDict()) for row in rows), key=lambda one: one.path)
-        if found:
-            ids = self._ids_of({one.stream for one in found}, batch_id)
-            self._commit(tuple(replace(one, stream_id=ids[one.stream]) for one in found), batch_id)
+        floors = {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()}
+        plan = noted_plan(self._options.checkpoint_path, batch_id)
+        lost = self._lost_before(plan, floors)
+        task = WriteTask(str(self.archive.path.absolute()), floors, self._options.file_bytes, self._options.compression)
+        files, not_there = from_stats(row.asDict() for row in self._written(batch, batch_id, task).collect())
+        if self._skips_lost and not self._is_own_query:
+            not_there += not_read(self.archive.path, plan, floors, files, self._noted_ids(batch_id), self._logs)
+        lost += not_there
+        if files or lost:
+            ids = self._ids_of({one.stream for one in files} | {one.stream for one in lost}, batch_id)
+            now_ns = time.time_ns()
+            self._commit(
+                tuple(replace(one, stream_id=ids[one.stream]) for one in files),
+                tuple(replace(one, stream_id=ids[one.stream], at_ns=now_ns) for one in lost),
+                plan,
+                batch_id,
+            )
+
+    def _lost_before(self, plan: Plan, floors: Floors) -> list[Lost]:
+        """Raises DataLost unless that is allowed: `open` has looked, but the query began a moment later."""
+        found = before_the_plan(plan, floors, self._logs)
+        for one, stream in found if not self._skips_lost else ():
+            raise lost_error(one.stream, one.partition, one.start, one.end, stream.retention)
+        return [one for one, _ in found]
+
+    @functools.cached_property
+    def _skips_lost(self) -> bool:
+        return source_options(self._options.source_options(), STREAMING).skips_lost
+
+    def _logs(self, streams: Collection[str]) -> dict[str, StreamState]:
+        found = {}
+        with self._options.tables() as tables:
+            for name in streams:
+                with contextlib.suppress(StreamNotFound):
+                    found[name] = stream_state(name, tables.offsets([name])[name])
+        return found
 
     def _written(self, batch: DataFrame, batch_id: int, task: WriteTask) -> DataFrame:
         """What tasks say of the files that they write: of the rows of a batch or, in this job's own query, of what they read."""
@@ -276,7 +304,7 @@ class ArchiveJob:
             if ranges is not None:
                 numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
                 return numbers.mapInArrow(RangesTask(task, source, tuple(ranges)), STATS_DDL)
-        return batch.select(*COLUMNS).mapInArrow(task, STATS_DDL)
+        return batch.select(*COLUMNS).mapInArrow(RowsTask(task), STATS_DDL)
 
     def _ids_of(self, streams: set[str], batch_id: int) -> dict[str, int]:
         """Which streams of these names the batch was read from: Spark's note on the batch says it. Without such a note, which a batch
@@ -294,7 +322,8 @@ class ArchiveJob:
     def _noted_ids(self, batch_id: int) -> dict[str, int]:
         return read_stream_ids(self._options.checkpoint_path / "offsets" / str(batch_id))
 
-    def _commit(self, files: tuple[DataFile, ...], batch_id: int) -> None:
+    def _commit(self, files: tuple[DataFile, ...], lost: tuple[Lost, ...], plan: Plan, batch_id: int) -> None:
+        covered = covered_by(files, lost)
         commit = Commit(
             self._state.number + 1,
             "append",
@@ -303,7 +332,9 @@ class ArchiveJob:
             batch_id,
             files,
             (),
-            _covered(files),
+            covered,
+            lost,
+            begun_by(covered, plan, self._state.next_offsets.keys()),
         )
         self.archive.commit(commit)
         self._state.apply(commit)
@@ -417,7 +448,7 @@ def must_go_on(options: ArchiveOptions, next_offsets: dict[tuple[str, int], int]
     for (name, number), end in archived.items():
         log = stream_state(name, logs[name])
         if log.partitions[number].log_start_offset > end:
-            raise lost(name, number, end, log.partitions[number].log_start_offset, log.retention)
+            raise lost_error(name, number, end, log.partitions[number].log_start_offset, log.retention)
 
 
 def must_be_messages(batch: DataFrame) -> None:
@@ -432,14 +463,6 @@ def must_be_messages(batch: DataFrame) -> None:
             f"the column `value` is {types['value'][:60]}, an archive keeps it as it was published: binary",
             hint="archive before values are decoded, or leave out `valueFormat`",
         )
-
-
-def _covered(files: tuple[DataFile, ...]) -> tuple[Covered, ...]:
-    found: dict[tuple[str, int, int], list[int]] = {}
-    for one in files:
-        ends = found.setdefault((one.stream, one.stream_id, one.partition), [one.first_offset, one.last_offset])
-        ends[0], ends[1] = min(ends[0], one.first_offset), max(ends[1], one.last_offset)
-    return tuple(Covered(*key, start, last + 1) for key, (start, last) in sorted(found.items()))
 
 
 def run_archive(spark: SparkSession, options: ArchiveOptions, *, once: bool, **callbacks: Any) -> ArchiveState:

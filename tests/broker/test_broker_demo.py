@@ -49,7 +49,7 @@ def test_the_demo_stops_at_a_signal_and_leaves_nothing_behind(tmp_path: Path, en
         beside = children(process.pid)
         assert beside, "nats-server runs beside the broker"
         process.send_signal(end)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
     must_end(beside)
     assert list(tmp_path.glob("bascule-demo-*")) == []
 
@@ -64,7 +64,7 @@ def test_the_demo_goes_on_where_kill_9_ended_it(tmp_path: Path) -> None:
             seen = count
             beside = children(process.pid)
             process.kill()
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         must_end(beside)
 
 
@@ -72,9 +72,9 @@ def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
     command = [*DEMO, "--directory", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         first_count(process)
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     assert second.returncode == 3
     assert "in use by another process" in second.stderr
 
@@ -120,7 +120,7 @@ def test_the_demo_goes_on_without_spark_and_says_why(tmp_path: Path) -> None:
         assert line.rstrip().endswith("; Spark has ended: Spark is not installed: pyspark is missing")
         assert first_count(process) >= messages_shown(line)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -131,7 +131,7 @@ def test_what_archives_for_the_demo_ends_with_it(tmp_path: Path, end: signal.Sig
         beside = children(process.pid)
         assert len(beside) == 2, "nats-server, and what archives"
         process.send_signal(end)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     must_end(beside)
     assert len(list(tmp_path.glob("bascule-demo-*"))) == (end is signal.SIGKILL)
 
@@ -171,17 +171,17 @@ child.wait()"""
 
 def test_what_ends_by_itself_ends_with_its_status() -> None:
     command = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), sys.executable, "-c", "raise SystemExit(7)"]
-    assert subprocess.run(command, check=False, timeout=30).returncode == 7
+    assert subprocess.run(command, check=False, timeout=120).returncode == 7
     # whose parent is another than it was told of
     command[4] = "1"
     command[-1] = "import time; time.sleep(1000)"
-    assert subprocess.run(command, check=False, timeout=30).returncode == 0
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
 
 
 def test_the_welcome_names_the_query(tmp_path: Path) -> None:
     environment = fake_pyspark(tmp_path, "import time; time.sleep(1000)")
     command = [*WITH_SPARK, "--directory", str(tmp_path / "data"), "--seconds", "1"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True, env=environment).stdout
     assert f'FROM orders GROUP BY ALL" --archive orders={tmp_path}/data/archive/orders -s 127.0.0.1:' in said
 
 

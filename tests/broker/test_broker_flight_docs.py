@@ -31,7 +31,7 @@ def test_the_guide_to_tables_does_what_it_says(start_broker: StartBroker, tmp_pa
             env=environ,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
         assert result.returncode == 0, f"{code}\n{result.stdout}\n{result.stderr}"

@@ -65,7 +65,7 @@ def run_writer(directory: Path, ending: str) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(("src", "."))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def run(
     home: Path,
     given: bytes | str = b"",
     env: Mapping[str, str] | None = None,
-    timeout: float = 60,
+    timeout: float = 180,
 ) -> Outcome:
     """As a process, with pipes."""
     data = given.encode() if isinstance(given, str) else given

@@ -178,7 +178,7 @@ def test_a_rebalance_outlives_the_controller_that_began_it(own: Cluster, call: R
         assert own.stop(controller) == 0
         own.restart(controller)
         call("cluster", "throttle", "off").ok()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, err) == (0, b""), out
     hosted = [int(row[4]) for row in call("cluster", "status").ok().rows]
     assert max(hosted) - min(hosted) <= 1

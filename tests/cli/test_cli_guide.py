@@ -27,7 +27,7 @@ def test_the_guide_s_commands_run(start_broker: StartBroker, home: Path, tmp_pat
         ["bash", "-euo", "pipefail", "-c", script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         env={**env, "PATH": f"{tmp_path}:{env['PATH']}"},
         check=False,
     )

@@ -28,7 +28,7 @@ main()
 
 def light(home: Path, *arguments: str) -> Outcome:
     command = [sys.executable, "-c", BLOCKER, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ(home), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environ(home), check=False)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

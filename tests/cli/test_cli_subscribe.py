@@ -137,7 +137,7 @@ def test_a_reader_that_has_seen_enough(connected: Path, ten: str) -> None:
     script = f'{" ".join(COMMAND)} subscribe {ten} --template "$(printf %01000d 0){{value}}\\n" | head -c 5; echo "${{PIPESTATUS[0]}}"'
     with start("publish", ten, "x", "--repeat", "100000", "--rate", "500", home=connected) as publisher:
         done = subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environ(connected), check=False
+            ["bash", "-c", script], capture_output=True, text=True, timeout=180, env=environ(connected), check=False
         )
         publisher.kill()
     assert done.stdout == "000000\n"
@@ -146,7 +146,7 @@ def test_a_reader_that_has_seen_enough(connected: Path, ten: str) -> None:
 
 def test_a_reader_that_is_gone_at_the_end(connected: Path, ten: str) -> None:
     script = f"{' '.join(COMMAND)} stream list | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60, env=environ(connected), check=False)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=180, env=environ(connected), check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert ten
 

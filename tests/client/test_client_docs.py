@@ -45,7 +45,7 @@ def test_the_python_of_a_guide_runs_from_top_to_bottom(start_broker: StartBroker
             env=environ,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
         assert result.returncode == 0, f"{code}\n{result.stdout}\n{result.stderr}"

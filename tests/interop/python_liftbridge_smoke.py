@@ -18,7 +18,7 @@ def raises(error: Any, call: Any) -> bool:
 
 
 def main(address: str) -> None:
-    client = lift.Lift(ip_address=address, timeout=5)
+    client = lift.Lift(ip_address=address, timeout=60)
     stream = lift.Stream(subject="smoke.subject", name="smoke")
     client.create_stream(stream)
     assert raises(lift.ErrStreamExists, lambda: client.create_stream(stream))

@@ -25,7 +25,7 @@ def test_a_javascript_program_publishes_and_reads(start_broker: StartBroker) -> 
     broker = start_broker()
     script = Path(__file__).with_name("grpc_js_client.js")
     environ = {**os.environ, "NODE_PATH": str(modules)}
-    said = run(["node", str(script), broker.address, str(PROTO)], seconds=90, env=environ)
+    said = run(["node", str(script), broker.address, str(PROTO)], seconds=180, env=environ)
     found = json.loads(said.splitlines()[-1])
     code, text = found.pop("unknown")
     assert (code, text.startswith("No such partition")) == (5, True), text

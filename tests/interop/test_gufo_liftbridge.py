@@ -81,7 +81,7 @@ def test_its_own_tests_pass(gufo_python: Path, server_path: Path, tmp_path: Path
         str(tests),
         str(tests),
     ]
-    said = run([*network, *pytest_of_gufo], seconds=180, cwd=tests, env=environ)
+    said = run([*network, *pytest_of_gufo], seconds=400, cwd=tests, env=environ)
     assert "test_pub_sub_resume PASSED" in said
     assert "skipped" not in said.splitlines()[-1]
 
@@ -101,7 +101,7 @@ def values(enum: EnumDescriptorProto) -> dict[str, int]:
 
 
 def test_our_proto_has_the_numbers_of_the_published_one(gufo_python: Path) -> None:
-    published = FileDescriptorProto.FromString(base64.b64decode(run([str(gufo_python), "-c", DESCRIPTOR], seconds=60)))
+    published = FileDescriptorProto.FromString(base64.b64decode(run([str(gufo_python), "-c", DESCRIPTOR], seconds=180)))
     (ours,) = compile_proto().file
     assert ours.package == published.package == "proto"
     mine = {one.name: one for one in ours.message_type}

@@ -22,7 +22,7 @@ def test_what_nats_py_publishes_is_kept(broker: BrokerProcess, api: Api, make_st
         await client.publish(stream.subject, b"with a reply", reply="somewhere")
         await client.drain()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 120))
     subscription = api.subscribe(stream.name)
     found = subscription.take(1002)
     subscription.cancel()
@@ -44,4 +44,4 @@ def test_nats_py_sees_what_the_api_publishes(broker: BrokerProcess, api: Api, ma
         assert b"value" in message.data
         await client.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 120))

@@ -17,4 +17,4 @@ def test_what_its_readme_shows_works(start_broker: StartBroker) -> None:
     script = Path(__file__).with_name("python_liftbridge_smoke.py")
     environ = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
     environ.pop("PYTHONPATH", None)
-    assert "smoke passed" in run([str(python), str(script), broker.address], seconds=60, env=environ)
+    assert "smoke passed" in run([str(python), str(script), broker.address], seconds=180, env=environ)

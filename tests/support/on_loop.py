@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-TEST_SECONDS_MAX = 120.0
+TEST_SECONDS_MAX = 400.0
 
 
 def on_loop(test: Callable[_P, Coroutine[Any, Any, None]]) -> Callable[_P, None]:

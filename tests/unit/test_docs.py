@@ -63,7 +63,7 @@ def run(command: list[str], directory: Path, code: str) -> None:
     environ["PATH"] = f"{tools}:{Path(sys.executable).parent}:{environ.get('PATH', '')}"
     environ["PYTHONPATH"] = str(ROOT / "src")
     result = subprocess.run(
-        command, input=code, cwd=work, env=environ, capture_output=True, text=True, timeout=120, check=False
+        command, input=code, cwd=work, env=environ, capture_output=True, text=True, timeout=400, check=False
     )
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
 

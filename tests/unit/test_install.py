@@ -33,7 +33,7 @@ def run_blocked(code: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", BLOCKER + code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         cwd=ROOT / "src",
     )

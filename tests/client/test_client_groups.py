@@ -317,6 +317,28 @@ async def test_a_consumer_that_is_closed_as_soon_as_it_has_joined_leaves_nothing
 
 
 @on_loop
+async def test_a_consumer_that_is_closed_while_it_takes_partitions_lets_go_of_them(
+    broker: BrokerProcess, name: str
+) -> None:
+    told: list[bascule.Assignment] = []
+    is_told = asyncio.Event()
+
+    async def assigned(_places: list[bascule.Assignment]) -> None:
+        is_told.set()
+        await asyncio.Event().wait()
+
+    async with bascule.connect(broker.address) as client:
+        await client.create_stream(name, partitions=2)
+        consumer = await client.consumer(name, name, on_assigned=assigned, on_revoked=told.extend).open()
+        await soon(is_told.wait())
+        readers = [held.reader for held in consumer._held.values()]
+        await consumer.close()
+        assert [reader.ended for reader in readers] == [True, True]
+        assert told == [(name, 0), (name, 1)]
+        assert [await client.fetch_cursor(f"__hold:{name}", name, number) for number in (0, 1)] == [None, None]
+
+
+@on_loop
 async def test_a_member_that_dies_is_replaced(start_broker: StartBroker, name: str) -> None:
     broker = start_broker(CONFIG)
     async with bascule.connect(broker.address) as client:

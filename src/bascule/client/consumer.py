@@ -79,8 +79,8 @@ class _Held:
     progress: Progress = field(default_factory=Progress)
     revoked: bool = False
     """Nothing more of it is handed out."""
-    told: bool = False
-    """The application knows that."""
+    announced: bool = False
+    """The application was told that it is ours, and not yet that it is not."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -183,7 +183,7 @@ class Consumer:
     @property
     def assignments(self) -> list[Assignment]:
         """What is read now."""
-        return sorted(held.place for held in self._held.values() if not held.revoked)
+        return sorted(held.place for held in self._held.values() if held.announced and not held.revoked)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -356,11 +356,11 @@ class Consumer:
                     await self._returned.wait()
         except TimeoutError:
             pass  # what is being dealt with now may be dealt with again elsewhere
-        untold = [held for held in leaving if not held.told]
-        for held in untold:
-            held.told = True
-        if untold:
-            await _tell(self._on_revoked, sorted(held.place for held in untold))
+        known = [held for held in leaving if held.announced]
+        for held in known:
+            held.announced = False
+        if known:
+            await _tell(self._on_revoked, sorted(held.place for held in known))
         await asyncio.gather(*(self._let_go(held, lost=lost) for held in leaving))
 
     async def _let_go(self, held: _Held, *, lost: bool) -> None:
@@ -395,10 +395,10 @@ class Consumer:
         taken = [held for held in taken if held.place in self._wanted]
         if not taken:
             return
-        await _tell(self._on_assigned, [held.place for held in taken])
         for held in taken:
-            self._held[held.place] = held
-            self._turns.append(held)
+            held.announced = True
+        await _tell(self._on_assigned, [held.place for held in taken])
+        self._turns.extend(taken)
         self._news.set()
         for held in taken:
             self._reader_news(held.place)
@@ -436,7 +436,8 @@ class Consumer:
         except BaseException:
             reader.abandon()
             raise
-        return _Held(place, position, epoch, reader)
+        held = self._held[place] = _Held(place, position, epoch, reader)
+        return held
 
     async def _note(self, place: Assignment, epoch: int) -> None:
         """That it is ours, as soon as it is nobody's."""

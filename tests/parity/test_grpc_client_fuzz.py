@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from bascule.kernels.grpc import CallStream, GrpcConnection
 from bascule.kernels.grpc_client import ClientConnection, ClientStream, PyClientStream, UnaryCall
 from bascule.net.http2_protocol import connection_limits
+from tests.support.seeds import try_new_seeds, try_seeds
 
 from .guard_pages import Guarded
 
@@ -252,12 +252,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
 def test_calls_that_do_anything_over_a_line_that_damages(first: int) -> None:
-    for seed in range(first, first + 500):
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    try_seeds(one_case, range(first, first + 500))
 
 
 def test_no_byte_behind_a_read_is_read() -> None:
@@ -268,12 +263,4 @@ def test_no_byte_behind_a_read_is_read() -> None:
 
 @pytest.mark.soak
 def test_soak_anything(soak_seconds: float) -> None:
-    end = time.monotonic() + soak_seconds
-    seed = time.time_ns()
-    while time.monotonic() < end:
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        seed += 1
+    try_new_seeds(one_case, soak_seconds)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 
 from bascule.kernels.grpc import CallStream, GrpcConnection, GrpcStream, UnaryStream
 from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE
+from tests.support.seeds import try_new_seeds, try_seeds
 
 from .grpcio_traffic import TRAFFIC
 from .guard_pages import Guarded
@@ -128,12 +128,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
 
 @pytest.mark.parametrize("first", range(0, 3000, 500))
 def test_damaged_traffic_of_a_real_client(first: int) -> None:
-    for seed in range(first, first + 500):
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    try_seeds(one_case, range(first, first + 500))
 
 
 def test_no_byte_behind_a_read_is_read() -> None:
@@ -144,12 +139,4 @@ def test_no_byte_behind_a_read_is_read() -> None:
 
 @pytest.mark.soak
 def test_soak_damaged_traffic(soak_seconds: float) -> None:
-    end = time.monotonic() + soak_seconds
-    seed = time.time_ns()
-    while time.monotonic() < end:
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        seed += 1
+    try_new_seeds(one_case, soak_seconds)

@@ -11,6 +11,7 @@ import pytest
 from bascule.kernels.grpc import CallStream, GrpcConnection
 from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, request, settings
+from tests.support.seeds import try_seeds
 
 
 class Talker(CallStream):
@@ -161,12 +162,7 @@ def finish_all(connection: GrpcConnection, client: Client, talkers: dict[int, Ta
 
 @pytest.mark.parametrize("first", range(0, 1200, 300))
 def test_everything_arrives_within_the_windows(first: int) -> None:
-    for seed in range(first, first + 300):
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    try_seeds(one_case, range(first, first + 300))
 
 
 def opened(**changed: int) -> tuple[GrpcConnection, Client, dict[int, Talker]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import hpack
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from bascule.kernels.grpc_client import ClientConnection, PyClientStream
 from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, settings
+from tests.support.seeds import try_new_seeds, try_seeds
 
 from .guard_pages import Guarded
 from .test_http2_parity import BOUNDS, CALM, LIST_BYTES, Traffic, mutated
@@ -213,12 +213,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
 
 @pytest.mark.parametrize("first", range(0, 4000, 500))
 def test_answers_right_and_wrong(first: int) -> None:
-    for seed in range(first, first + 500):
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    try_seeds(one_case, range(first, first + 500))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
@@ -256,12 +251,4 @@ def test_no_byte_behind_a_read_is_read() -> None:
 
 @pytest.mark.soak
 def test_soak_answers(soak_seconds: float) -> None:
-    end = time.monotonic() + soak_seconds
-    seed = time.time_ns()
-    while time.monotonic() < end:
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        seed += 1
+    try_new_seeds(one_case, soak_seconds)

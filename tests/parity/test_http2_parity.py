@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bascule.kernels.grpc import CallStream, GrpcConnection
 from bascule.net.http2_protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, grpc_message, request, settings
+from tests.support.seeds import try_new_seeds, try_seeds
 
 from .guard_pages import Guarded
 from .twin_http2 import Event, Twin
@@ -265,12 +266,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
 
 @pytest.mark.parametrize("first", range(0, 4000, 500))
 def test_traffic_right_and_wrong(first: int) -> None:
-    for seed in range(first, first + 500):
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    try_seeds(one_case, range(first, first + 500))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=5))
@@ -309,14 +305,4 @@ def test_no_byte_behind_a_read_is_read() -> None:
 
 @pytest.mark.soak
 def test_soak_traffic(soak_seconds: float) -> None:
-    import time
-
-    end = time.monotonic() + soak_seconds
-    seed = time.time_ns()
-    while time.monotonic() < end:
-        try:
-            one_case(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        seed += 1
+    try_new_seeds(one_case, soak_seconds)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.lake.manifest import Archive
+from bascule.lake.manifest import Archive, Commit, Covered, Lost
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 from tests.support.compacting import small_files
@@ -42,6 +42,33 @@ def test_a_part_is_proved(tmp_path: Path) -> None:
     run(tmp_path, "verify", str(archive.path), "--offline", "--since", "soon").failed(2, "`--since` is `soon`")
 
 
+def test_what_was_lost_is_named_before_anything_is_called_equal(tmp_path: Path) -> None:
+    archive = small_files(tmp_path / "lake", files=2)
+    key = ("orders", 7, 0)
+    lost = (Lost(*key, 20, 30, "removed", 1_800_000_000 * 10**9), Lost(*key, 35, 36, "deleted", 1_800_000_001 * 10**9))
+    archive.commit(Commit(archive.state().number + 1, "append", 1, covered=(Covered(*key, 20, 36),), lost=lost))
+    assert run(tmp_path, "verify", str(archive.path), "--offline").out.splitlines() == [
+        "lost: orders/0: offsets 20 to 29 were never archived, retention was faster, "
+        "since 2027-01-15T08:00:00.000000000Z; `skip` allowed it",
+        "lost: orders/0: offset 35 was never archived, the stream was deleted, "
+        "since 2027-01-15T08:00:01.000000000Z; `skip` allowed it",
+        "equal but for 11 offsets that were never archived: 20 messages in 2 files, 0 compared with the log.",
+    ]
+    found = run(tmp_path, "verify", str(archive.path), "--offline", "--json").json
+    assert (found["equal"], found["complete"], found["lost_offsets"]) == (True, False, 11)
+    assert found["lost"][0] == {
+        "stream": "orders",
+        "stream_id": 7,
+        "partition": 0,
+        "first": 20,
+        "last": 29,
+        "reason": "removed",
+        "since": "2027-01-15T08:00:00.000000000Z",
+        "allowed_by": "onDataLoss=skip",
+    }
+    assert "Lost, offsets\t11" in run(tmp_path, "status", str(archive.path), "--offline").out
+
+
 def test_bad_values_and_folders_are_named(tmp_path: Path) -> None:
     archive = small_files(tmp_path / "lake", files=1)
     run(tmp_path, "compact", str(archive.path), "--keep-replaced", "never").failed(2, "`--keep-replaced` is `never`")
@@ -56,6 +83,7 @@ def test_bad_values_and_folders_are_named(tmp_path: Path) -> None:
     [
         (("--format", "orc"), "`--format` is `orc`"),
         (("--format", "delta"), "`--format` is `delta`"),
+        (("--on-data-loss", "archive"), "`--on-data-loss` is `archive`"),
         (("--table", "orders"), "`--table` is `orders`"),
         (("--format", "delta", "--table", "t", "--file-size", "1MB"), "`--file-size` is `1MB`"),
         (("--format", "iceberg", "--table", "t", "--compact-every", "3"), "`--compact-every` is `3`"),

@@ -60,6 +60,21 @@ class SmallDisk:
         self._keeper.communicate()
 
 
+class MountedDisk(SmallDisk):
+    """The same under its own path, for who does not find the way through /proc, as Java does not. Needs root."""
+
+    def __init__(self, directory: Path, size_bytes: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "bascule-test", str(directory)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise NotPermitted(done.stderr.decode().strip())
+        self.path = directory
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.path)], check=True)  # lazy: a test that failed left files open
+
+
 class _Full(Exception):
     pass
 

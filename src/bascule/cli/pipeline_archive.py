@@ -20,13 +20,14 @@ from bascule.cli.pipeline_target import ArchiveOrFile, ArchivePath, Master, sour
 from bascule.cli.progress import ProgressBar
 from bascule.cli.target import Json, Target, connected, explain
 from bascule.errors import ArchiveDamaged, BasculeError, MissingExtra
+from bascule.lake.holes import named
 from bascule.lake.tables import TABLE_FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bascule.flight.reader import FlightConnection
-    from bascule.lake.manifest import Archive, Commit
+    from bascule.lake.manifest import Archive, Commit, Lost
     from bascule.lake.verification import Report
     from bascule.pipeline.jobs.archive import ArchiveOptions
     from bascule.pipeline.jobs.table_archive import Appended
@@ -47,6 +48,7 @@ def archive(
     file_size: arguments.FileSize = None,
     compact_every: arguments.CompactEvery = None,
     keep_replaced: arguments.KeepReplaced = None,
+    on_data_loss: arguments.OnDataLoss = "fail",
     cursor: arguments.Cursor = None,
     master: Master = None,
     table_format: arguments.Format = arguments.PARQUET,
@@ -78,7 +80,10 @@ def archive(
         path=str(path),
         servers=target.server,
         trigger_seconds=values.seconds("--every", every) or 0.1,
-        source=source_options(target),
+        source={
+            **source_options(target),
+            "onDataLoss": values.choice("--on-data-loss", on_data_loss, ("fail", "skip")),
+        },
         **{name: value for name, value in given.items() if value is not None},
     )
     _must_have_streams(options, target)
@@ -153,6 +158,8 @@ class _Narrator:
         rows = sum(one.rows for one in commit.added)
         seconds, self._last = monotonic() - self._last, monotonic()
         note(f"{iso_ns(commit.at_ns)}  {plural(rows, 'message')}, {plural(len(commit.added), 'file')}, {seconds:.1f} s")
+        for one in commit.lost:
+            note(f"{iso_ns(commit.at_ns)}  {_lost_text(one)}")
 
 
 def compact(
@@ -220,6 +227,7 @@ def status(
             ("Bytes", document["bytes"]),
             ("Last commit", document["last_commit"]),
             *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds") if lag is not None),
+            *([("Lost, offsets", document["lost"])] if document["lost"] else []),
         )
     )
     numbers = {
@@ -268,7 +276,8 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove that ARCHIVE, or those that the pipeline of FILE writes, and their streams hold the same: every file, offset and byte. Exit
-    code 4 if not, and what is wrong. A folder of `pipeline latest` is compared key by key."""
+    code 4 if not, and what is wrong. What was lost before it could be archived is named. A folder of `pipeline latest` is compared key
+    by key."""
     day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
     paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
     for one in paths:
@@ -323,20 +332,48 @@ def _show(report: Report, as_json: bool) -> None:
         show_json(
             {
                 "equal": report.is_equal,
+                "complete": not report.lost,
                 "files": report.files,
                 "messages": report.rows,
                 "messages_compared_with_the_log": report.rows_compared,
                 "faults": [{"kind": fault.kind, "text": fault.text} for fault in report.faults],
+                "lost_offsets": report.lost_offsets,
+                "lost": [_lost_document(one) for one in report.lost],
                 "unchecked": report.unchecked,
             }
         )
         return
     for fault in report.faults:
         say(f"{fault.kind}: {fault.text}")
+    for one in report.lost:
+        say(f"lost: {_lost_text(one)}, since {iso_ns(one.at_ns)}; `skip` allowed it")
     for text in report.unchecked:
         note(f"not compared with the log: {text}")
     if report.is_equal:
+        lost = report.lost_offsets
+        without = (
+            f" but for {plural(lost, 'offset')} that {'was' if lost == 1 else 'were'} never archived" if lost else ""
+        )
         say(
-            f"equal: {plural(report.rows, 'message')} in {plural(report.files, 'file')}, "
+            f"equal{without}: {plural(report.rows, 'message')} in {plural(report.files, 'file')}, "
             f"{report.rows_compared} compared with the log."
         )
+
+
+def _lost_text(one: Lost) -> str:
+    why = {"removed": "retention was faster", "deleted": "the stream was deleted"}.get(one.reason, one.reason)
+    were = "was" if one.end - one.start == 1 else "were"
+    return f"{one.stream}/{one.partition}: {named(one.start, one.end)} {were} never archived, {why}"
+
+
+def _lost_document(one: Lost) -> dict[str, Any]:
+    return {
+        "stream": one.stream,
+        "stream_id": one.stream_id,
+        "partition": one.partition,
+        "first": one.start,
+        "last": one.end - 1,
+        "reason": one.reason,
+        "since": iso_ns(one.at_ns),
+        "allowed_by": "onDataLoss=skip",
+    }

@@ -61,6 +61,14 @@ KeepReplaced = Annotated[
         show_default=False,
     ),
 ]
+OnDataLoss = Annotated[
+    str,
+    typer.Option(
+        "--on-data-loss",
+        help="When retention was faster: `fail`, or `skip` to go on without what is gone, which the archive then notes.",
+        metavar="CHOICE",
+    ),
+]
 Cursor = Annotated[
     str | None,
     typer.Option(

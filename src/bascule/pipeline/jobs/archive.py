@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bascule.errors import BasculeError, CallerError, InvalidOption, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
@@ -27,6 +27,7 @@ from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_st
 from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile, Lost
 from bascule.pipeline.failures import from_spark
+from bascule.pipeline.full_disk import with_folder
 from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
 from bascule.spark.advance import lost as lost_error
@@ -471,15 +472,30 @@ def run_archive(spark: SparkSession, options: ArchiveOptions, *, once: bool, **c
     job = ArchiveJob(spark, options, **callbacks)
     job.open()
     try:
-        query = job.start(once=once)
-        try:
-            query.awaitTermination()
-        except BasculeError:
-            raise
-        except Exception as error:
-            raise from_spark(job.failure or error) from None
-        finally:
-            query.stop()
+        run_query(job, options.checkpoint_path, once=once)
     finally:
         job.close()
     return job.archive.state()
+
+
+class QueryJob(Protocol):
+    """What has a query, and knows why its last batch failed."""
+
+    failure: Exception | None
+
+    def start(self, *, once: bool = False) -> StreamingQuery: ...
+
+
+def run_query(job: QueryJob, checkpoint: Path, *, once: bool) -> None:
+    """Until it ends. Raises the error that ended it, as ours."""
+    query = None
+    try:
+        query = job.start(once=once)
+        query.awaitTermination()
+    except BasculeError:
+        raise
+    except Exception as error:
+        raise with_folder(from_spark(job.failure or error), checkpoint) from None
+    finally:
+        if query is not None:
+            query.stop()

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import BasculeError, CallerError, InvalidOption, MissingExtra, StreamNotFound, StreamRecreated
+from bascule.errors import CallerError, InvalidOption, MissingExtra, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
 from bascule.lake.manifest import FOLDER, Archive, Covered
 from bascule.lake.tables import COLUMNS_DDL, DATE, STREAM_ID, TableFormat
-from bascule.pipeline.failures import from_spark
 from bascule.pipeline.jobs.archive import (
     ArchiveOptions,
     Cursors,
@@ -29,6 +28,7 @@ from bascule.pipeline.jobs.archive import (
     must_be_the_driver,
     must_go_on,
     read_stream_ids,
+    run_query,
     start_query,
 )
 
@@ -89,6 +89,10 @@ class TableArchive:
         self._stream_ids: dict[str, int] = {}
         self._cursors = Cursors(options)
         self.failure: Exception | None = None
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self._options.checkpoint_path
 
     def open(self) -> None:
         """Raises before anything is made: MissingExtra without the jar, StreamNotFound, ArchiveConflict when another one writes."""
@@ -225,14 +229,6 @@ def run_table_archive(job: TableArchive, *, once: bool) -> None:
     """The whole job: returns when the query has ended."""
     job.open()
     try:
-        query = job.start(once=once)
-        try:
-            query.awaitTermination()
-        except BasculeError:
-            raise
-        except Exception as error:
-            raise from_spark(job.failure or error) from None
-        finally:
-            query.stop()
+        run_query(job, job.checkpoint_path, once=once)
     finally:
         job.close()

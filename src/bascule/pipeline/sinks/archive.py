@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def archive_options(spec: PipelineSpec, sink: ArchiveSink, checkpoint: str) -> ArchiveOptions:
     """`checkpoint` is Spark's own: there the archive finds which streams a batch was read from."""
     connection = spec.connection_options()
+    source = spec.source
+    if source.on_data_loss is not None and source.history is None:
+        connection["onDataLoss"] = source.on_data_loss  # then the archive says what it has lost, and goes on
     return ArchiveOptions(
         path=sink.path,
         streams=spec.streams,

@@ -334,7 +334,7 @@ class StorageError(OperatorError):
 
 
 class DiskFull(StorageError):
-    """No room for an append. Nothing of it was kept; appends succeed again once there is room."""
+    """No room for what was to be written, to a log or to an archive. Nothing of it was kept; it succeeds once there is room."""
 
     code = "DISK_FULL"
 

@@ -14,6 +14,7 @@ from bascule.errors import BasculeError
 from bascule.pipeline.batches import PipelineBatches, planned
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.failures import from_spark
+from bascule.pipeline.full_disk import with_folder
 from bascule.pipeline.progress import BatchReport, late_of
 from bascule.pipeline.spec import PipelineSpec
 from bascule.pipeline.steps.apply import split_at_dedup
@@ -107,7 +108,7 @@ class Pipeline:
         )
 
     def _cause(self, error: Exception) -> BasculeError:
-        return from_spark(self.batches.failure or error)
+        return with_folder(from_spark(self.batches.failure or error), self.checkpoint.spark_path)
 
 
 @contextlib.contextmanager

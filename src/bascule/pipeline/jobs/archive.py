@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bascule.errors import BasculeError, CallerError, InvalidOption, StreamNotFound, StreamRecreated
+from bascule.errors import BasculeError, CallerError, DiskFull, InvalidOption, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
 from bascule.lake.compaction import Compaction
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_stats
@@ -260,6 +260,20 @@ class ArchiveJob:
         for stream, stream_id in self._noted_ids(batch_id).items():
             # Before anything is left out because the archive has its offset: of another stream.
             self._must_be_the_same(stream, self._stream_ids.get(stream, stream_id), stream_id)
+        try:
+            self._append(batch, batch_id)
+        except Exception as error:
+            if isinstance(from_spark(error), DiskFull):
+                self._give_back_room()
+            raise
+
+    def _give_back_room(self) -> None:
+        """Of a batch that found no room: files that other tasks of it have finished are of no use to anybody. What belongs to the
+        archive is read anew: a commit may be there although we were told otherwise."""
+        with contextlib.suppress(BasculeError, OSError):
+            self._housekeeping.begin()
+
+    def _append(self, batch: DataFrame, batch_id: int) -> None:
         floors = {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()}
         plan = noted_plan(self._options.checkpoint_path, batch_id)
         lost = self._lost_before(plan, floors)

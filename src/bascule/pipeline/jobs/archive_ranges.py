@@ -50,13 +50,17 @@ Plan = Mapping[tuple[str, int], Planned]
 
 def noted_plan(checkpoint: Path, batch_id: int) -> Plan:
     """What a batch has of each partition, by stream and number. Nothing if the notes do not say it: of other queries, or gone."""
-    found = _noted_span(checkpoint, batch_id)
-    if found is None:
+    span = _noted_span(checkpoint, batch_id)
+    if span is None:
         return {}
-    begin, end = found
+    begin, end = span
+    try:
+        ranges = planned_ranges(begin, end, {})
+    except CheckpointMismatch:
+        return {}  # who reads these offsets will say so
     return {
         (key.stream, key.partition): Planned(one.start, one.end, end.streams[key.stream].began is not None)
-        for key, one in planned_ranges(begin, end, {}).items()
+        for key, one in ranges.items()
     }
 
 

@@ -11,6 +11,7 @@ from bascule.spark.batch_reader import BatchReader
 from bascule.spark.failures import coded
 from bascule.spark.option import BATCH, STREAMING
 from bascule.spark.options import SourceOptions, source_options, value_options
+from bascule.spark.orphans import end_with_parent
 from bascule.spark.reading import Rows
 from bascule.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 from bascule.spark.stream_reader import StreamReader
@@ -45,6 +46,7 @@ class BasculeSource(DataSource):
 
     @coded
     def streamReader(self, schema: StructType) -> StreamReader:
+        end_with_parent()
         options = source_options(self.options, STREAMING)
         return StreamReader(options, schema, _values(options, schema))
 

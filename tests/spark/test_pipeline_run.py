@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from bascule.pipeline.runner import Pipeline
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec import PipelineSpec, load
 from bascule.pipeline.status import pipeline_status
+from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
@@ -200,6 +202,8 @@ sinks: [archive: lake, table: table]
     assert done.read == 6
     assert done.late == 6 - done.rows > 1, "no key came twice"
     assert pipeline_status(spec)["late"] == done.late
+    said = run_command("pipeline", "status", str(play.folder / "pipeline.yaml"), home=play.folder).out
+    assert re.search(rf"Too late for dedup\s+{done.late}\b", said), said
     assert len(warnings) == 1 and "`within` (5ms)" in warnings[0]
 
 

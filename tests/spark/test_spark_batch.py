@@ -182,15 +182,6 @@ def test_a_filter_of_one_query_leaves_the_others_alone(make_stream: MakeStream, 
 # ── other ways in ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_view_in_sql_honours_its_options(spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream) -> None:
-    """`CREATE TABLE … OPTIONS` was seen to ignore them."""
-    stream = make_stream(4)
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW orders USING bascule OPTIONS (servers '{tables.address}', stream '{stream}')"
-    )
-    assert spark.sql("SELECT max(offset) AS last FROM orders").collect()[0].last == 3
-
-
 def test_a_session_can_be_told(spark: SparkSession, tables: BrokerProcess, make_stream: MakeStream) -> None:
     stream = make_stream(2)
     session = spark.newSession()

@@ -447,12 +447,12 @@ def default_source(servers: str, stream: str) -> type[DataSource]:
     return DefaultSource
 
 
-def count_of(spark: SparkSession, kind: str, source: str, **options: str) -> int | str:
+def count_of(spark: SparkSession, kind: str, source: str, more: str = "", **options: str) -> int | str:
     """Rows of a table or a view in SQL, or what is said in place of them."""
     given = ", ".join(f"{name} '{value}'" for name, value in options.items())
     spark.sql(f"CREATE {kind} trap_6 USING {source} OPTIONS ({given})")
     try:
-        return int(spark.sql("SELECT count(*) AS n FROM trap_6").collect()[0].n)
+        return int(spark.sql(f"SELECT count(*) AS n FROM trap_6 {more}").collect()[0].n)
     except PySparkException as error:
         return str(error)
     finally:
@@ -467,6 +467,8 @@ def test_trap_6_a_table_loses_its_options_and_a_view_has_them(
     spark.dataSource.register(default_source(tables.address, make_stream(7)))
     options = {"servers": tables.address, "stream": make_stream(4)}
     assert count_of(spark, "TEMPORARY VIEW", source, **options) == 4
+    said = f"WITH (servers = '{tables.address}', stream = '{options['stream']}')"
+    assert count_of(spark, "TABLE", source, said, **options) == 4
     found = count_of(spark, "TABLE", source, **options)
     assert (found == 4 or "CREATE TEMPORARY VIEW" in str(found)) is is_honest, found
 

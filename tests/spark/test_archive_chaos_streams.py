@@ -159,6 +159,7 @@ def test_retention_takes_records_of_a_batch_that_an_archive_has_planned(
     assert (state.rows, min(one.first_offset for one in state.files.values())) == (KEPT + 25 - start, start)
     proved = run_command("pipeline", "verify", str(lake), "--json", "--server", tables.address, home=tmp_path)
     assert (proved.json["equal"], proved.json["messages_compared_with_the_log"]) == (True, state.rows)
+    assert (proved.json["complete"], proved.json["lost_offsets"]) == (False, start)
 
 
 def test_an_archive_without_a_checkpoint_notices_what_retention_took_since_its_last_commit(
@@ -182,7 +183,10 @@ def test_an_archive_without_a_checkpoint_notices_what_retention_took_since_its_l
     ):
         run_archive(spark, options, once=True)
     skipping = replace(options, source={"onDataLoss": "skip"})
-    assert run_archive(spark, skipping, once=True).rows == 10 + KEPT + 25 - start
+    state = run_archive(spark, skipping, once=True)
+    assert state.rows == 10 + KEPT + 25 - start
+    ((lost,),) = state.lost.values()
+    assert (lost.start, lost.end) == (10, start), "what came before the query began again"
 
 
 # ── another stream of the same name ──────────────────────────────────────────────────────────────
@@ -237,3 +241,5 @@ def test_an_archive_has_nothing_of_a_stream_that_was_created_again(
     assert (proved.code, found["equal"], found["messages"]) == (0, True, 50)
     assert found["messages_compared_with_the_log"] == 0, "there is no log of it any more"
     assert found["unchecked"], "and that is said"
+    assert [one["first"] for one in found["lost"]] == ([50] if policy == "skip" else []), "what went with the stream"
+    assert all(one["reason"] == "deleted" for one in found["lost"])

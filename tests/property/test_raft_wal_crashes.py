@@ -64,7 +64,7 @@ def states_while_saving(before: Stored, steps: list[Effects]) -> list[State]:
     return states
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 60))])
 def test_power_loss_at_any_operation_loses_nothing_that_was_saved(seed: int) -> None:
     whole = new_disk(seed)
     work(whole, random.Random(seed), saves=12)

@@ -190,3 +190,28 @@ def test_buffers_outlive_the_columns_they_came_from() -> None:
     del kernel
     assert bytes(buffers["value"][2] or b"") == b"value"
     assert memoryview(buffers["value"][2] or b"").readonly
+
+
+def test_a_buffer_that_is_used_again_has_other_subjects_in_the_same_place() -> None:
+    """Subjects of a row are known again by where they lie: but not from one load to the next."""
+    buffer = bytearray(batch_of((None, b"v", (), b"first", b""), (None, b"v", (), b"first", b"")))
+    kernel = arrow.Columns(b"orders", 0)
+    kernel.load(buffer, 0, EVERYTHING)
+    kernel.fill(10, 2**40)
+    buffer[:] = batch_of((None, b"v", (), b"other", b""), (None, b"v", (), b"other", b""), base_offset=2)
+    kernel.load(buffer, 0, EVERYTHING)
+    kernel.fill(10, 2**40)
+    rows = rows_of(take_batch(kernel, COLUMNS))
+    assert [row["subject"] for row in rows] == ["first", "first", "other", "other"]
+
+
+def test_what_every_row_has_is_right_in_batches_of_any_size() -> None:
+    kernel = arrow.Columns(b"orders", 7)
+    made = []
+    for count in (3, 0, 1, 5, 2, 8):
+        kernel.load(batch_of(*[(None, b"v", (), b"s\xff", b"")] * 10), 0, EVERYTHING)
+        kernel.fill(count, 2**40)
+        made.append((count, take_batch(kernel, COLUMNS)))
+    for count, batch in made:
+        rows = rows_of(batch)
+        assert [(row["stream"], row["partition"], row["subject"]) for row in rows] == [("orders", 7, "s\ufffd")] * count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import cache
 from typing import Any
 
 from bascule.errors import MissingExtra
@@ -27,6 +28,7 @@ def require_flight() -> Any:
     return _load("pyarrow.flight")
 
 
+@cache  # asked for with every batch, several times
 def _load(name: str) -> Any:
     try:
         return importlib.import_module(name)

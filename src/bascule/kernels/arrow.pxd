@@ -46,6 +46,7 @@ cdef class ColumnBuffer:
     # A finished buffer. Readable by whoever speaks the buffer protocol, never written again.
     cdef uint8_t* data
     cdef Py_ssize_t size
+    cdef ColumnBuffer whole         # whose memory it is; None: its own
 
 cdef class Columns:
     cdef bytes stream
@@ -63,12 +64,19 @@ cdef class Columns:
     cdef int64_t last_timestamp
     cdef int64_t next_offset_       # records below are passed over
     cdef int64_t end_offset
+    # the subject of the row before, and how long it was written
+    cdef const uint8_t* last_subject
+    cdef uint32_t last_subject_size
+    cdef size_t last_subject_written
     # what was written
     cdef uint32_t rows_
     cdef size_t row_bytes           # of all rows so far, as the budget counts them
     cdef int64_t key_nulls, value_nulls, reply_nulls
     cdef uint32_t entries           # headers of all rows
     cdef Buffers to
+    # what is the same in every row, and for how many rows it was written
+    cdef ColumnBuffer stream_ends, stream_texts, partitions
+    cdef uint32_t stream_rows, partition_rows
     cdef int begin(self) except -1
     cdef int fill_rows(self, uint32_t rows_max, size_t bytes_max) noexcept nogil
     cdef int fill_batch(self, BatchView* batch, uint32_t rows_max, size_t bytes_max) noexcept nogil
@@ -79,4 +87,5 @@ cdef class Columns:
     cdef uint32_t same_name(self, uint32_t first) noexcept nogil
     cdef void remove_header(self, uint32_t index) noexcept nogil
     cdef tuple repeated_stream(self)
+    cdef int repeat_stream(self, size_t written) except -1
     cdef ColumnBuffer repeated_partition(self)

@@ -101,7 +101,8 @@ cdef inline void put_text(Memory* texts, const uint8_t* source, size_t size, siz
 
 cdef class ColumnBuffer:
     def __dealloc__(self):
-        free(self.data)
+        if self.whole is None:
+            free(self.data)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         PyBuffer_FillInfo(buffer, self, self.data, self.size, 1, flags)
@@ -124,6 +125,15 @@ cdef ColumnBuffer handed_out(Memory* memory):
     memory.data = NULL
     memory.size = 0
     memory.capacity = 0
+    return buffer
+
+
+cdef ColumnBuffer beginning_of(ColumnBuffer whole, Py_ssize_t size):
+    # The same bytes, fewer of them.
+    cdef ColumnBuffer buffer = ColumnBuffer.__new__(ColumnBuffer)
+    buffer.whole = whole
+    buffer.data = whole.data
+    buffer.size = size
     return buffer
 
 
@@ -195,6 +205,7 @@ cdef class Columns:
         self.behind_batch = 0
         self.next_offset_ = first_offset
         self.end_offset = end_offset
+        self.last_subject = NULL
 
     def fill(self, uint32_t rows_max, size_t bytes_max):
         cdef int outcome
@@ -291,6 +302,7 @@ cdef class Columns:
         # First the room for all of it, so that a row is there or not; then nothing fails any more.
         cdef int wanted = self.wanted
         cdef size_t subject_size = 0, reply_size = 0
+        cdef bint is_same_subject = False
         cdef size_t row_bytes = FIXED_ROW_BYTES
         cdef int outcome
         if wanted & WANT_KEY:
@@ -309,7 +321,11 @@ cdef class Columns:
                 return FILLED_NO_MEMORY
             row_bytes += record.value_size
         if wanted & WANT_SUBJECT:
-            subject_size = text_size(record.subject, record.subject_size)
+            # Records of a batch mostly share the bytes of their subject: those were looked at for the row before.
+            is_same_subject = (
+                self.rows_ and record.subject == self.last_subject and record.subject_size == self.last_subject_size
+            )
+            subject_size = self.last_subject_written if is_same_subject else text_size(record.subject, record.subject_size)
             if not fits(&self.to.subject_data, subject_size):
                 return self.overflow()
             if room(&self.to.subject_data, subject_size) == NULL or room(&self.to.subject_ends, 4) == NULL:
@@ -343,7 +359,13 @@ cdef class Columns:
             put_bit(&self.to.value_valid, self.rows_, record.flags & HAS_VALUE)
             self.value_nulls += not record.flags & HAS_VALUE
         if wanted & WANT_SUBJECT:
-            put_text(&self.to.subject_data, record.subject, record.subject_size, subject_size)
+            if is_same_subject:
+                put(&self.to.subject_data, self.to.subject_data.data + self.to.subject_data.size - subject_size, subject_size)
+            else:
+                put_text(&self.to.subject_data, record.subject, record.subject_size, subject_size)
+                self.last_subject = record.subject
+                self.last_subject_size = record.subject_size
+                self.last_subject_written = subject_size
             put_end(&self.to.subject_ends, self.to.subject_data.size)
         if wanted & WANT_REPLY:
             put_text(&self.to.reply_data, record.reply, record.reply_size, reply_size)
@@ -469,13 +491,22 @@ cdef class Columns:
         return rows, found
 
     cdef tuple repeated_stream(self):
-        cdef Memory ends, data
-        cdef uint32_t row
+        # Written once for all batches that have no more rows.
         cdef size_t written = text_size(self.stream_data, self.stream_size)
-        ends.data = data.data = NULL
-        ends.size = data.size = ends.capacity = data.capacity = ends.usual = data.usual = 0
         if written * self.rows_ > <size_t> INT32_MAX:
             raise OverflowError("the name of the stream does not fit that many rows")
+        if self.stream_rows < self.rows_ or self.stream_ends is None:
+            self.repeat_stream(written)
+        return (
+            None, beginning_of(self.stream_ends, 4 * (<Py_ssize_t> self.rows_ + 1)),
+            beginning_of(self.stream_texts, <Py_ssize_t> (written * self.rows_)),
+        )
+
+    cdef int repeat_stream(self, size_t written) except -1:
+        cdef Memory ends, data
+        cdef uint32_t row
+        ends.data = data.data = NULL
+        ends.size = data.size = ends.capacity = data.capacity = ends.usual = data.usual = 0
         if room(&ends, 4 * (<size_t> self.rows_ + 1)) == NULL or room(&data, written * self.rows_) == NULL:
             free(ends.data)
             raise MemoryError("no memory for a column")
@@ -483,15 +514,21 @@ cdef class Columns:
         for row in range(self.rows_):
             put_text(&data, self.stream_data, self.stream_size, written)
             put_end(&ends, data.size)
-        return None, handed_out(&ends), handed_out(&data)
+        self.stream_ends = handed_out(&ends)
+        self.stream_texts = handed_out(&data)
+        self.stream_rows = self.rows_
+        return 0
 
     cdef ColumnBuffer repeated_partition(self):
         cdef Memory numbers
         cdef uint32_t row
-        numbers.data = NULL
-        numbers.size = numbers.capacity = numbers.usual = 0
-        if room(&numbers, 4 * <size_t> self.rows_) == NULL:
-            raise MemoryError("no memory for a column")
-        for row in range(self.rows_):
-            put_end(&numbers, self.partition)
-        return handed_out(&numbers)
+        if self.partition_rows < self.rows_ or self.partitions is None:
+            numbers.data = NULL
+            numbers.size = numbers.capacity = numbers.usual = 0
+            if room(&numbers, 4 * <size_t> self.rows_) == NULL:
+                raise MemoryError("no memory for a column")
+            for row in range(self.rows_):
+                put_end(&numbers, self.partition)
+            self.partitions = handed_out(&numbers)
+            self.partition_rows = self.rows_
+        return beginning_of(self.partitions, 4 * <Py_ssize_t> self.rows_)

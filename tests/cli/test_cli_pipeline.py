@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,20 @@ def test_a_line_for_each_batch_that_brought_something(capsys: pytest.CaptureFixt
     assert line.endswith("Z batch 0: 12 messages, 7 left, 1.2 s, 2 dead letters, has-amount broken by 2 rows")
     assert late == "4 rows came too late, and were dropped"
     assert display.summary() == "orders: 12 messages in 2 batches; table t: 7 rows; 2 dead letters."
+
+
+def test_a_warning_stays_above_the_picture(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Display("orders", live=True) as display:
+        assert display._live is not None
+        display._live.refresh()  # there is a picture
+        display.warn("`dedup` has dropped 4 rows")
+    said = capsys.readouterr().err
+    assert re.search(r"\x1b\[2K(\x1b\[33m)?warning: `dedup` has dropped 4 rows(\x1b\[0m)?\n", said), said
+    with Display("orders", live=False) as display:
+        display.warn("`dedup` has dropped 4 rows")
+    assert capsys.readouterr().err == "warning: `dedup` has dropped 4 rows\n"
 
 
 def test_batches_that_are_written_elsewhere_are_told_of_by_spark(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,12 @@ class Display:
 
     def warn(self, text: str) -> None:
         """Stays on the screen, above a picture that is kept up to date."""
-        styled(f"warning: {text}", err=True, fg="yellow")
+        if self._live is None:
+            styled(f"warning: {text}", err=True, fg="yellow")
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text(f"warning: {text}", style="yellow"))
 
     def _line(self, report: BatchReport) -> str:
         left = [] if self._is_remote else [f"{report.rows:,} left"]

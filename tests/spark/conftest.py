@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.spark_session import connect_spark, connect_url, spark, tables
 
 __all__ = ["connect_spark", "connect_url", "pytest_runtest_makereport", "spark", "tables"]
+
+# Whatever starts a Java: none lives long enough for a compiler that thinks long.
+for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

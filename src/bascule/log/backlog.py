@@ -6,6 +6,7 @@ at. The first batch counts whole, though the reader may have had a part of it.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,20 +73,42 @@ def _end_position(segment: Segment, end_offset: int) -> int:
 
 def _batch_reaching(segment: Segment, offset: int) -> tuple[int, records.BatchHeader] | None:
     """Position and header of the first batch that ends at or behind `offset`. Damage ends the search: what lies there is not known."""
-    position = start_position(segment, offset)
-    size = segment.size
-    while position + records.HEADER_BYTES <= size:
-        data = segment.file.read(min(READ_BYTES, size - position), position)
-        at = 0
-        while at + records.HEADER_BYTES <= len(data):
-            try:
-                header = records.read_header(data, at)
-            except records.BatchError:
-                return None
-            if header.last_offset >= offset:
-                return position + at, header
-            at += header.length
-        if not at:
-            return None  # the file is shorter than it was
-        position += at
+    position, data = _beginning(segment, offset)
+    while len(data) >= records.HEADER_BYTES:
+        at = records.find_offset(data, offset)
+        if at >= 0:
+            return position + at, records.read_header(data, at)
+        behind = _behind(data)
+        if behind is None:
+            return None
+        position += behind
+        data = _read(segment, position)
     return None
+
+
+def _beginning(segment: Segment, offset: int) -> tuple[int, bytes]:
+    """Where to look for the offset, and what lies there."""
+    entry = segment.index().entry_for_offset(offset)
+    if entry is not None:
+        data = _read(segment, entry[1])
+        with contextlib.suppress(records.BatchError):
+            if records.read_header(data).base_offset == entry[0]:
+                return entry[1], data
+    position = start_position(segment, offset)  # which mends the index
+    return position, _read(segment, position)
+
+
+def _read(segment: Segment, position: int) -> bytes:
+    size = min(READ_BYTES, segment.size - position)
+    return segment.file.read(size, position) if size > 0 else b""
+
+
+def _behind(data: bytes) -> int | None:
+    """Behind the last batch whose header is there; None when what lies there is none."""
+    at = 0
+    while at + records.HEADER_BYTES <= len(data):
+        try:
+            at += records.read_header(data, at).length
+        except records.BatchError:
+            return None
+    return at or None

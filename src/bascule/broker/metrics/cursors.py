@@ -17,6 +17,7 @@ from bascule import limits
 from bascule.broker.api.calls import Deadline
 from bascule.broker.cursor_tables import Place, each
 from bascule.broker.metrics.exposition import Page, labels
+from bascule.broker.metrics.exposition import number as written
 from bascule.broker.metrics.pace import Pace
 from bascule.broker.partition import LedPartition
 from bascule.broker.stream_options import CURSORS_STREAM
@@ -129,24 +130,19 @@ class CursorLags:
 
     def __init__(self) -> None:
         self._before: dict[str, _Position] = {}
+        self._labels = _Labels()
 
     async def collect(self, page: Page, services: Services, found: Known, pace: Pace) -> int:
         """Returns for how many cursors there was no room."""
-        positions, left_out = await _positions(services, found, pace)
+        positions, left_out = await _positions(services, found, self._labels, pace)
+        self._labels.forget_unused()
         to_measure = [one for one in positions if one.is_behind and not self._is_known(one)]
         if to_measure:
             pace.end()
             await asyncio.to_thread(_measure, to_measure)
             pace.begin()
         self._before = {one.labels: one for one in positions if one.waits_since_ns}
-        now_ns = time.time_ns()
-        for one in positions:
-            seconds = max(0, now_ns - one.waits_since_ns) / 1e9 if one.waits_since_ns else 0
-            page.add("bascule_cursor_offset", one.offset, one.labels)
-            page.add("bascule_cursor_lag_offsets", max(0, one.end - one.start), one.labels)
-            page.add("bascule_cursor_lag_bytes", one.lag_bytes, one.labels)
-            page.add("bascule_cursor_lag_seconds", round(seconds, 3), one.labels)
-            await pace.rest()
+        await _write(page, positions, pace)
         page.add("bascule_cursors_unknown_partitions", found.unknown_partitions)
         return left_out
 
@@ -158,7 +154,37 @@ class CursorLags:
         return True
 
 
-async def _positions(services: Services, found: Known, pace: Pace) -> tuple[list[_Position], int]:
+class _Labels:
+    """Written once for each cursor, as long as it is there: escaping costs more than the rest of a sample."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, int, str], str] = {}
+        self._now: dict[tuple[str, int, str], str] = {}
+
+    def of(self, cursor: str, local: LedPartition) -> str:
+        key = (local.stream, local.number, cursor)
+        found = self._now[key] = self._before.get(key) or _labels(cursor, local)
+        return found
+
+    def forget_unused(self) -> None:
+        self._before, self._now = self._now, {}
+
+
+async def _write(page: Page, positions: list[_Position], pace: Pace) -> None:
+    offsets, lag_offsets = page.lines("bascule_cursor_offset"), page.lines("bascule_cursor_lag_offsets")
+    lag_bytes, lag_seconds = page.lines("bascule_cursor_lag_bytes"), page.lines("bascule_cursor_lag_seconds")
+    now_ns = time.time_ns()
+    for place, one in enumerate(positions):
+        seconds = max(0, now_ns - one.waits_since_ns) / 1e9 if one.waits_since_ns else 0
+        offsets.append(f"bascule_cursor_offset{one.labels} {one.offset}\n")
+        lag_offsets.append(f"bascule_cursor_lag_offsets{one.labels} {max(0, one.end - one.start)}\n")
+        lag_bytes.append(f"bascule_cursor_lag_bytes{one.labels} {one.lag_bytes}\n")
+        lag_seconds.append(f"bascule_cursor_lag_seconds{one.labels} {written(round(seconds, 3))}\n")
+        if not place % 16:
+            await pace.rest()
+
+
+async def _positions(services: Services, found: Known, labels: _Labels, pace: Pace) -> tuple[list[_Position], int]:
     """Where cursors stand in logs that are open, and for how many there was no room."""
     positions: list[_Position] = []
     left_out = found.left_out
@@ -175,7 +201,7 @@ async def _positions(services: Services, found: Known, pace: Pace) -> tuple[list
         names = sorted(found.places[place])
         shown = names[:room] if local.is_open else []
         left_out += len(names) - len(shown)
-        positions += _positions_in(local, [(name, found.places[place][name]) for name in shown])
+        positions += _positions_in(local, [(name, found.places[place][name]) for name in shown], labels)
         await pace.rest()
     return positions, left_out
 
@@ -185,14 +211,14 @@ async def _open(local: LedPartition) -> None:
         await asyncio.to_thread(lambda: local.log)
 
 
-def _positions_in(local: LedPartition, cursors: list[tuple[str, int]]) -> list[_Position]:
+def _positions_in(local: LedPartition, cursors: list[tuple[str, int]], labels: _Labels) -> list[_Position]:
     try:
         log = local.log
         start, end = log.log_start_offset, log.readable_end_offset(committed=True)
     except BasculeError:
         return []  # closed just now
     return [
-        _Position(_labels(name, local), max(offset, -1), log, max(offset + 1, start, 0), end)
+        _Position(labels.of(name, local), max(offset, -1), log, max(offset + 1, start, 0), end)
         for name, offset in cursors
     ]
 

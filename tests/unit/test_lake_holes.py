@@ -89,6 +89,35 @@ def test_a_commit_that_has_lost_nothing_is_written_as_it_always_was(tmp_path: Pa
     assert written.keys() == {"format", "number", "kind", "at_ns", "query", "batch", "added", "removed", "covered"}
 
 
+def test_what_is_written_today_can_always_be_read(tmp_path: Path) -> None:
+    """As an archive has it since holes are noted: nobody changes this text."""
+    archive = Archive(tmp_path / "a")
+    archive.create(["orders"])
+    text = (
+        '{"format":1,"number":1,"kind":"append","at_ns":5,"query":"/lake","batch":3,"added":[],"removed":[],'
+        '"covered":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25}],'
+        '"lost":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25,"reason":"removed","at_ns":4}],'
+        '"began":[{"stream":"orders","stream_id":7,"partition":0,"offset":10}]}'
+    )
+    path = tmp_path / "a/_bascule/commits/00000000000000000001.json"
+    path.write_text(text)
+    state = archive.state()
+    assert (state.lost, state.began) == ({KEY: [Lost(*KEY, 10, 25, REMOVED, 4)]}, {KEY: 10})
+    commit = archive.commit_at(1)
+    assert commit is not None
+    path.unlink()
+    archive.commit(commit)
+    assert path.read_text() == text
+    sum_text = (
+        '{"format":1,"number":1,"crc32c":3279066735,"state":{"number":1,"last_commit_ns":5,"files":[],'
+        '"next_offsets":[["orders",7,0,25]],"lost":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25,'
+        '"reason":"removed","at_ns":4}],"began":[["orders",7,0,10]]}}'
+    )
+    archive.write_state(state)
+    assert archive.state_path(1).read_text() == sum_text
+    assert Archive(tmp_path / "a").state() == state
+
+
 def test_a_merge_of_files_around_it_keeps_it(holed: Path) -> None:
     archive = Archive(holed)
     with archive.writing():

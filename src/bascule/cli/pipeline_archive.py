@@ -19,7 +19,7 @@ from bascule.cli.pipeline_spark import quiet_session
 from bascule.cli.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
 from bascule.cli.progress import ProgressBar
 from bascule.cli.target import Json, Target, connected, explain
-from bascule.errors import ArchiveDamaged, BasculeError, MissingExtra
+from bascule.errors import ArchiveDamaged, BasculeError, DataLost, MissingExtra
 from bascule.lake.holes import named
 from bascule.lake.tables import TABLE_FORMATS
 
@@ -94,6 +94,9 @@ def archive(
             said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
     except KeyboardInterrupt:
         note("stopped; run it again to go on")
+        raise
+    except DataLost as error:
+        error.hint = (error.hint or "").replace("set `onDataLoss` to `skip`", "give `--on-data-loss skip`") or None
         raise
     say(said)
 

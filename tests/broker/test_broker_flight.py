@@ -376,7 +376,7 @@ def test_readers_that_do_not_read_cost_little_and_hold_up_nobody(
     assert len(read_rows(tables, stream, 0, 39_000, 40_000)) == 1000
     # 8 × 80 MB would be held if it were not for flow control
     assert tables_broker.rss_bytes() - before < 300 << 20
-    assert worst < 5
+    assert worst < 20
     for reader, client in zip(readers, clients, strict=True):
         reader.cancel()
         client.close()

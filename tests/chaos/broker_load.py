@@ -65,7 +65,7 @@ class Load:
     def finish(self) -> None:
         self._stopping.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive(), "a client hangs on a broker that is dead"
         if self.faults:
             raise self.faults[0]

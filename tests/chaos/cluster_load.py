@@ -32,7 +32,7 @@ STAY_SECONDS: Final = 4.0
 RETRY_SECONDS: Final = 0.05
 WINDOW: Final = 200
 BURST: Final = 10
-PROGRESS_SECONDS: Final = 45.0
+PROGRESS_SECONDS: Final = 120.0
 OUR_CLIENT: Final = "client"
 """Our own client stays with the broker it is connected to for as long as the connection is good, answers or not."""
 NOBODY: Final = "-"

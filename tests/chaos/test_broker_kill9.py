@@ -44,6 +44,11 @@ class Victim:
             assert api.partition(name).highWatermark == len(found) - 1
         api.close()
 
+    def had_load(self, kills: int) -> bool:
+        """Something between every two kills, on average."""
+        acked = [len(self.promises[name].acked) for name in ("wrapped", "session")]
+        return min(*acked, *(len(promises.delivered) for promises in self.promises.values())) > kills
+
     def counts(self) -> str:
         return ", ".join(
             f"{name}: {one.published} published, {len(one.acked)} acked, {len(one.delivered)} delivered"
@@ -54,7 +59,8 @@ class Victim:
 def torture(victim: Victim, go_on: Callable[[int], bool], rng: random.Random) -> None:
     kills = 0
     try:
-        while go_on(kills):
+        # A slow machine may be killed before it has done anything: then once more.
+        while go_on(kills) or (kills < 30 and not victim.had_load(kills)):
             victim.round(rng.uniform(0.05, 0.9))
             kills += 1
     except BaseException:
@@ -62,10 +68,7 @@ def torture(victim: Victim, go_on: Callable[[int], bool], rng: random.Random) ->
         raise
     finally:
         victim.broker.kill()
-    for name, promises in victim.promises.items():
-        assert len(promises.delivered) > kills, f"{name} hardly had any load: {victim.counts()}"
-    assert len(victim.promises["wrapped"].acked) > kills
-    assert len(victim.promises["session"].acked) > kills
+    assert victim.had_load(kills), victim.counts()
 
 
 def test_what_was_acked_or_delivered_outlives_kills(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class LedPartition:
             self.writer,
             self._loop.call_soon_threadsafe,
             self.source.schedule_flush,
+            self.ingest.ack_times,
         )
 
     def arrives(self, *payloads: bytes) -> None:

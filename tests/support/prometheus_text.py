@@ -21,6 +21,9 @@ class Family:
     help: str
     kind: str = ""
     samples: dict[Labels, float] = field(default_factory=dict)
+    """Of a histogram, how often something was observed."""
+    sums: dict[Labels, float] = field(default_factory=dict)
+    buckets: dict[Labels, dict[float, float]] = field(default_factory=dict)
 
 
 class Samples(dict[str, Family]):
@@ -54,24 +57,48 @@ def parse(page: bytes) -> Samples:
         elif line.startswith("# TYPE "):
             name, _, kind = line.removeprefix("# TYPE ").partition(" ")
             assert open_family is not None and open_family.name == name and not open_family.kind, line
-            assert kind in ("counter", "gauge"), line
+            assert kind in ("counter", "gauge", "histogram"), line
             assert (kind == "counter") == name.endswith("_total"), line
             open_family.kind = kind
         else:
             assert not line.startswith("#"), line
             assert open_family is not None and open_family.kind, line
-            _sample(open_family, line)
+            if open_family.kind == "histogram":
+                _histogram_sample(open_family, line)
+            else:
+                _sample(open_family, open_family.name, line, open_family.samples)
     _end(open_family)
     return found
 
 
 def _end(family: Family | None) -> None:
     assert family is None or family.samples, f"{family.name if family else ''} has no samples"
+    if family is None or family.kind != "histogram":
+        return
+    assert family.samples.keys() == family.sums.keys() == family.buckets.keys(), family
+    for labels, buckets in family.buckets.items():
+        bounds, counts = list(buckets), list(buckets.values())
+        assert bounds == sorted(bounds) and bounds[-1] == float("inf") and len(bounds) > 1, family
+        assert counts == sorted(counts) and counts[-1] == family.samples[labels], family
 
 
-def _sample(family: Family, line: str) -> None:
-    assert line.startswith(family.name), f"{line}: stands among the samples of {family.name}"
-    at = len(family.name)
+def _histogram_sample(family: Family, line: str) -> None:
+    for suffix, samples in (("_sum", family.sums), ("_count", family.samples)):
+        if line.startswith(family.name + suffix):
+            _sample(family, family.name + suffix, line, samples)
+            return
+    found: dict[Labels, float] = {}
+    _sample(family, f"{family.name}_bucket", line, found)
+    ((labels, count),) = found.items()
+    bound = dict(labels)["le"]
+    buckets = family.buckets.setdefault(labels - {("le", bound)}, {})
+    assert float(bound) not in buckets, f"{line}: twice"
+    buckets[float(bound)] = count
+
+
+def _sample(family: Family, name: str, line: str, samples: dict[Labels, float]) -> None:
+    assert line.startswith(name), f"{line}: stands among the samples of {family.name}"
+    at = len(name)
     labels: list[tuple[str, str]] = []
     if line[at] == "{":
         at += 1
@@ -85,10 +112,10 @@ def _sample(family: Family, line: str) -> None:
     assert line[at] == " " and _VALUE.fullmatch(line, at + 1), line
     key = frozenset(labels)
     assert len(dict(labels)) == len(labels), f"{line}: a label twice"
-    assert key not in family.samples, f"{line}: twice"
+    assert key not in samples, f"{line}: twice"
     value = float(line[at + 1 :].replace("Inf", "inf").replace("NaN", "nan"))
-    assert family.kind != "counter" or value >= 0, line
-    family.samples[key] = value
+    assert family.kind == "gauge" or value >= 0, line
+    samples[key] = value
 
 
 def _unescape(text: str, line: str) -> str:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bascule.broker.ack_times import AckTimes
 from bascule.errors import BasculeError
 from bascule.kernels.acks import AckWriter
 from bascule.kernels.ingest import PreparedBatch
@@ -35,6 +36,7 @@ class _Pending:
     awaits_all: bool
     with_leader_acks: bool
     """LEADER acks are due with the ALL acks."""
+    received_at: float | None
 
 
 class Commitment:
@@ -48,6 +50,7 @@ class Commitment:
         on_acks: Callable[[], None],
         on_synced: Callable[[], None],
         on_failed: Callable[[BasculeError], None],
+        times: AckTimes,
     ) -> None:
         """`on_synced` hears of every sync that was waited for, `on_failed` when there will be none."""
         self._log = log
@@ -56,6 +59,9 @@ class Commitment:
         self._on_acks = on_acks
         self._tell_synced = on_synced
         self._tell_failed = on_failed
+        self._times = times
+        self.received_at: float | None = None
+        """When what is appended next was received."""
         self._pending: deque[_Pending] = deque()
         self._acked_end_offset = 0
         self._sync_to = -1
@@ -73,10 +79,10 @@ class Commitment:
         awaits_disk = wants_leader and not self.holds_leader_acks and policy is SyncPolicy.ALWAYS
         with_leader_acks = wants_leader and self.holds_leader_acks
         if wants_leader and not awaits_disk and not with_leader_acks:
-            self._acknowledge(batch, LEADER, landed)
+            self._acknowledge(batch, LEADER, landed, self.received_at)
         awaits_all = batch.has_all_acks or with_leader_acks
         if awaits_disk or awaits_all:
-            self._pending.append(_Pending(batch, landed, awaits_disk, awaits_all, with_leader_acks))
+            self._pending.append(_Pending(batch, landed, awaits_disk, awaits_all, with_leader_acks, self.received_at))
         else:
             batch.release()
         if policy is SyncPolicy.ALWAYS or (awaits_all and policy is SyncPolicy.ACK):
@@ -88,7 +94,7 @@ class Commitment:
         if originals.last_offset < self._acked_end_offset:
             for which, is_wanted in ((LEADER, batch.has_leader_acks), (ALL, batch.has_all_acks)):
                 if is_wanted:
-                    self._acknowledge(batch, which, originals)
+                    self._acknowledge(batch, which, originals, self.received_at)
             batch.release()
             return
         if self._pending:  # these are in the order of their offsets
@@ -101,8 +107,10 @@ class Commitment:
         self._acked_end_offset = max(self._acked_end_offset, end_offset)
         self._settle()
 
-    def _acknowledge(self, batch: PreparedBatch, which: int, landed: Appended) -> None:
+    def _acknowledge(self, batch: PreparedBatch, which: int, landed: Appended, received_at: float | None) -> None:
         self._acks.acknowledge(batch, which, landed.base_offset, landed.timestamp, time.time_ns())
+        if received_at is not None:
+            self._times.note(which, received_at)
         self._on_acks()
 
     # ── the disk ─────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +161,7 @@ class Commitment:
                 break
             if one.awaits_disk and last_offset < synced:
                 one.awaits_disk = False
-                self._acknowledge(one.batch, LEADER, one.landed)
+                self._acknowledge(one.batch, LEADER, one.landed, one.received_at)
             if one.awaits_all and last_offset < self._acked_end_offset:
                 one.awaits_all = False
                 self._acknowledge_all(one)
@@ -162,9 +170,9 @@ class Commitment:
 
     def _acknowledge_all(self, one: _Pending) -> None:
         if one.with_leader_acks:
-            self._acknowledge(one.batch, LEADER, one.landed)
+            self._acknowledge(one.batch, LEADER, one.landed, one.received_at)
         if one.batch.has_all_acks:
-            self._acknowledge(one.batch, ALL, one.landed)
+            self._acknowledge(one.batch, ALL, one.landed, one.received_at)
 
     def _give_up(self) -> None:
         """The log was closed, the disk failed, or somebody else leads: nobody here can say whether these are kept."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bascule import limits
+from bascule.broker.ack_times import AckTimes
 from bascule.broker.partition import LedPartition
 from bascule.errors import BasculeError
 from bascule.kernels.acks import AckWriter
@@ -69,8 +70,8 @@ class Ingest:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionSink, LedPartition] = {}
-        self._waiting: dict[PartitionSink, None] = {}
-        """Sinks that have collected something, in the order in which they did."""
+        self._waiting: dict[PartitionSink, float] = {}
+        """Sinks that have collected something, and since when, in the order in which they did."""
         self._frozen: set[PartitionSink] = set()
         """Those whose partition is about to get another leader: what they collect waits."""
         self._refusing: dict[PartitionSink, int] = {}
@@ -86,6 +87,7 @@ class Ingest:
         self._alarmed = False
         self._writer = _Writer(self._loop, self._on_written)
         self.stats = IngestStats()
+        self.ack_times = AckTimes(clock)
 
     def attach(self, partition: LedPartition) -> None:
         self._partitions[partition.sink] = partition
@@ -131,17 +133,18 @@ class Ingest:
     # ── what was read ────────────────────────────────────────────────────────────────────────────
 
     def on_read(self, sinks: Iterable[PartitionSink], received_bytes: int) -> None:
-        self._measure(received_bytes)
+        now = self._measure(received_bytes)
         for sink in sinks:
-            self._waiting[sink] = None
+            self._waiting.setdefault(sink, now)
         self._flush_due()
         self._watch_buffer()
 
-    def _measure(self, received_bytes: int) -> None:
+    def _measure(self, received_bytes: int) -> float:
         now = self._clock()
         if now - self._window_began > limits.INGEST_RATE_WINDOW_SECONDS:
             self._window_began, self._window_bytes = now, 0
         self._window_bytes += received_bytes
+        return now
 
     def _writes_at_once(self) -> bool:
         """Little arrives, and the disk has been quick: nobody minds if this thread waits for it."""
@@ -196,7 +199,7 @@ class Ingest:
                     batch.release()
                 self._source.schedule_flush()
             elif not partition.appending and sink not in self._frozen:
-                self._waiting.pop(sink, None)
+                partition.received_at = self._waiting.pop(sink, None)
                 self._write(partition, sink.take())
 
     def _write(self, partition: LedPartition, batches: list[PreparedBatch]) -> None:
@@ -234,7 +237,7 @@ class Ingest:
             if producers is not None:
                 self._learning -= 1
                 partition.learn_producers(producers)
-                self._waiting[partition.sink] = None
+                self._waiting.setdefault(partition.sink, partition.received_at or self._clock())
         if self._waiting:
             self._flush_due()
         self._watch_buffer()

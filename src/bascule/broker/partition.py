@@ -147,6 +147,8 @@ class LedPartition(LocalPartition):
         self.subscription_id = 0
         self.leading: Leading | None = None
         self.in_flight_records = 0
+        self.received_at: float | None = None
+        """When the first message came of what is being appended; None when nobody knows."""
         self.appending = False
         """The writer thread has a part of it: the next part goes there when that is done."""
         self._acks = acks
@@ -195,6 +197,7 @@ class LedPartition(LocalPartition):
             assert self.leading is not None
             if batch.count:
                 self.received_times.note(outcome.timestamp)
+            self.leading.commitment.received_at = self.received_at
             self.leading.appended(batch, outcome)
             return
         self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)

@@ -364,6 +364,7 @@ class Partitions:
             self._acks,
             self._loop.call_soon_threadsafe,
             self._send_acks,
+            self._ingest.ack_times,
         )
         self._replicator.attach(leading)
         return leading

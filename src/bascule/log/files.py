@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 
 from bascule.errors import StorageError
 from bascule.log.disk import Disk
+from bascule.log.histogram import Histogram
 
 
 class FileGone(Exception):
@@ -23,6 +25,9 @@ class FilePool:
         self.capacity = capacity
         self._lock = threading.Lock()
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
+        self._sync_lock = threading.Lock()
+        self.sync_seconds = Histogram()
+        """Of files that were forced to the disk, and that went well."""
 
     @property
     def open_count(self) -> int:
@@ -62,6 +67,11 @@ class FilePool:
         with self._lock:
             if file.users == 0:
                 self._close(file)
+
+    def note_sync(self, seconds: float) -> None:
+        """From any thread."""
+        with self._sync_lock:
+            self.sync_seconds.observe(seconds)
 
     def _make_room(self) -> None:
         if len(self._open) < self.capacity:
@@ -133,7 +143,9 @@ class PooledFile:
     def sync(self) -> None:
         handle = self.pool.acquire(self)
         try:
+            began = time.monotonic()
             self.pool.disk.sync(handle)
+            self.pool.note_sync(time.monotonic() - began)
         finally:
             self.pool.release(self)
 

@@ -23,6 +23,10 @@ def _counter(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Metric:
     return Metric(name, "counter", meaning, labels)
 
 
+def _histogram(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name, "histogram", meaning, labels)
+
+
 SERVER: Final = (
     _gauge("bascule_build_info", "Always 1; the labels say what runs.", ("version", "python", "server")),
     _gauge("bascule_uptime_seconds", "Since the server was started."),
@@ -38,6 +42,7 @@ SERVER: Final = (
     _gauge("bascule_data_size_bytes", "Size of the file system of its data directory."),
     _gauge("bascule_log_open_files", "Log files that are held open."),
     _counter("bascule_log_sync_rounds_total", "Rounds of forcing written messages to the disk."),
+    _histogram("bascule_log_sync_seconds", "How long it took to force one file of a log to the disk."),
 )
 
 PARTITIONS: Final = (
@@ -87,6 +92,11 @@ FLOW: Final = (
     _counter("bascule_ingest_bytes_total", "The same in bytes."),
     _counter("bascule_ingest_batches_total", "The same in batches: one append each."),
     _counter("bascule_ingest_failed_batches_total", "Batches that could not be stored."),
+    _histogram(
+        "bascule_ingest_ack_seconds",
+        "From the first message of a batch being received to the acks of the batch being sent, by what the acks say.",
+        ("policy",),
+    ),
     _counter("bascule_ingest_pauses_total", "How often NATS was not read because the disk was too slow."),
     _gauge("bascule_ingest_buffered_bytes", "Received and not yet written."),
     _gauge("bascule_ingest_buffer_bytes_max", "Where reading NATS stops."),
@@ -96,8 +106,11 @@ FLOW: Final = (
     _gauge("bascule_grpc_connections", "Clients that are connected."),
     _counter("bascule_grpc_connections_refused_total", "Clients that were one too many, or came during the stop."),
     _gauge("bascule_flight_calls", "Tables that are being read or written over Arrow Flight."),
-    _counter("bascule_flight_rows_total", "Rows read over Arrow Flight."),
-    _counter("bascule_flight_bytes_total", "The same in bytes of Arrow batches."),
+    _counter(
+        "bascule_flight_rows_total",
+        "Rows read over Arrow Flight; of files that readers on this machine were given, offsets.",
+    ),
+    _counter("bascule_flight_bytes_total", "The same in bytes of Arrow batches, or of those files."),
     _gauge("bascule_http_connections", "Connections to this port."),
     _counter("bascule_http_responses_total", "Answers of this port.", ("status",)),
 )

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from bascule.log.histogram import Histogram
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _LABEL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -24,7 +26,7 @@ _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 class Metric:
     name: str
     kind: str
-    """`counter` or `gauge`."""
+    """`counter`, `gauge` or `histogram`."""
     help: str
     labels: tuple[str, ...] = ()
 
@@ -59,6 +61,15 @@ class Page:
 
     def add(self, name: str, value: float, labels: str = "") -> None:
         self._by_name[name].append(f"{name}{labels} {number(value)}\n")
+
+    def add_histogram(self, name: str, histogram: Histogram, labels: str = "") -> None:
+        """A sample for each bound, and those of the sum and the count."""
+        lines, of_bucket = self._by_name[name], f"{labels[:-1]}," if labels else "{"
+        counts = histogram.cumulative()
+        for bound, count in zip((*map(number, histogram.bounds), "+Inf"), counts, strict=True):
+            lines.append(f'{name}_bucket{of_bucket}le="{bound}"}} {count}\n')
+        lines.append(f"{name}_sum{labels} {number(round(histogram.sum, 6))}\n")
+        lines.append(f"{name}_count{labels} {counts[-1]}\n")
 
     def lines(self, name: str) -> list[str]:
         """For whoever has thousands of samples: append them whole, each with its line feed."""

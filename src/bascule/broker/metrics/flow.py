@@ -23,6 +23,8 @@ def _ingest(page: Page, sources: Sources) -> None:
     page.add("bascule_ingest_bytes_total", ingest.stats.bytes)
     page.add("bascule_ingest_batches_total", ingest.stats.batches)
     page.add("bascule_ingest_failed_batches_total", ingest.stats.failed_batches)
+    page.add_histogram("bascule_ingest_ack_seconds", ingest.ack_times.leader, '{policy="leader"}')
+    page.add_histogram("bascule_ingest_ack_seconds", ingest.ack_times.all, '{policy="all"}')
     page.add("bascule_ingest_pauses_total", ingest.stats.pauses)
     page.add("bascule_ingest_buffered_bytes", ingest.buffered_bytes)
     page.add("bascule_ingest_buffer_bytes_max", limits.INGEST_BUFFER_BYTES_MAX)

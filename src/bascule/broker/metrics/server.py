@@ -71,6 +71,7 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
             page.add(name, value)
     page.add("bascule_log_open_files", sources.store.pool.open_count)
     page.add("bascule_log_sync_rounds_total", sources.store.sync_rounds)
+    page.add_histogram("bascule_log_sync_seconds", sources.store.pool.sync_seconds)
 
 
 def _space(directory: str) -> tuple[int | None, int | None]:

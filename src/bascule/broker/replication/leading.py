@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bascule.broker.ack_times import AckTimes
 from bascule.broker.commitment import Commitment
 from bascule.core.metadata.streams import Partition
 from bascule.core.partition.codec import PartitionKey
@@ -60,6 +61,7 @@ class Leading:
         acks: AckWriter,
         call_in_loop: Callable[[Callable[[], None]], object],
         on_acks: Callable[[], None],
+        ack_times: AckTimes | None = None,
     ) -> None:
         self.key = key
         self.stream = stream
@@ -80,7 +82,9 @@ class Leading:
             partition_epoch=partition.epoch,
             now_ns=time.monotonic_ns(),
         )
-        self.commitment = Commitment(log, acks, call_in_loop, on_acks, self._synced, self._disk_failed)
+        self.commitment = Commitment(
+            log, acks, call_in_loop, on_acks, self._synced, self._disk_failed, ack_times or AckTimes()
+        )
 
     @property
     def leader_epoch(self) -> int:

@@ -521,11 +521,5 @@ METRICS_OPENING_SECONDS_MAX: Final = 2.0
 METRICS_GROUPS_MAX: Final = 1_000
 """Consumer groups with series of their own."""
 
-METRICS_SECONDS_BOUNDS: Final = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
-    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
-"""Of histograms of durations: from an append in memory to a disk that hangs."""
-
 METRICS_TURN_SECONDS: Final = 0.003
 """So long a scrape works before the event loop serves others."""

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Final
 
-from bascule import limits
+SECONDS_BOUNDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""From an append in memory to a disk that hangs."""
 
 
 class Histogram:
@@ -12,7 +17,7 @@ class Histogram:
 
     __slots__ = ("_counts", "bounds", "sum")
 
-    def __init__(self, bounds: tuple[float, ...] = limits.METRICS_SECONDS_BOUNDS) -> None:
+    def __init__(self, bounds: tuple[float, ...] = SECONDS_BOUNDS) -> None:
         assert list(bounds) == sorted(set(bounds)), "bounds rise"
         self.bounds = bounds
         self.sum = 0.0

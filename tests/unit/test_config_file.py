@@ -37,7 +37,7 @@ tls:
   client:
     auth: {enabled: true, ca: /ca.crt}
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
-flight: {enabled: false, listen: "0.0.0.0:5052"}
+flight: {enabled: false, listen: "0.0.0.0:5052", local: false}
 http: {enabled: false, listen: "0.0.0.0:5051"}
 nats:
   servers: [nats://localhost:4222, "nats://b:4222"]
@@ -100,6 +100,7 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.policy": Path("/policy.csv"),
     "flight.enabled": False,
     "flight.listen": Address("0.0.0.0", 5052),
+    "flight.local": False,
     "http.enabled": False,
     "http.listen": Address("0.0.0.0", 5051),
     "nats.servers": ("nats://localhost:4222", "nats://b:4222"),

@@ -99,10 +99,13 @@ class Bench:
         self._copy(stream, ready)
         self._stream(stream).write.parquet(str(parquet))
         from bench.spark_ready import ReadyMade
+        from bench.spark_wire import WireSource
 
         self._spark.dataSource.register(ReadyMade)
+        self._spark.dataSource.register(WireSource)
         ways = {
             "stream": lambda: _all_of(self._stream(stream)),
+            "stream over Flight": lambda: _all_of(self._stream(stream, "bascule-wire")),
             "Parquet": lambda: _all_of(self._spark.read.parquet(str(parquet))),
             "ready-made Arrow": lambda: _all_of(self._spark.read.format("ready-made").load(str(ready))),
         }
@@ -116,9 +119,11 @@ class Bench:
         yield at_least("Spark read: of Parquet's rows/s", _ratio(found, "Parquet"), "×", conditions, PARQUET_MIN)
         ratio = _ratio(found, "ready-made Arrow")
         yield at_least("Spark read: of ready-made Arrow's rows/s", ratio, "×", conditions, READY_MADE_MIN)
+        ratio = _ratio(found, "ready-made Arrow", "stream over Flight")
+        yield measured("Spark read over Flight: of ready-made Arrow's rows/s", ratio, "×", conditions)
 
-    def _stream(self, stream: str, **options: Any) -> Any:
-        return self._spark.read.format("bascule").options(servers=self._servers, stream=stream, **options).load()
+    def _stream(self, stream: str, source: str = "bascule", **options: Any) -> Any:
+        return self._spark.read.format(source).options(servers=self._servers, stream=stream, **options).load()
 
     def _copy(self, stream: str, ready: Path) -> None:
         """The same rows in the schema that Spark wants, as files that are mapped into memory."""
@@ -279,9 +284,9 @@ def _all_of(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _ratio(found: dict[str, Measured], baseline: str) -> float:
+def _ratio(found: dict[str, Measured], baseline: str, way: str = "stream") -> float:
     """Of the stream's rows in a second to the baseline's: the median over rounds, of which each had the same neighbours."""
-    pairs = zip(found["stream"].seconds, found[baseline].seconds, strict=True)
+    pairs = zip(found[way].seconds, found[baseline].seconds, strict=True)
     return statistics.median(theirs / ours for ours, theirs in pairs)
 
 

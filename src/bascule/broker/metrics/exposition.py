@@ -31,6 +31,13 @@ class Metric:
     labels: tuple[str, ...] = ()
 
     @property
+    def series(self) -> tuple[str, ...]:
+        """What samples are called."""
+        if self.kind != "histogram":
+            return (self.name,)
+        return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
+
+    @property
     def head(self) -> str:
         return f"# HELP {self.name} {self.help.translate(_HELP)}\n# TYPE {self.name} {self.kind}\n"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -59,7 +60,7 @@ class FlightConnection:
         self._clients: dict[str, Any] = {}
         self._known: list[str] = []
         self._leaders: dict[tuple[str, int], str] = {}
-        self._is_local = local
+        self._is_local = local and sys.platform == "linux"  # handles come over sockets of its kind
         self._local_names: dict[str, str] = {}
         """By location: what servers are called on their own machine, whichever that is."""
         self._stalls = Stalls(timeout)

@@ -33,7 +33,7 @@ from bascule.errors import (  # noqa: E402
 )
 from bascule.flight.reader import FlightConnection  # noqa: E402
 from bascule.lake.files import WriteTask  # noqa: E402
-from bascule.lake.manifest import Archive, Commit, Covered  # noqa: E402
+from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost  # noqa: E402
 from bascule.pipeline.jobs import replay as replay_module  # noqa: E402
 from bascule.pipeline.jobs import replay_trace  # noqa: E402
 from bascule.pipeline.jobs.replay import Replay, ReplayOptions, ReplayReport  # noqa: E402
@@ -138,6 +138,19 @@ def archived(streams: Streams, path: Path) -> ArchiveSource:
     )
     archive.commit(Commit(1, "append", 1, added=files, covered=covered))
     return ArchiveSource(path)
+
+
+def test_what_an_archive_has_lost_is_counted(streams: Streams, tmp_path: Path) -> None:
+    streams.fill(300, partitions=2)
+    lake = archived(streams, tmp_path / "lake")
+    known = streams.tables.offsets([streams.source])[streams.source]
+    end = known["partitions"][1]["high_watermark"] + 1
+    lost = Lost(streams.source, known["id"], 1, end, end + 40, REMOVED, at_ns=2)
+    covered = Covered(streams.source, known["id"], 1, end, end + 40)
+    Archive(tmp_path / "lake").commit(Commit(2, "append", 2, covered=(covered,), lost=(lost,)))
+    assert streams.run(lake, id="before").lost == 0
+    assert streams.run(ArchiveSource(tmp_path / "lake"), id="one").lost == 40
+    assert streams.run(ArchiveSource(tmp_path / "lake"), id="two", end=end + 10).lost == 10
 
 
 # ── what is kept ─────────────────────────────────────────────────────────────────────────────────

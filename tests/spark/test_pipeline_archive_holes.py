@@ -18,6 +18,7 @@ from bascule.flight.reader import FlightConnection
 from bascule.lake.holes import Span, joined
 from bascule.lake.manifest import REMOVED, Archive, ArchiveState
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
+from bascule.pipeline.status import pipeline_status
 from tests.spark.conftest import MakeStream, Read, publish
 from tests.spark.test_archive_chaos_streams import RETENTION, slowly
 from tests.spark.test_pipeline_run import Play, play
@@ -98,6 +99,8 @@ sinks: [archive: {{path: lake}}]
     ((first, start),) = lost_of(state)
     assert (first, start > 20, [*state.began.values()], state.rows) == (10, True, [0], 10 + 150 - start)
     assert verified(tables, lake)[-1].startswith(f"equal but for {start - 10} offsets that were never archived: ")
+    assert play.spec is not None
+    assert pipeline_status(play.spec)["lost"] == start - 10
 
 
 # ── a full disk ──────────────────────────────────────────────────────────────────────────────────

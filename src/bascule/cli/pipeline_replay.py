@@ -95,6 +95,7 @@ def replay(
                 "id": report.id,
                 "messages": report.messages,
                 "duplicates": report.duplicates,
+                "lost": report.lost,
                 "seconds": round(report.seconds, 3),
                 "resumed": {str(number): offset for number, offset in report.resumed.items()},
             }
@@ -103,6 +104,10 @@ def replay(
     speed = per_second(report.messages / max(report.seconds, 1e-3))
     again = f", {report.duplicates:,} of them were there already" if report.duplicates else ""
     say(f"{plural(report.messages, 'message')} of {source} in {to}{again}; {speed} messages/s.")
+    if report.lost:
+        note(
+            f"{plural(report.lost, 'offset')} of these were never archived: `bascule pipeline verify {source}` names them"
+        )
 
 
 def position(text: str, open_end: str) -> Position:

@@ -187,6 +187,7 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
             ("Dead letters", document["dead_letters"]),
             *((f"{name} broken", count) for name, count in document["broken"].items()),
             *((("Too late for dedup", document["late"]),) if document["late"] is not None else ()),
+            *((("Lost, offsets", document["lost"]),) if document["lost"] else ()),
             *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
         )
     )

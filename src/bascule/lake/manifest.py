@@ -149,6 +149,10 @@ class ArchiveState:
     def bytes(self) -> int:
         return sum(one.bytes for one in self.files.values())
 
+    @property
+    def lost_offsets(self) -> int:
+        return sum(one.end - one.start for ranges in self.lost.values() for one in ranges)
+
     def in_order(self) -> list[DataFile]:
         return sorted(self.files.values(), key=lambda one: (one.stream, one.stream_id, one.partition, one.first_offset))
 

@@ -1,7 +1,7 @@
 """How a pipeline is: what it has done, as it wrote beside its checkpoint, and how far it is behind, as brokers tell now.
 
 {"name": "big-orders", "running": true, "batches": 12, "messages": 1500, "rows": 700, "last_batch": "2026-11-15T09:30:00Z",
- "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2}, "late": 0,
+ "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2}, "late": 0, "lost": 0,
  "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}, "streams": {"orders": {"offsets": 20, …}}}
 """
 
@@ -11,10 +11,12 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from bascule.lake.manifest import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.progress import Progress
 from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec_sinks import ArchiveSink
 from bascule.pipeline.spec_steps import Dedup
 from bascule.spark import cluster
 from bascule.spark.lag import measure
@@ -42,6 +44,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         "dead_letters": progress.dead_letters,
         "broken": progress.broken,
         "late": progress.late if any(isinstance(step, Dedup) for step in spec.steps) else None,
+        "lost": _lost(spec),
         "lag": {
             "offsets": sum(one["offsets"] for one in streams.values()),
             "bytes": sum(one["bytes"] for one in streams.values()),
@@ -49,6 +52,12 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         },
         "streams": streams,
     }
+
+
+def _lost(spec: PipelineSpec) -> int:
+    """Offsets that were gone before its archives got them."""
+    archives = [Archive(sink.path) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    return sum(archive.state().lost_offsets for archive in archives if archive.exists)
 
 
 def _lags(spec: PipelineSpec, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:

@@ -99,6 +99,8 @@ class ReplayReport:
     """Of these: how many were there already, from a run before."""
     resumed: dict[int, int] = field(default_factory=dict)
     """By partition of the source: the offset at which this run went on."""
+    lost: int = 0
+    """Offsets that an archive never got: retention was faster, and its job was told to go on."""
     seconds: float = 0.0
 
 
@@ -139,6 +141,7 @@ class Replay:
         spans = self._source.spans(self._options.start, self._options.end)
         newest = self._prepare(spans)
         lanes = self._lanes(spans, newest, is_begun)
+        self._report.lost = sum(self._source.lost(number, span) for number, span in spans.items())
         total = sum(max(0, span.end - span.start) for span in spans.values())
         publisher = column_publisher(self._client, window=WINDOW, timeout=PUBLISH_SECONDS_MAX)
         try:

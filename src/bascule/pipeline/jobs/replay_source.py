@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bascule.errors import CallerError, OffsetBelowStart, StreamNotFound
+from bascule.lake import holes
 from bascule.lake.coverage import Coverage, coverage_of
 from bascule.lake.manifest import Archive
 from bascule.lake.ranges import offset_at, read_rows
@@ -37,6 +38,9 @@ class Source(Protocol):
 
     def spans(self, start: Position, end: Position) -> dict[int, Span]:
         """What there is of each partition between two positions."""
+
+    def lost(self, partition: int, span: Span) -> int:
+        """How many offsets of a span were gone before the source got them."""
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The columns `COLUMNS` of these offsets, as many as there are."""
@@ -75,6 +79,9 @@ class LogSource:
         asked = {self._stream: dict.fromkeys(ends, max(0, _micros(position) * 1_000))}
         found = self._tables.offsets([self._stream], asked)[self._stream]["partitions"]
         return {number: one["timestamp_offset"] for number, one in found.items()}
+
+    def lost(self, _partition: int, _span: Span) -> int:
+        return 0  # it had them all once
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return self._tables.read(self._stream, partition, start, end, COLUMNS, stream_id=self._id)
@@ -118,6 +125,9 @@ class ArchiveSource:
             return position
         found = offset_at(self._archive.path, coverage, max(0, _micros(position)))
         return coverage.end if found is None else found
+
+    def lost(self, partition: int, span: Span) -> int:
+        return holes.count(holes.within(span.start, span.end, self._partitions[partition].lost))
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Files may be replaced by others with the same rows meanwhile: then it goes on in those."""

@@ -124,7 +124,11 @@ def known_to(lake: Path) -> set[str]:
     return {one.path for one in Archive(lake).state().files.values()}
 
 
-@pytest.mark.parametrize(("disk", "is_beside"), [(SmallDisk, False), (MountedDisk, True)], indirect=["disk"])
+@pytest.mark.parametrize(
+    ("disk", "is_beside"),
+    [pytest.param(SmallDisk, False, marks=pytest.mark.soak), (MountedDisk, True)],
+    indirect=["disk"],
+)
 def test_an_archive_whose_disk_is_full_stops_and_goes_on_when_there_is_room(
     spark: SparkSession,
     tables: BrokerProcess,

@@ -189,7 +189,7 @@ async def _positions(services: Services, found: Known, labels: _Labels, pace: Pa
     positions: list[_Position] = []
     left_out = found.left_out
     opening_until = time.monotonic() + limits.METRICS_OPENING_SECONDS_MAX
-    for place in sorted(found.places):
+    for turn, place in enumerate(sorted(found.places)):
         local = services.partitions.led(*place)
         if local is None:
             continue  # paused, or led elsewhere since
@@ -202,7 +202,8 @@ async def _positions(services: Services, found: Known, labels: _Labels, pace: Pa
         shown = names[:room] if local.is_open else []
         left_out += len(names) - len(shown)
         positions += _positions_in(local, [(name, found.places[place][name]) for name in shown], labels)
-        await pace.rest()
+        if not turn % 16:
+            await pace.rest()
     return positions, left_out
 
 

@@ -10,6 +10,7 @@ All samples of a metric stand together. Labels are written once for many samples
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from bascule.log.histogram import Histogram
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _LABEL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_PLAIN: Final = re.compile(r"[a-zA-Z0-9_.:\-]*").fullmatch  # as most names are
 _HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
@@ -44,6 +46,8 @@ class Metric:
 
 def escape(value: str) -> str:
     """Fit to stand between the quotes of a label. What cannot be encoded, cannot be told."""
+    if _PLAIN(value):
+        return value
     return value.translate(_LABEL).encode("utf-8", "replace").decode()
 
 
@@ -67,7 +71,13 @@ class Page:
         self._by_name = {metric.name: lines for metric, lines in self._lines.items()}
 
     def add(self, name: str, value: float, labels: str = "") -> None:
-        self._by_name[name].append(f"{name}{labels} {number(value)}\n")
+        # Most are plain integers, and there are thousands: those need no look at what they are.
+        self._by_name[name].append(f"{name}{labels} {value if type(value) is int else number(value)}\n")
+
+    def add_integers(self, names: tuple[str, ...], values: tuple[int, ...], labels: str) -> None:
+        """One sample of each metric, for whoever has thousands of them."""
+        for name, value in zip(names, values, strict=True):
+            self._by_name[name].append(f"{name}{labels} {value}\n")
 
     def add_histogram(self, name: str, histogram: Histogram, labels: str = "") -> None:
         """A sample for each bound, and those of the sum and the count."""

@@ -15,6 +15,13 @@ from bascule.errors import BasculeError
 if TYPE_CHECKING:
     from bascule.broker.services import Services
 
+_OF_ALL = (
+    "bascule_partition_leader",
+    "bascule_partition_leader_epoch",
+    "bascule_partition_subscribers",
+    "bascule_partition_messages_delivered_total",
+    "bascule_partition_delivered_bytes_total",
+)
 _OF_LOG = (
     "bascule_partition_log_start_offset",
     "bascule_partition_high_watermark",
@@ -87,18 +94,14 @@ def _is_leader_silent(local: FollowedPartition) -> bool:
 
 def _tell(page: Page, local: LocalPartition, partition: Partition | None) -> None:
     labels = f'{{stream="{escape(local.stream)}",partition="{local.number}"}}'
-    page.add("bascule_partition_leader", local.is_leader, labels)
-    page.add("bascule_partition_leader_epoch", local.leader_epoch, labels)
-    page.add("bascule_partition_subscribers", local.subscriber_count, labels)
-    messages, nbytes = local.delivered
-    page.add("bascule_partition_messages_delivered_total", messages, labels)
-    page.add("bascule_partition_delivered_bytes_total", nbytes, labels)
+    page.add_integers(
+        _OF_ALL, (int(local.is_leader), local.leader_epoch, local.subscriber_count, *local.delivered), labels
+    )
     if local.is_open:
         _tell_log(page, local, labels)
     if isinstance(local, LedPartition):
         sink = local.sink
-        for name, value in zip(_OF_SINK, (sink.received, sink.refused, sink.duplicates, sink.lost), strict=True):
-            page.add(name, value, labels)
+        page.add_integers(_OF_SINK, (sink.received, sink.refused, sink.duplicates, sink.lost), labels)
         if partition is not None:
             page.add("bascule_partition_replicas", len(partition.replicas), labels)
             page.add("bascule_partition_in_sync_replicas", len(partition.in_sync_replicas), labels)
@@ -115,8 +118,7 @@ def _tell_log(page: Page, local: LocalPartition, labels: str) -> None:
         timestamp = log.last_timestamp
     except BasculeError:
         return  # closed just now
-    for name, value in zip(_OF_LOG, values, strict=True):
-        page.add(name, value, labels)
+    page.add_integers(_OF_LOG, values, labels)
     if timestamp > 0:
         page.add("bascule_partition_last_timestamp_seconds", timestamp / 1e9, labels)
 

@@ -267,7 +267,7 @@ def test_a_session_on_a_surviving_broker_goes_on(cluster: Cluster, stream: str, 
                 else:
                     acked[number] = answer.ack.offset
 
-    receiver = threading.Thread(target=receive)
+    receiver = threading.Thread(target=receive, daemon=True)
     receiver.start()
 
     def send() -> None:
@@ -277,7 +277,7 @@ def test_a_session_on_a_surviving_broker_goes_on(cluster: Cluster, stream: str, 
             number += 1
             time.sleep(0.001)
 
-    sender = threading.Thread(target=send)
+    sender = threading.Thread(target=send, daemon=True)
     sender.start()
     eventually(lambda: len(acked) > 100, "messages are acked")
     if how == "kill":
@@ -286,7 +286,8 @@ def test_a_session_on_a_surviving_broker_goes_on(cluster: Cluster, stream: str, 
         assert cluster.stop(old) == 0
     leader = new_leader(cluster, stream, old)
     before = len(acked)
-    eventually(lambda: len(acked) > before + 100, "messages are acked after the failover")
+    eventually(lambda: len(acked) > before + 100 or not receiver.is_alive(), "messages are acked after the failover")
+    assert receiver.is_alive(), session.call.details()
     end.set()
     sender.join()
     if how == "kill":
@@ -298,4 +299,4 @@ def test_a_session_on_a_surviving_broker_goes_on(cluster: Cluster, stream: str, 
     found = {one.value: one.offset for one in cluster.api(leader).read(stream)}
     assert {value: found.get(value) for value in acked} == acked
     if how == "stop":
-        assert len(failed) < 100, "a hand-over takes milliseconds"
+        assert len(failed) < 1000, "a hand-over takes milliseconds, not the seconds until a leader is missed"

@@ -15,7 +15,7 @@ from tests.support.cluster import Cluster
 from tests.support.tcp_proxy import HOLD, RESET, SWALLOW
 
 SHORT_SECONDS: Final = (0.1, 1.0)
-LONG_SECONDS: Final = (1.5, 5.0)
+LONG_SECONDS: Final = (3.0, 6.0)
 """Longer than the time-outs of a test cluster: another leader is there before the fault is over."""
 
 

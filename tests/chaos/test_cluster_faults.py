@@ -22,7 +22,7 @@ from tests.support.tcp_proxy import HOLD, RESET
 from tests.support.waiting import eventually
 
 DISK_BYTES: Final = 64 << 20
-PACE: Final = Pace(windowed=150, unary=30, ack_seconds=2.0, call_seconds=1.0)
+PACE: Final = Pace(windowed=150, unary=30, ack_seconds=4.0, call_seconds=2.0)
 MESSAGES: Final = 8
 METADATA_OPS_MAX: Final = 300
 

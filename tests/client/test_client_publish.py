@@ -308,11 +308,12 @@ async def test_a_full_window_makes_who_sends_wait(start_broker: StartBroker, nam
     broker = start_broker()
     async with bascule.connect(broker.address) as client:
         await client.create_stream(name)
-        publisher = client.publisher(name, window=4, timeout=1, on_error=lambda _: None)
+        publisher = client.publisher(name, window=4, timeout=3, on_error=lambda _: None)
         await (await publisher.send(b"0"))
         broker.process.send_signal(19)  # type: ignore[union-attr]
         try:
             futures = [await soon(publisher.send(b"%d" % number)) for number in range(4)]
+            await asyncio.sleep(1.5)  # so that their time is up well before its own
             waiting = asyncio.create_task(publisher.send(b"late"))
             await asyncio.sleep(0.1)
             assert not waiting.done() or futures[0].done(), "there was no room yet"

@@ -34,7 +34,7 @@ def coverages(draw: st.DrawFn) -> Coverage | None:
     """Files with holes between them, and perhaps one behind the last. Some holes are losses, and a file may lie around them: it was
     merged of those before and behind."""
     position = draw(st.integers(0, 60))
-    files = []
+    files: list[DataFile] = []
     lost = []
     for _ in range(draw(st.integers(0, 6))):
         hole = draw(st.sampled_from([0, 0, 0, 1, 7]))

@@ -6,7 +6,7 @@ import contextlib
 import os
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,24 +90,29 @@ def replay(
             explain(error, target)
         raise
     if as_json:
-        show_json(
-            {
-                "id": report.id,
-                "messages": report.messages,
-                "duplicates": report.duplicates,
-                "lost": report.lost,
-                "seconds": round(report.seconds, 3),
-                "resumed": {str(number): offset for number, offset in report.resumed.items()},
-            }
-        )
-        return
+        show_json(_document(report))
+    else:
+        _show(report, source, to)
+
+
+def _document(report: ReplayReport) -> dict[str, Any]:
+    return {
+        "id": report.id,
+        "messages": report.messages,
+        "duplicates": report.duplicates,
+        "lost": report.lost,
+        "seconds": round(report.seconds, 3),
+        "resumed": {str(number): offset for number, offset in report.resumed.items()},
+    }
+
+
+def _show(report: ReplayReport, source: str, to: str) -> None:
     speed = per_second(report.messages / max(report.seconds, 1e-3))
     again = f", {report.duplicates:,} of them were there already" if report.duplicates else ""
     say(f"{plural(report.messages, 'message')} of {source} in {to}{again}; {speed} messages/s.")
     if report.lost:
-        note(
-            f"{plural(report.lost, 'offset')} of these were never archived: `bascule pipeline verify {source}` names them"
-        )
+        lost = plural(report.lost, "offset")
+        note(f"{lost} between them were never archived: `bascule pipeline verify {source}` names them")
 
 
 def position(text: str, open_end: str) -> Position:

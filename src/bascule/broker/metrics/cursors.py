@@ -131,6 +131,7 @@ class CursorLags:
     def __init__(self) -> None:
         self._before: dict[str, _Position] = {}
         self._labels = _Labels()
+        self._goes_back = False
 
     async def collect(self, page: Page, services: Services, found: Known, pace: Pace) -> int:
         """Returns for how many cursors there was no room."""
@@ -138,8 +139,10 @@ class CursorLags:
         self._labels.forget_unused()
         to_measure = [one for one in positions if one.is_behind and not self._is_known(one)]
         if to_measure:
+            # There and back again: files that the last scrape opened last are still open now, however many there are.
+            self._goes_back = not self._goes_back
             pace.end()
-            await asyncio.to_thread(_measure, to_measure)
+            await asyncio.to_thread(_measure, to_measure[::-1] if self._goes_back else to_measure)
             pace.begin()
         self._before = {one.labels: one for one in positions if one.waits_since_ns}
         await _write(page, positions, pace)

@@ -112,68 +112,54 @@ async def answer(
 @dataclass(slots=True)
 class _Position:
     labels: str
-    offset: int
     log: PartitionLog
-    start: int
+    offset: int = -1
+    start: int = 0
     """The first offset that is to be dealt with and still there."""
-    end: int
+    end: int = 0
     lag_bytes: int = 0
     waits_since_ns: int = 0
 
+    def move(self, offset: int, start: int, end: int) -> None:
+        """What was measured counts as long as neither the reader nor the log moves."""
+        self.offset = offset if offset > -1 else -1
+        start = max(offset + 1, start, 0)
+        if start != self.start or end != self.end:
+            self.start, self.end = start, end
+            self.lag_bytes = self.waits_since_ns = 0
+
     @property
-    def is_behind(self) -> bool:
-        return self.end > self.start
+    def is_to_be_measured(self) -> bool:
+        return self.end > self.start and not self.waits_since_ns
+
+
+_Positions = dict[tuple[str, int, str], _Position]
+"""By stream, partition and cursor."""
 
 
 class CursorLags:
     """Remembers what the last scrape measured: of a reader that stands still in a stream that does, no file is read again."""
 
     def __init__(self) -> None:
-        self._before: dict[str, _Position] = {}
-        self._labels = _Labels()
+        self._positions: _Positions = {}
         self._goes_back = False
 
     async def collect(self, page: Page, services: Services, found: Known, pace: Pace) -> int:
         """Returns for how many cursors there was no room."""
-        positions, left_out = await _positions(services, found, self._labels, pace)
-        self._labels.forget_unused()
-        to_measure = [one for one in positions if one.is_behind and not self._is_known(one)]
+        self._positions, left_out = await _positions(services, found, self._positions, pace)
+        to_measure = [one for one in self._positions.values() if one.is_to_be_measured]
         if to_measure:
             # There and back again: files that the last scrape opened last are still open now, however many there are.
             self._goes_back = not self._goes_back
             pace.end()
             await asyncio.to_thread(_measure, to_measure[::-1] if self._goes_back else to_measure)
             pace.begin()
-        self._before = {one.labels: one for one in positions if one.waits_since_ns}
-        await _write(page, positions, pace)
+        await _write(page, self._positions.values(), pace)
         page.add("bascule_cursors_unknown_partitions", found.unknown_partitions)
         return left_out
 
-    def _is_known(self, one: _Position) -> bool:
-        before = self._before.get(one.labels)
-        if before is None or (before.log, before.start, before.end) != (one.log, one.start, one.end):
-            return False
-        one.lag_bytes, one.waits_since_ns = before.lag_bytes, before.waits_since_ns
-        return True
 
-
-class _Labels:
-    """Written once for each cursor, as long as it is there: escaping costs more than the rest of a sample."""
-
-    def __init__(self) -> None:
-        self._before: dict[tuple[str, int, str], str] = {}
-        self._now: dict[tuple[str, int, str], str] = {}
-
-    def of(self, cursor: str, local: LedPartition) -> str:
-        key = (local.stream, local.number, cursor)
-        found = self._now[key] = self._before.get(key) or _labels(cursor, local)
-        return found
-
-    def forget_unused(self) -> None:
-        self._before, self._now = self._now, {}
-
-
-async def _write(page: Page, positions: list[_Position], pace: Pace) -> None:
+async def _write(page: Page, positions: Iterable[_Position], pace: Pace) -> None:
     offsets, lag_offsets = page.lines("bascule_cursor_offset"), page.lines("bascule_cursor_lag_offsets")
     lag_bytes, lag_seconds = page.lines("bascule_cursor_lag_bytes"), page.lines("bascule_cursor_lag_seconds")
     now_ns = time.time_ns()
@@ -187,9 +173,9 @@ async def _write(page: Page, positions: list[_Position], pace: Pace) -> None:
             await pace.rest()
 
 
-async def _positions(services: Services, found: Known, labels: _Labels, pace: Pace) -> tuple[list[_Position], int]:
+async def _positions(services: Services, found: Known, before: _Positions, pace: Pace) -> tuple[_Positions, int]:
     """Where cursors stand in logs that are open, and for how many there was no room."""
-    positions: list[_Position] = []
+    positions: _Positions = {}
     left_out = found.left_out
     opening_until = time.monotonic() + limits.METRICS_OPENING_SECONDS_MAX
     for turn, place in enumerate(sorted(found.places)):
@@ -204,7 +190,7 @@ async def _positions(services: Services, found: Known, labels: _Labels, pace: Pa
         names = sorted(found.places[place])
         shown = names[:room] if local.is_open else []
         left_out += len(names) - len(shown)
-        positions += _positions_in(local, [(name, found.places[place][name]) for name in shown], labels)
+        _place(local, [(name, found.places[place][name]) for name in shown], before, positions)
         if not turn % 16:
             await pace.rest()
     return positions, left_out
@@ -215,16 +201,19 @@ async def _open(local: LedPartition) -> None:
         await asyncio.to_thread(lambda: local.log)
 
 
-def _positions_in(local: LedPartition, cursors: list[tuple[str, int]], labels: _Labels) -> list[_Position]:
+def _place(local: LedPartition, cursors: list[tuple[str, int]], before: _Positions, positions: _Positions) -> None:
     try:
         log = local.log
         start, end = log.log_start_offset, log.readable_end_offset(committed=True)
     except BasculeError:
-        return []  # closed just now
-    return [
-        _Position(labels.of(name, local), max(offset, -1), log, max(offset + 1, start, 0), end)
-        for name, offset in cursors
-    ]
+        return  # closed just now
+    for name, offset in cursors:
+        key = (local.stream, local.number, name)
+        one = before.get(key)
+        if one is None or one.log is not log:
+            one = _Position(_labels(name, local), log)
+        one.move(offset, start, end)
+        positions[key] = one
 
 
 def _labels(cursor: str, local: LedPartition) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bascule.broker.metrics.catalogue import METRICS
 from bascule.broker.metrics.exposition import Metric, Page, labels, number
+from bascule.log.histogram import Histogram
 from tests.support.prometheus_text import parse
 
 ONE = Metric("one_total", "counter", 'A "help" with \\ and\na line feed.', ("a", "b"))
@@ -70,7 +71,11 @@ def test_every_metric_is_declared_as_the_format_wants_it() -> None:
     assert len(names) == len(set(names))
     for metric in METRICS:
         page = Page((metric,))
-        page.add(metric.name, 1, labels(**dict.fromkeys(metric.labels, "x")) if metric.labels else "")
+        of_sample = labels(**dict.fromkeys(metric.labels, "x")) if metric.labels else ""
+        if metric.kind == "histogram":
+            page.add_histogram(metric.name, Histogram(), of_sample)
+        else:
+            page.add(metric.name, 1, of_sample)
         found = parse(written(page))
         assert found[metric.name].kind == metric.kind
         assert metric.name.startswith(("bascule_", "process_"))

@@ -28,7 +28,7 @@ run: build ## build what is needed and run a broker with NATS, a sample stream a
 
 # Every process that runs tests with Spark has a Java of its own: two, and a file's tests stay together.
 test: build ## run all tests but the long ones
-	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
 	$(PY) -m pytest -n 2 --dist loadfile -m "not soak" tests/spark
 
 coverage: build ## the same, and which lines they reach (takes half as long again)

@@ -13,6 +13,7 @@ import pytest
 from bascule.cli import doctor
 from bascule.client.metadata import EventTimes, PartitionInfo, StreamInfo
 from tests.cli.command_line import Run, Terminal, read_exactly, start
+from tests.cli.conftest import write_context
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_server import NatsServer
@@ -104,12 +105,14 @@ def test_top_sees_rates(connected: Path, bascule: Run, make_stream: MakeStream) 
     assert 2 < rate < 4000, "two hundred, or what a publisher that was held up catches up with"
 
 
-def test_top_on_a_terminal_is_live(connected: Path, bascule: Run, make_stream: MakeStream) -> None:
-    name = make_stream(name=unique_name("top")).name
-    with Terminal("top", "-i", "200ms", home=connected) as terminal:
-        terminal.read_until(name)
+def test_top_on_a_terminal_is_live(home: Path, call: Run, start_broker: StartBroker) -> None:
+    """On a broker of its own: a screen has room for some forty streams."""
+    write_context(home, start_broker())
+    call("stream", "create", "shown").ok()
+    with Terminal("top", "-i", "200ms", home=home) as terminal:
+        terminal.read_until("shown")
         terminal.read_until("messages/s")
-        bascule("publish", name, "x").ok()
+        call("publish", "shown", "x").ok()
         terminal.press_ctrl_c()
         assert terminal.wait() == 130
         assert "Traceback" not in terminal.shown

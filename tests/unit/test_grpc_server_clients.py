@@ -126,7 +126,7 @@ def test_a_unary_call(run: Callable[[Scenario], None]) -> None:
             assert await hello(b"you", timeout=30, metadata=metadata) == b"hello you"
             (call,) = serving.answers.calls
             assert call.path == b"/test/Hello"
-            assert call.timeout is not None and 15 < call.timeout <= 30
+            assert call.timeout is not None and 15 < call.timeout < 31
             assert call.peer.address.startswith("127.0.0.1:")
             assert call.peer.common_name is None
             assert (b"x-text", b"a") in call.metadata

@@ -10,8 +10,8 @@ import pytest
 
 from bascule.broker.server_directory import PartitionStatus, ServerDirectory, ServerInfo
 from bascule.broker.subjects import ControlSubjects
-from bascule.errors import Unavailable
-from bascule.net.envelope import MessageType, encode
+from bascule.errors import RejectedEnvelope, Unavailable
+from bascule.net.envelope import MessageType, decode, encode
 from tests.support.memory_bus import MemoryBus
 
 SUBJECTS = ControlSubjects("ns")
@@ -46,7 +46,15 @@ async def directory(bus: MemoryBus, name: str, clock: Clock) -> ServerDirectory:
 
 
 def requests(bus: MemoryBus) -> int:
-    return sum(1 for subject, _ in bus.published if subject == SUBJECTS.info)
+    return sum(subject == SUBJECTS.info and _is_request(data) for subject, data in bus.published)
+
+
+def _is_request(data: bytes) -> bool:
+    try:
+        decode(data, MessageType.SERVER_INFO_REQUEST)
+    except RejectedEnvelope:
+        return False
+    return True
 
 
 def test_every_member_answers_for_itself_and_the_asker_comes_first() -> None:
@@ -75,6 +83,22 @@ def test_answers_are_remembered_until_they_are_old() -> None:
     run(scenario())
 
 
+def test_a_server_that_starts_elsewhere_is_known_there_at_once() -> None:
+    async def scenario() -> None:
+        bus, clock = MemoryBus(), Clock()
+        first = await directory(bus, "a", clock)
+        await directory(bus, "b", clock)
+        assert (await first.servers(["a", "b"]))[1].flight_port == 0
+        moved = ServerInfo("b", "elsewhere.example", 9393, "rack-1", 9494)
+        await ServerDirectory(bus, SUBJECTS, moved, lambda _stream, _partition: PartitionStatus(False, False)).start()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert await first.servers(["a", "b"]) == [ServerInfo("a", "a.example", 9292, "rack-1"), moved]
+        assert requests(bus) <= 1
+
+    run(scenario())
+
+
 def test_a_silent_member_is_waited_for_once_and_is_back_when_it_speaks() -> None:
     async def scenario() -> None:
         bus, clock = MemoryBus(), Clock()
@@ -97,8 +121,10 @@ def test_a_member_that_stops_answering_leaves_the_list() -> None:
         first = await directory(bus, "a", clock)
         await directory(bus, "b", clock)
         assert len(await first.servers(["a", "b"])) == 2
+        for _ in range(10):  # whatever b has said arrives
+            await asyncio.sleep(0)
         clock.now += 61
-        bus._handlers[SUBJECTS.info].pop()
+        del bus._handlers[SUBJECTS.info][-2:]
         assert [server.id for server in await first.servers(["a", "b"], timeout=0.02)] == ["a"]
 
     run(scenario())

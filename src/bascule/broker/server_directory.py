@@ -1,7 +1,8 @@
 """Where the servers of the cluster can be reached. Each answers for itself; answers are remembered by server, not as a list.
 
 A server that was briefly away is therefore missing only for as long as it does not answer, and one that is dead delays nobody twice:
-once it has been silent for a survey, surveys do not wait for it until it speaks again.
+once it has been silent for a survey, surveys do not wait for it until it speaks again. A server that starts tells the others where it is
+now: it may have another address or another port than the one they remember.
 """
 
 from __future__ import annotations
@@ -64,8 +65,11 @@ class ServerDirectory:
 
     async def start(self) -> None:
         await self._bus.subscribe(self._subjects.info, self._on_info_request)
+        await self._bus.subscribe(self._subjects.info, self._on_info)
         await self._bus.subscribe(self._subjects.info_inbox(self._own.id), self._on_info)
         await self._bus.subscribe(self._subjects.status(self._own.id), self._on_status_request)
+        # Others may remember where this server was before it stopped, and would tell clients so.
+        await publish_quietly(self._bus, self._subjects.info, self._introduction())
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
@@ -134,11 +138,14 @@ class ServerDirectory:
             return
         if not reply or asker == self._own.id:
             return
+        await publish_quietly(self._bus, reply, self._introduction())
+
+    def _introduction(self) -> bytes:
         own = self._own
         response = ServerInfoResponse(
             id=own.id, host=own.host, port=own.port, rack=own.rack, flight_port=own.flight_port
         ).SerializeToString()
-        await publish_quietly(self._bus, reply, encode(MessageType.SERVER_INFO_RESPONSE, response))
+        return encode(MessageType.SERVER_INFO_RESPONSE, response)
 
     async def _on_info(self, data: bytes, _reply: str) -> None:
         try:

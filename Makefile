@@ -12,6 +12,9 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 # Tests start a thousand processes: what they import is compiled once, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
+# A test that takes ten minutes shows where each of its threads is, and fails.
+UNLESS_IT_HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
+
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -26,10 +29,11 @@ help: ## show this list
 run: build ## build what is needed and run a broker with NATS, a sample stream and Spark, which archives it (data in run/demo)
 	$(VENV)/bin/bascule demo --directory run/demo
 
-# Every process that runs tests with Spark has a Java of its own: two, and a file's tests stay together.
+# Every process that runs tests with Spark has a Java of its own: two, and a file's tests stay together, in the order of the files:
+# those in which processes die take longest and come first.
 test: build ## run all tests but the long ones
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
-	$(PY) -m pytest -n 2 --dist loadfile -m "not soak" tests/spark
+	$(PY) -m pytest $(UNLESS_IT_HANGS) -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
+	$(PY) -m pytest $(UNLESS_IT_HANGS) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" tests/spark
 
 coverage: build ## the same, and which lines they reach (takes half as long again)
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark --cov --cov-report=

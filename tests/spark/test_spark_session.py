@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import bascule.spark
 from bascule.errors import InvalidOption
+from bascule.spark.sessions import _java_options
 from tests.spark.conftest import MakeStream
 from tests.support.broker_process import BrokerProcess, clean_environ
 
@@ -34,6 +35,15 @@ def test_a_session_keeps_state_where_everything_works(spark: SparkSession) -> No
     assert str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")).endswith("RocksDBStateStoreProvider")
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.sparkContext.defaultParallelism == 2
+
+
+def test_java_has_a_stack_for_long_errors_and_a_log_of_its_own_unless_told_otherwise(spark: SparkSession) -> None:
+    """What Spark matches the text of an error with, when a query is stopped, needs a stack as deep as that is long."""
+    jvm: Any = spark._jvm
+    assert jvm.java.util.regex.Pattern.matches(
+        "calling((.|\\r\\n|\\r|\\n)*)Interrupted", "calling" + 12_000 * "x" + "Interrupted"
+    )
+    assert _java_options("-Xss1m -Dlog4j2.configurationFile=mine") == "-Xss1m -Dlog4j2.configurationFile=mine"
 
 
 def test_there_is_one_session(spark: SparkSession) -> None:

@@ -102,9 +102,13 @@ def _for_master(master: str) -> dict[str, str]:
 
 
 def _java_options(given: str) -> str:
-    if "log4j2.configurationFile" in given or "log4j.configurationFile" in given:
-        return given
-    return f"{given} -Dlog4j2.configurationFile={LOGGING.as_uri()}".strip()
+    """With ours, where the caller has none of the kind."""
+    if "-Xss" not in given:
+        # Spark looks at the text of an error, of a query that is stopped say, with a pattern that takes a stack as deep as it is long.
+        given = f"{given} -Xss16m"
+    if "log4j2.configurationFile" not in given and "log4j.configurationFile" not in given:
+        given = f"{given} -Dlog4j2.configurationFile={LOGGING.as_uri()}"
+    return given.strip()
 
 
 def _spelled(key: str, value: Any) -> str:

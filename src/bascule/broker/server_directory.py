@@ -1,8 +1,8 @@
 """Where the servers of the cluster can be reached. Each answers for itself; answers are remembered by server, not as a list.
 
 A server that was briefly away is therefore missing only for as long as it does not answer, and one that is dead delays nobody twice:
-once it has been silent for a survey, surveys do not wait for it until it speaks again. A server that starts tells the others where it is
-now: it may have another address or another port than the one they remember.
+once it has been silent for a survey, surveys do not wait for it until it speaks again. A server that starts tells the others where
+it is now: it may have another address or another port than the one they remember.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -136,16 +137,17 @@ def test_what_archives_for_the_demo_ends_with_it(tmp_path: Path, end: signal.Sig
     assert len(list(tmp_path.glob("bascule-demo-*"))) == (end is signal.SIGKILL)
 
 
+# `print` may write a line in two pieces, between which there is room for somebody else's.
 TREE = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN if sys.argv[1] == "deaf" else signal.SIG_DFL)
 if os.fork() == 0:
     os.setsid()  # as Spark's daemon leaves its group
     if os.fork() == 0:
-        print(os.getpid(), flush=True)
+        os.write(1, b"%d\\n" % os.getpid())
         time.sleep(1000)
     os._exit(0)  # so the grandchild is an orphan
-print(os.getpid(), flush=True)
+os.write(1, b"%d\\n" % os.getpid())
 time.sleep(1000)
 """
 
@@ -156,9 +158,13 @@ def test_everything_that_was_started_is_ended_orphans_too(kind: str, end: signal
     tree = [sys.executable, "-c", TREE, kind]
     parent = f"""import subprocess, sys, os
 child = subprocess.Popen([sys.executable, "-I", "-S", {str(LAUNCHER)!r}, str(os.getpid()), *{tree!r}])
-print(child.pid, flush=True)
+os.write(1, b"%d\\n" % child.pid)
 child.wait()"""
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
         assert process.stdout is not None
         pids = [int(process.stdout.readline()) for _ in range(3)]
         if end is signal.SIGKILL:

@@ -36,6 +36,8 @@ class Line:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
+        if self._server is None or not self._server.is_serving():  # closed meanwhile
+            self.cut()
         for source, sink in ((reader, back), (there, writer)):
             task = asyncio.create_task(self._pass(source, sink))
             self._tasks.add(task)
@@ -58,6 +60,8 @@ class Line:
     async def close(self) -> None:
         assert self._server is not None
         self._server.close()
+        self.cut()
+        await asyncio.sleep(0.05)  # for whoever was just being connected
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

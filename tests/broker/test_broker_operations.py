@@ -258,7 +258,8 @@ def test_a_server_that_keeps_running_is_given_nothing_until_it_is_undone(cluster
     found = status(cluster)
     member = found.member("b")
     assert member is not None
-    assert (member.state, member.answers, member.leaders) == ("leaving", True, 0)
+    # The cursors' replicas may have begun a moment ago: then nobody else has them yet.
+    assert (member.state, member.answers, member.leaders) == ("leaving", True, len(kept))
     assert found.controller != "b"
     cluster.create_stream("later", factor=2, partitions=6)
     assert all("b" not in one for one in replicas(cluster, "later").values())
@@ -275,7 +276,7 @@ def test_what_only_one_server_has_stays_with_it(cluster: Cluster) -> None:
     cluster.create_stream("solo", factor=1, partitions=3)
     led = [number for number, one in replicas(cluster, "solo").items() if one == ["b"]]
     kept = run(cluster.addresses, lambda admin: admin.drain("b", keep_running=True))
-    assert [(one.stream, one.partition) for one in kept] == [("solo", number) for number in led]
+    assert [one.partition for one in kept if one.stream == "solo"] == led
 
 
 # ── moving ───────────────────────────────────────────────────────────────────────────────────────

@@ -15,24 +15,20 @@ from bascule.lake.files import WriteTask, from_stats
 from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost
 from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Planned, RangesTask, noted_plan, read_noting
-from bascule.spark import cluster as cluster_module
 from bascule.spark.option import STREAMING
 from bascule.spark.options import source_options
 from bascule.spark.reading import ReadRange
 from bascule.spark.state import StreamState
 from tests.support.memory_cluster import MemoryCluster
 from tests.unit.test_archive_ranges import note
-from tests.unit.test_history_reads import WatchedCluster
+from tests.unit.test_history_reads import WatchedCluster, watched
 
 KEY = ("orders", 0)
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
-    found = WatchedCluster()
-    monkeypatch.setattr(cluster_module, "connect", lambda _: found)
-    found.create("orders", records=80)
-    return found
+    return watched(monkeypatch)
 
 
 def logs(cluster: MemoryCluster, asked: list[Collection[str]] | None = None) -> Logs:

@@ -10,19 +10,15 @@ import pytest
 
 from bascule.errors import DataLost
 from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost
-from bascule.spark import cluster as cluster_module
 from tests.support.archives import archive_offsets, compact
-from tests.unit.test_history_reads import Query, WatchedCluster, batch, offsets
+from tests.unit.test_history_reads import Query, WatchedCluster, batch, offsets, watched
 
 MISSED = "`orders`/0: offsets 20 to 29 are neither in its log, which starts at 60, nor in the archive "
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
-    found = WatchedCluster()
-    monkeypatch.setattr(cluster_module, "connect", lambda _: found)
-    found.create("orders", records=80)
-    return found
+    return watched(monkeypatch)
 
 
 @pytest.fixture(params=["files", "merged"])

@@ -53,12 +53,17 @@ class WatchedCluster(MemoryCluster):
         return super().read(stream, partition, start, end, **options)
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
+def watched(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
+    """One that every reader finds, with a stream of 80 records."""
     found = WatchedCluster()
     monkeypatch.setattr(cluster_module, "connect", lambda _: found)
     found.create("orders", records=80)
     return found
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
+    return watched(monkeypatch)
 
 
 @pytest.fixture

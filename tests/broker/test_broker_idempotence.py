@@ -73,7 +73,7 @@ def test_envelopes_and_plain_messages_over_nats(api: Api, nats: NatsClient, make
         nats.publish(subject, encode(MessageType.PUBLISH, message.SerializeToString()))
     acks = [pb.Ack.FromString(nats.next().payload[8:]) for _ in range(2)]
     assert [(ack.offset, ack.duplicate) for ack in acks] == [(0, False), (0, True)]
-    block = b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % (n.encode(), v) for n, v in headers(1).items()) + b"\r\n"
+    block = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in headers(1).items())
     for _ in range(3):
         nats.publish(subject, b"1", headers=block)
     api.publish(stream, b"2", headers=headers(2))

@@ -40,7 +40,6 @@ def test_what_it_says_of_partitions_is_what_the_api_says(
     stream = make_stream(partitions=2)
     for number in range(120):
         nats.publish(stream.subject, b"%d" % number)
-    nats.flush()
     for number in range(30):
         api.publish(stream.name, b"x" * number, partition=1, ackPolicy=pb.ALL)
     eventually(lambda: api.partition(stream.name).newestOffset == 119, "all have arrived")

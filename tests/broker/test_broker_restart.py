@@ -58,7 +58,6 @@ def test_plain_nats_messages_flow_again_after_a_restart(start_broker: StartBroke
     for round_number in range(3):
         with NatsClient(broker.nats_url) as nats:
             nats.publish("flow.1", b"%d" % round_number)
-            nats.flush()
         subscription = api.subscribe("s", 1, startPosition=pb.OFFSET, startOffset=round_number)
         assert subscription.next().value == b"%d" % round_number
         api.close()

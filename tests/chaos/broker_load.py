@@ -99,7 +99,7 @@ class Load:
                         wrapped = envelopes.message(
                             b"%d" % number, ackInbox=inbox, correlationId=str(number), ackPolicy=policy
                         )
-                        nats.publish(f"chaos.{WRAPPED}", wrapped)
+                        nats.send(nats.publication(f"chaos.{WRAPPED}", wrapped))
                         waiting += 1
                         promises.published += 1
                 waiting -= self._take_acks(nats, promises, 0.005)

@@ -294,7 +294,7 @@ class ClusterLoad:
                     wrapped = envelopes.message(
                         value, ackInbox=inbox, correlationId=str(number), ackPolicy=policy, checksum=bool(number % 2)
                     )
-                    nats.publish(subject, wrapped)
+                    nats.send(nats.publication(subject, wrapped))
                     outstanding.add(number)
             pause_until = time.monotonic() + BURST / self._pace.windowed
             while (left := pause_until - time.monotonic()) > 0 and (message := nats.poll(left)) is not None:

@@ -123,6 +123,7 @@ class Cluster:
             self._apis[name] = broker.api()
             self._stack.callback(self._apis[name].close)
         self.wait_for_members()
+        self.wait_for_cursors()
 
     def _make_broker(self, name: str, number: int) -> BrokerProcess:
         settings = {
@@ -279,6 +280,13 @@ class Cluster:
 
         eventually(lambda: _quietly(all_known), "every broker knows every other", RECOVERY_SECONDS)
 
+    def wait_for_cursors(self) -> None:
+        """The controller makes their stream as soon as it can, and gives it more replicas as servers join: who leads it, and who has
+        it, can be told when that is over."""
+        factor = self._config.get("cursors.stream.replication.factor", len(self.servers))
+        for partition in range(self._config.get("cursors.stream.partitions", 0)):
+            self.wait_until_in_sync("__cursors", partition, replicas=factor)
+
     def create_stream(self, name: str, *, factor: int = 3, **fields: Any) -> None:
         """Done when every broker that is well has heard of it."""
         fields.setdefault("subject", f"{self.namespace}.{name}")
@@ -322,15 +330,24 @@ class Cluster:
         return sorted(seen.replicas - {leader})
 
     def wait_until_in_sync(
-        self, stream: str, partition: int = 0, timeout: float = RECOVERY_SECONDS, *, revive: bool = False
+        self,
+        stream: str,
+        partition: int = 0,
+        timeout: float = RECOVERY_SECONDS,
+        *,
+        revive: bool = False,
+        replicas: int = 0,
     ) -> None:
-        """Every replica is, and every broker that is well knows it. `revive`: brokers that leave meanwhile are started again."""
+        """Every replica is, and every broker that is well knows it. `revive`: brokers that leave meanwhile are started again.
+        `replicas`: how many there are to be."""
 
         def all_in_sync() -> bool:
             if revive:
                 self.revive()
             views = [self.view(stream, partition, of=name) for name in self.well]
-            return bool(views) and all(one is not None and one.replicas == one.in_sync for one in views)
+            return bool(views) and all(
+                one is not None and one.replicas == one.in_sync and len(one.replicas) >= replicas for one in views
+            )
 
         eventually(all_in_sync, f"all replicas of {stream}/{partition} are in sync", timeout)
 

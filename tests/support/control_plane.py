@@ -34,6 +34,7 @@ from bascule.broker.subjects import ControlSubjects
 from bascule.config.cluster import ClusterConfig
 from bascule.config.server import ServerConfig
 from bascule.core.metadata.changes import Change
+from bascule.core.metadata.ops import RestartServer
 from bascule.core.metadata.streams import EventTimes
 from bascule.log import LogStore, PartitionLog, new_batch
 from bascule.log.disk import PosixDisk
@@ -246,8 +247,9 @@ class Server:
         self.naps.append(seconds)
         await asyncio.sleep(0)
 
-    def begin_internals(self) -> None:
+    async def begin_internals(self) -> None:
         assert self.activity is not None
+        assert await self.controller.submit(RestartServer(self.name, intact=True)) is None
         self.internal.start()
         self.activity.start()
 
@@ -319,8 +321,8 @@ class Cluster:
         await server.stop()
         self.bus = MemoryBus()
         await self.start([server.name])
-        self.alone.begin_internals()
         await self.leader()
+        await self.alone.begin_internals()
         return self.alone
 
     @property
@@ -362,7 +364,7 @@ async def running(
         await cluster.start(names)
         await cluster.leader()
         for server in cluster.servers.values():
-            server.begin_internals()
+            await server.begin_internals()
         yield cluster
     finally:
         await cluster.stop()

@@ -50,7 +50,9 @@ class NatsClient:
         self._socket.sendall(data)
 
     def publish(self, subject: str, payload: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
+        """The server has it when this returns: whatever anybody sends from then on comes behind it."""
         self.send(self.publication(subject, payload, reply=reply, headers=headers))
+        self.flush()
 
     @staticmethod
     def publication(subject: str, payload: bytes = b"", *, reply: str = "", headers: bytes = b"") -> bytes:

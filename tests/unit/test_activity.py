@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from bascule.broker.activity import encode_event
+from bascule.broker.authorization import Authorizer
 from bascule.broker.stream_options import settings_of
 from bascule.config.cluster import Activity, Cursors, PublishAckPolicy
 from bascule.config.streams import StreamDefaults
@@ -44,6 +46,28 @@ def test_the_first_events_are_the_internal_streams(tmp_path: Path) -> None:
             assert list(events[1].createStreamOp.partitions) == [0, 1]
             stream = server.controller.metadata.streams["__activity"]
             assert (stream.subject, len(stream.partitions), stream.id) == ("ns.activity", 1, events[0].id)
+
+    run(scenario())
+
+
+def test_internal_streams_wait_for_servers_that_are_starting(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path, configured(cursors=Cursors(stream_partitions=1)), Authorizer.disabled())
+        try:
+            await cluster.start("abc")
+            leader = await cluster.leader()
+            await leader.begin_internals()
+            await asyncio.sleep(0.2)
+            for server in cluster.servers.values():
+                if server is not leader:
+                    await server.begin_internals()
+            metadata = leader.controller.metadata
+            await until(lambda: "__cursors" in metadata.streams)
+            stream = metadata.streams["__cursors"]
+            assert sorted(stream.partitions[0].replicas) == ["a", "b", "c"]
+            assert stream.id > max(metadata.server_epochs.values()), "nobody's replica is older than its server's run"
+        finally:
+            await cluster.stop()
 
     run(scenario())
 

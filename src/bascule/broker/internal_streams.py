@@ -10,6 +10,7 @@ streams in general. Cursors are compacted, so that the last one of each key stay
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -35,6 +36,8 @@ LOOK_SECONDS: Final = 1.0
 SURVEY_AGE_SECONDS_MAX: Final = 5.0
 EVERY_SERVER: Final = -1
 POLL_SECONDS: Final = 0.01
+ARRIVAL_SECONDS_MAX: Final = 10.0
+"""How long a server that answers already may take until it has begun its run."""
 
 _logger = logging.getLogger(__name__)
 
@@ -105,6 +108,7 @@ class InternalStreams:
 
     async def _create(self, wanted: _Wanted) -> None:
         brokers = await self._brokers()
+        await self._arrivals(brokers)
         op = CreateStream(
             name=wanted.name,
             subject=wanted.subject,
@@ -123,6 +127,14 @@ class InternalStreams:
         servers = await self._directory.servers(self._controller.members, age_max_seconds=SURVEY_AGE_SECONDS_MAX)
         staying = set(self._controller.metadata.staying([server.id for server in servers]))
         return tuple(Broker(server.id, server.rack) for server in servers if server.id in staying)
+
+    async def _arrivals(self, brokers: tuple[Broker, ...]) -> None:
+        """A replica that is older than the run of its server counts as one that lost its files, and leaves the in-sync ones to begin
+        anew: in a cluster that starts that would be the rule, with leaders that change and warnings about nothing."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
+                while any(one.id not in self._controller.metadata.server_epochs for one in brokers):
+                    await asyncio.sleep(POLL_SECONDS)
 
     # ── growing ──────────────────────────────────────────────────────────────────────────────────
 

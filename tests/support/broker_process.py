@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -187,8 +188,11 @@ class BrokerProcess:
 
     def children(self) -> list[int]:
         """Process ids of the embedded NATS server."""
-        tasks = Path(f"/proc/{self.pid}/task")
-        return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        found: list[int] = []
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+                found += map(int, (task / "children").read_text().split())
+        return found
 
     def __enter__(self) -> BrokerProcess:
         return self.start()

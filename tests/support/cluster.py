@@ -22,7 +22,7 @@ from typing import Any, Final
 from bascule.core.raft.codec import U8, U16, Reader
 from bascule.core.raft.message_codec import decode_message
 from bascule.core.raft.messages import AppendEntries, Heartbeat
-from tests.support.api_client import Api, grpc, pb
+from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_client import NatsClient
 from tests.support.nats_cluster import NatsCluster
@@ -186,10 +186,14 @@ class Cluster:
             self.brokers[name].launch()
 
     def restart(self, *names: str) -> None:
-        """Start again what was killed or stopped, and wait until it serves."""
+        """Start again what was killed or stopped, and wait until it serves, and our own connection to it is back."""
         self.launch(*names)
         for name in names:
             self.brokers[name].wait_ready(RECOVERY_SECONDS)
+            eventually(lambda name=name: self._answers(name), f"{name} answers again")  # type: ignore[misc]
+
+    def _answers(self, name: str) -> bool:
+        return _quietly(lambda: bool(self._apis[name].FetchMetadata(timeout=ASK_SECONDS).brokers))
 
     def revive(self) -> None:
         """Start every broker that was killed or has left by itself, as whoever supervises services does."""
@@ -288,9 +292,9 @@ class Cluster:
             self.wait_until_in_sync("__cursors", partition, replicas=factor)
 
     def create_stream(self, name: str, *, factor: int = 3, **fields: Any) -> None:
-        """Done when every broker that is well has heard of it."""
+        """Done when every broker that is well has heard of it, and whoever is to lead its partitions does."""
         fields.setdefault("subject", f"{self.namespace}.{name}")
-        self._apis[self.well[0]].CreateStream(name=name, replicationFactor=factor, **fields)
+        eventually(lambda: self._create(name, factor, fields), f"the stream {name} can be created", RECOVERY_SECONDS)
         eventually(
             lambda: all(
                 _quietly(lambda one=one: self._apis[one].stream(name).error == pb.StreamMetadata.OK)  # type: ignore[misc]
@@ -298,6 +302,29 @@ class Cluster:
             ),
             f"every broker knows the stream {name}",
         )
+        eventually(lambda: self._is_led(name), f"the stream {name} is led", RECOVERY_SECONDS)
+
+    def _create(self, name: str, factor: int, fields: Mapping[str, Any]) -> bool:
+        """False when too few servers answer: one that has just come back, or stood still for a second, may not have been heard yet."""
+        try:
+            self._apis[self.well[0]].CreateStream(name=name, replicationFactor=factor, **fields)
+        except grpc.RpcError as error:
+            if error.code() is not Status.UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    def _is_led(self, name: str) -> bool:
+        """As far as leaders are well. A creation does not wait for one that is slow to begin."""
+
+        def asked() -> bool:
+            leaders = {number: one.leader for number, one in self._apis[self.well[0]].stream(name).partitions.items()}
+            for number, leader in leaders.items():
+                if leader in self.well:
+                    self._apis[leader].partition(name, number)
+            return bool(leaders)
+
+        return _quietly(asked)
 
     def view(self, stream: str, partition: int = 0, *, of: str | None = None) -> PartitionView | None:
         """What one broker says (`of`), or the first that answers."""
@@ -346,7 +373,8 @@ class Cluster:
                 self.revive()
             views = [self.view(stream, partition, of=name) for name in self.well]
             return bool(views) and all(
-                one is not None and one.replicas == one.in_sync and len(one.replicas) >= replicas for one in views
+                one is not None and one.replicas == one.in_sync and len(one.replicas) >= max(1, replicas)
+                for one in views
             )
 
         eventually(all_in_sync, f"all replicas of {stream}/{partition} are in sync", timeout)

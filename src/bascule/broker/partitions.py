@@ -106,6 +106,8 @@ class Partitions:
         self._auto_pause = auto_pause
         self._loop = asyncio.get_running_loop()
         self._running: dict[_Key, LocalPartition] = {}
+        self._unheard: set[_Key] = set()
+        """Partitions that are led here, but of whose subscriptions NATS may not have heard."""
         self._received: dict[tuple[_Key, int], EventTimes] = {}
         """When messages came to a partition, by partition and stream id: outlives a pause."""
         self._found: dict[_Key, Opened] = {}
@@ -171,6 +173,7 @@ class Partitions:
                 for index, changes in gathered:
                     await self._carry_out(index, changes)
                 await self._round_trip()
+                self._unheard.clear()
                 async with self._progress:
                     for _ in gathered:
                         self._queue.popleft()
@@ -341,6 +344,7 @@ class Partitions:
             lambda log: self._leading(stream, partition, settings, log),
             self._send_acks,
         )
+        self._unheard.add((stream.name, partition.id))
         self._begin(local, stream, partition)
         local.sink.dropping = partition.readonly
         if settings.concurrency_control or len(partition.replicas) > 1:
@@ -499,8 +503,10 @@ class Partitions:
         return len(self._running)
 
     def status(self, stream: str, number: int) -> PartitionStatus:
+        """It leads when whatever is published from now on arrives here: another server tells its client so."""
         local = self.get(stream, number)
-        return PartitionStatus(exists=local is not None, is_leader=local is not None and local.is_leader)
+        is_leader = local is not None and local.is_leader and (stream, number) not in self._unheard
+        return PartitionStatus(exists=local is not None, is_leader=is_leader)
 
     def replica_states(self) -> list[ReplicaState]:
         """Of all partitions that are led here and in use."""

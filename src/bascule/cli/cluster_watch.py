@@ -160,7 +160,7 @@ async def until_moved(admin: ClusterAdmin, moves: Iterable[Move], *, leaders: bo
     told: dict[str, str] = {}
     with ProgressBar("Moving partitions", total) as bar:
         while True:
-            status = await patiently(admin.status)
+            status = await patiently(lambda: _status_of_moves(admin))
             busy = {one.move.place for one in status.reassignments} | {one.place for one in status.waiting}
             for place in [place for place in left if place not in busy]:
                 _tell(f"{place} is on {', '.join(left.pop(place).after)}", quiet)
@@ -170,6 +170,14 @@ async def until_moved(admin: ClusterAdmin, moves: Iterable[Move], *, leaders: bo
             if not left and not (leaders and status.leaders_waiting):
                 return
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def _status_of_moves(admin: ClusterAdmin) -> ClusterStatus:
+    """While the controller is silent, or another one is being elected, what waits would look as if it had been done."""
+    found = await admin.status()
+    if not found.controller_answers:
+        raise Unavailable("the controller does not answer", hint="`bascule cluster status` shows who does")
+    return found
 
 
 def _tell_stalls(status: ClusterStatus, left: dict[str, Move], told: dict[str, str], quiet: bool) -> None:

@@ -35,7 +35,7 @@ NOT_LEADER_TRIES_MAX: Final = 5
 """How often metadata is asked for again because the broker it named does not lead."""
 
 CONNECT_SECONDS_MAX: Final = 3.0
-"""For one attempt to reach one broker."""
+"""For one attempt to reach one broker, unless it is the only one."""
 
 HANG_SECONDS_MIN: Final = 1.0
 """A broker gets at least this long to answer before another one is asked."""
@@ -133,7 +133,9 @@ class Brokers:
         previous = self._channels.pop(address, None)
         if previous is not None:
             self._leaving = [one for one in (*self._leaving, previous) if one.is_open]
-        channel = Channel(show(address), tls=self._tls, connect_timeout=CONNECT_SECONDS_MAX, metadata=self._metadata)
+        # When there is nobody else to try, one that is slow for a moment is waited for.
+        seconds = CONNECT_SECONDS_MAX if len(self.addresses()) > 1 else max(CONNECT_SECONDS_MAX, self.timeout)
+        channel = Channel(show(address), tls=self._tls, connect_timeout=seconds, metadata=self._metadata)
         self._keep_watch(channel)
         try:
             await channel.connect()

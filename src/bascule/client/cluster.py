@@ -112,6 +112,12 @@ class ClusterStatus:
         return next((one for one in self.members if one.id == server), None)
 
     @property
+    def controller_answers(self) -> bool:
+        """Otherwise nobody can say what waits."""
+        member = self.member(self.controller)
+        return member is not None and member.answers
+
+    @property
     def is_moving(self) -> bool:
         return bool(self.reassignments or self.waiting or self.leaders_waiting)
 

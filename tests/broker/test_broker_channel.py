@@ -12,7 +12,7 @@ from bascule.net.status import Status
 from tests.support.api_client import pb
 from tests.support.broker_fixtures import StartBroker
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Subscription(PyClientStream):

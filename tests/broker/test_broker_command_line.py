@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,12 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
     )
 
 
-def free_port() -> int:
+@contextmanager
+def dead_port() -> Iterator[int]:
+    """Nobody listens there, and nobody else can: it is taken."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+        yield one.getsockname()[1]
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
@@ -120,12 +123,12 @@ def test_a_server_keeps_the_id_it_was_born_with(start_broker: StartBroker) -> No
 
 
 def test_nats_servers_are_tried_one_after_the_other(start_broker: StartBroker, nats_server: NatsServer) -> None:
-    dead = f"nats://127.0.0.1:{free_port()}"
-    broker = start_broker(nats_url=f"{dead}, {nats_server.url} ")
-    api = broker.api()
-    api.CreateStream(name="s", subject=f"s{time.monotonic_ns()}")
-    assert api.publish("s", b"x").offset == 0
-    api.close()
+    with dead_port() as port:
+        broker = start_broker(nats_url=f"nats://127.0.0.1:{port}, {nats_server.url} ")
+        api = broker.api()
+        api.CreateStream(name="s", subject=f"s{time.monotonic_ns()}")
+        assert api.publish("s", b"x").offset == 0
+        api.close()
 
 
 def test_two_clusters_share_a_nats_server_when_their_namespaces_differ(start_broker: StartBroker) -> None:
@@ -265,9 +268,9 @@ def test_a_port_in_use_is_named(start_broker: StartBroker) -> None:
 
 
 def test_nats_out_of_reach_is_told_in_bounded_time(start_broker: StartBroker) -> None:
-    port = free_port()
-    broker = start_broker(nats_url=f"nats://127.0.0.1:{port}", launch_only=True)
-    assert broker.wait(timeout=40) not in (0, 1)
+    with dead_port() as port:
+        broker = start_broker(nats_url=f"nats://127.0.0.1:{port}", launch_only=True)
+        assert broker.wait() not in (0, 1)
     assert str(port) in broker.said()
     assert "Traceback" not in broker.said()
 

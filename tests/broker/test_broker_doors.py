@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -41,7 +42,7 @@ def test_health_is_serving(api: Api) -> None:
 
 
 def test_health_can_be_watched(api: Api) -> None:
-    call = api.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\x0a\x09proto.API", timeout=30)
+    call = api.channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\x0a\x09proto.API", timeout=60)
     assert next(call) == b"\x08\x01"
     call.cancel()
 
@@ -51,7 +52,7 @@ def test_services_can_be_listed_by_reflection(broker: BrokerProcess) -> None:
     api = broker.api()
     for version in ("v1", "v1alpha"):
         method = api.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
-        call = method(iter([b"\x3a\x00"]), timeout=30)
+        call = method(iter([b"\x3a\x00"]), timeout=60)
         answer = next(call)
         assert b"proto.API" in answer
         assert b"grpc.health.v1.Health" in answer
@@ -284,9 +285,11 @@ def test_curl_is_told_politely_or_not_at_all(broker: BrokerProcess, api: Api) ->
         bytes(100),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100,
     ):
-        with socket.create_connection((host, int(port)), timeout=20) as one:
+        with socket.create_connection((host, int(port)), timeout=60) as one:
             one.sendall(garbage)
-            one.shutdown(socket.SHUT_WR)
-            while one.recv(65536):
-                pass
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_WR)  # unless it has hung up already
+            with contextlib.suppress(ConnectionError):
+                while one.recv(65536):
+                    pass
     assert api.FetchMetadata().brokers

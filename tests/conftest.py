@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import bascule
 
 # The same examples in every run of `make test`, so that a red run means a change that broke something; soaks try new ones.
 # No deadline, since a shared machine stalls for reasons that are not ours.
@@ -24,3 +27,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def soak_seconds() -> float:
     """How long a test marked `soak` should go on; `make soak MINUTES=…` sets it."""
     return float(os.environ.get("BASCULE_SOAK_SECONDS", "60"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> Iterator[None]:
+    """A minute for every call of a client unless a test says otherwise, not five seconds: a machine that is busy is no failure of
+    ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        for make in (bascule.connect, bascule.blocking.connect):
+            patch.setattr(make, "__kwdefaults__", {**(make.__kwdefaults__ or {}), "timeout": 60.0})
+        yield

@@ -267,7 +267,7 @@ PUBLISH_OUTPUT_BYTES_MAX: Final = 16 * MIB
 PUBLISH_UNREAD_ACKS_BYTES_MAX: Final = 1 * MIB
 """Acks that a client does not read. Beyond it that client gets no more window."""
 
-PUBLISH_ARRIVAL_SECONDS: Final = 1.0
+PUBLISH_ARRIVAL_SECONDS: Final = 5.0
 """How long a subscription waits for messages that this server's clients published before it and NATS has not brought back yet."""
 
 PUBLISH_HALF_CLOSE_SECONDS: Final = 5.0

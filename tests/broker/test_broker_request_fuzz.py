@@ -13,6 +13,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_server import NatsServer
+from tests.support.waiting import PATIENCE_SECONDS
 
 METHODS = ("Publish", "PublishToSubject", "CreateStream", "SetCursor", "FetchMetadata", "JoinConsumerGroup")
 
@@ -92,7 +93,7 @@ def test_damaged_messages_in_a_session_end_it_or_are_answered(api: Api, seed: in
     for _ in range(40):
         sent = [good, *(mutated(rng, good) for _ in range(rng.randint(1, 10))), good]
         try:
-            for _ in call(iter(sent), timeout=20):
+            for _ in call(iter(sent), timeout=PATIENCE_SECONDS):
                 pass
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.INTERNAL, error.details()

@@ -10,6 +10,7 @@ from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_client import NatsClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def come_back(broker: BrokerProcess, how: str) -> Api:
@@ -101,7 +102,7 @@ def test_the_same_channel_works_again_when_the_broker_is_back_on_its_port(start_
         request_serializer=pb.PublishRequest.SerializeToString,
         response_deserializer=pb.PublishResponse.FromString,
     )
-    answer = call(pb.PublishRequest(stream="s", value=b"x"), timeout=30, wait_for_ready=True)
+    answer = call(pb.PublishRequest(stream="s", value=b"x"), timeout=PATIENCE_SECONDS, wait_for_ready=True)
     assert answer.ack.offset == 0
     api.close()
 

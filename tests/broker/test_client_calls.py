@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -35,7 +37,7 @@ Scenario = Callable[[Channel], Awaitable[None]]
 
 def with_channel(broker: BrokerProcess, scenario: Scenario) -> None:
     async def run() -> None:
-        channel = Channel(broker.address)
+        channel = Channel(broker.address, connect_timeout=PATIENCE_SECONDS)
         await channel.connect()
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -214,7 +216,9 @@ def test_when_the_broker_is_killed_every_row_knows_whether_it_may_be_stored(star
         publisher(channel).publish_columns(columns)
         while columns.answered < 20_000:
             await asyncio.sleep(0.001)
-        await asyncio.to_thread(broker.kill)
+        # At once: while a thread gets ready to do it, all might be stored.
+        os.kill(broker.pid, signal.SIGKILL)
+        await asyncio.to_thread(broker.wait)
         await done
         kept.append(columns)
 

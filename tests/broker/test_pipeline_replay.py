@@ -42,6 +42,7 @@ from tests.cli.command_line import COMMAND  # noqa: E402
 from tests.cli.command_line import run as run_command  # noqa: E402
 from tests.support.broker_fixtures import unique_name  # noqa: E402
 from tests.support.broker_process import BrokerProcess, clean_environ  # noqa: E402
+from tests.support.waiting import PATIENCE_SECONDS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def client(serving: BrokerProcess) -> Iterator[BlockingClient]:
 
 @pytest.fixture
 def tables(serving: BrokerProcess) -> Iterator[FlightConnection]:
-    with FlightConnection(serving.address) as found:
+    with FlightConnection(serving.address, timeout=PATIENCE_SECONDS) as found:
         yield found
 
 
@@ -308,6 +309,8 @@ def test_a_process_that_is_killed_goes_on_where_it_was(
         "500",
         "--server",
         serving.address,
+        "--timeout",
+        "60s",
     ]
     environment = {**clean_environ(), "XDG_CONFIG_HOME": str(tmp_path)}
     for _ in range(40):
@@ -342,7 +345,10 @@ def test_two_runs_of_one_replay_at_once_double_nothing(streams: Streams, serving
 
     def run() -> None:
         try:
-            with blocking.connect(serving.address) as client, FlightConnection(serving.address) as tables:
+            with (
+                blocking.connect(serving.address) as client,
+                FlightConnection(serving.address, timeout=PATIENCE_SECONDS) as tables,
+            ):
                 other = Streams(client, tables, "")
                 other.source, other.target = streams.source, streams.target
                 other.run(id="both")
@@ -442,7 +448,8 @@ def test_the_command_line_replays(streams: Streams, serving: BrokerProcess, tmp_
     archived(streams, tmp_path / "lake")
 
     def run(*arguments: str) -> Any:
-        return run_command("pipeline", "replay", *arguments, "--server", serving.address, home=tmp_path)
+        server = ("--server", serving.address, "--timeout", "60s")
+        return run_command("pipeline", "replay", *arguments, *server, home=tmp_path)
 
     done = run(str(tmp_path / "lake"), "--to", streams.target, "--create", "--id", "a", "--json")
     assert (done.code, done.json["messages"], done.json["duplicates"]) == (0, 31, 0), done

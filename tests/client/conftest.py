@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-import bascule
 from tests.support.broker_fixtures import (
     api,
     broker,
@@ -29,15 +26,6 @@ __all__ = [
     "shared_broker",
     "start_broker",
 ]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def patient_clients() -> Iterator[None]:
-    """Thirty seconds for every call unless a test says otherwise, not five: a machine that is busy is no failure of ours."""
-    with pytest.MonkeyPatch.context() as patch:
-        for make in (bascule.connect, bascule.blocking.connect):
-            patch.setattr(make, "__kwdefaults__", {**(make.__kwdefaults__ or {}), "timeout": 30.0})
-        yield
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def client(broker: BrokerProcess) -> Iterator[BlockingClient]:
 
 @pytest.fixture
 def publisher(client: BlockingClient) -> Iterator[ColumnPublisher]:
-    found = column_publisher(client, window=64, timeout=30)
+    found = column_publisher(client, window=64, timeout=60)
     yield found
     found.close()
 
@@ -77,7 +77,7 @@ def test_large_messages_travel_alone_keep_their_place_and_say_who_sent_them(
     given = columns(values, [b"k%d" % number for number in range(5)], headers, Producer(b"me", 3, 0))
     with blocking.connect(broker.address) as client:
         client.create_stream(name)
-        publisher = column_publisher(client, window=64, timeout=30)
+        publisher = column_publisher(client, window=64, timeout=60)
         assert publisher.publish(name, 0, given).result().tolist() == [0, 1, 2, 3, 4]
         found = list(client.subscribe(name, start="earliest", stop="latest"))
     assert [message.value for message in found] == values
@@ -90,7 +90,7 @@ def test_a_message_that_is_too_large_is_refused_for_good(
 ) -> None:
     client.create_stream(name)
     with pytest.raises(RecordTooLarge):
-        publisher.publish(name, 0, columns([b"a", b"x" * (LARGE_BYTES + 1)])).result(timeout=20)
+        publisher.publish(name, 0, columns([b"a", b"x" * (LARGE_BYTES + 1)])).result(timeout=60)
 
 
 def test_subjects_get_the_same_messages(client: BlockingClient, publisher: ColumnPublisher, name: str) -> None:
@@ -108,7 +108,7 @@ def test_subjects_get_the_same_messages(client: BlockingClient, publisher: Colum
 
 def test_a_stream_that_is_not_there_is_said_at_once(publisher: ColumnPublisher, name: str) -> None:
     with pytest.raises(StreamNotFound):
-        publisher.publish(name, 0, columns([b"a"])).result(timeout=20)
+        publisher.publish(name, 0, columns([b"a"])).result(timeout=60)
 
 
 @pytest.mark.parametrize("producer", [None, Producer(b"me", 1, 0)], ids=["at least once", "exactly once"])
@@ -147,10 +147,10 @@ def test_numbered_columns_that_come_again_are_not_stored_again(
     assert publisher.publish(name, 0, first).result().tolist() == [0, 1], "where the originals are"
     assert [message.value for message in client.subscribe(name, start="earliest", stop="latest")] == [b"a", b"b", b"c"]
     with pytest.raises(OutOfSequence):
-        publisher.publish(name, 0, columns([b"x"], producer=Producer(b"me", 1, 9))).result(timeout=20)
+        publisher.publish(name, 0, columns([b"x"], producer=Producer(b"me", 1, 9))).result(timeout=60)
     publisher.publish(name, 0, columns([b"d"], producer=Producer(b"me", 2, 0))).result()
     with pytest.raises(ProducerFenced):
-        publisher.publish(name, 0, second).result(timeout=20)
+        publisher.publish(name, 0, second).result(timeout=60)
 
 
 def test_without_brokers_it_gives_up_in_time(start_broker: StartBroker, name: str) -> None:
@@ -160,4 +160,4 @@ def test_without_brokers_it_gives_up_in_time(start_broker: StartBroker, name: st
         publisher = column_publisher(client, window=16, timeout=1)
         broker.kill()
         with pytest.raises(Unavailable):
-            publisher.publish(name, 0, columns([b"a"])).result(timeout=20)
+            publisher.publish(name, 0, columns([b"a"])).result(timeout=60)

@@ -17,6 +17,12 @@ from tests.support.broker_process import BrokerProcess, clean_environ
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 PAGES = ("quickstart.md", "client.md", "publishing-over-nats.md", "exactly-once-publishing.md", "consumer-groups.md")
 SETTINGS = {"cursors.stream.partitions": 1}
+PATIENCE = """
+import bascule
+for make in (bascule.connect, bascule.blocking.connect):
+    make.__kwdefaults__["timeout"] = 60.0
+"""
+"""In front of the code: a machine that runs tests is busier than a reader's."""
 
 _BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -40,7 +46,7 @@ def test_the_python_of_a_guide_runs_from_top_to_bottom(start_broker: StartBroker
     for code in blocks(page):
         result = subprocess.run(
             [sys.executable, "-W", "error", "-"],
-            input=at(broker, code),
+            input=PATIENCE + at(broker, code),
             cwd=tmp_path,
             env=environ,
             capture_output=True,

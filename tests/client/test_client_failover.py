@@ -145,9 +145,9 @@ async def test_single_messages_and_many_at_once_live_through_it_too(cluster: Clu
 @on_loop
 async def test_who_wants_nothing_sent_twice_is_told_that_nobody_knows(cluster: Cluster, stream: str) -> None:
     async with connected(cluster) as client:
-        leader = await asyncio.to_thread(cluster.leader_of, stream)
         publisher = client.publisher(stream, ack="all", resend=False)
         await (await publisher.send(b"before"))
+        leader = await asyncio.to_thread(cluster.leader_of, stream)
         await asyncio.to_thread(cluster.pause, leader)
         futures = [await publisher.send(b"%d" % number) for number in range(10)]
         single = asyncio.create_task(client.publish(stream, b"single", ack="all", resend=False))
@@ -162,15 +162,14 @@ async def test_who_wants_nothing_sent_twice_is_told_that_nobody_knows(cluster: C
 
 @on_loop
 async def test_a_leader_ack_can_be_had_the_same_way(cluster: Cluster, stream: str) -> None:
-    async with connected(cluster) as client:
+    async with connected(cluster) as client, client.publisher(stream, resend=True, timeout=60) as publisher:
+        await (await publisher.send(b"before"))
         leader = await asyncio.to_thread(cluster.leader_of, stream)
-        async with client.publisher(stream, resend=True, timeout=30) as publisher:
-            await (await publisher.send(b"before"))
-            await asyncio.to_thread(cluster.pause, leader)
-            futures = [await publisher.send(b"%d" % number) for number in range(10)]
-            await asyncio.to_thread(cluster.kill, leader)
-            offsets = [(await soon(future)).offset for future in futures]
-            assert offsets == list(range(offsets[0], offsets[0] + 10)), "sent again in their order"
+        await asyncio.to_thread(cluster.pause, leader)
+        futures = [await publisher.send(b"%d" % number) for number in range(10)]
+        await asyncio.to_thread(cluster.kill, leader)
+        offsets = [(await soon(future)).offset for future in futures]
+        assert offsets == list(range(offsets[0], offsets[0] + 10)), "sent again in their order"
 
 
 @on_loop

@@ -89,7 +89,7 @@ async def test_a_line_that_is_cut_again_and_again(start_broker: StartBroker, nam
 
     async def publish(client: bascule.Client) -> None:
         number = 0
-        publisher = client.publisher(name, window=256, timeout=20, on_error=lambda _: None)
+        publisher = client.publisher(name, window=256, timeout=60, on_error=lambda _: None)
         while not stopping.is_set():
             value = b"%d " % number + bytes(number * 37 % 3000)
             number += 1
@@ -103,7 +103,7 @@ async def test_a_line_that_is_cut_again_and_again(start_broker: StartBroker, nam
         async for batch in client.subscribe(name, start="earliest").batches():
             seen.extend(zip(batch.offsets, batch.values(), strict=True))
 
-    async with line_to(start_broker) as line, bascule.connect(f"127.0.0.1:{line.port}", timeout=20) as client:
+    async with line_to(start_broker) as line, bascule.connect(f"127.0.0.1:{line.port}", timeout=60) as client:
         await client.create_stream(name)
         client._brokers.addresses = lambda: [("127.0.0.1", line.port)]  # type: ignore[method-assign]  # not around the line
         publishing = asyncio.create_task(publish(client))
@@ -114,7 +114,7 @@ async def test_a_line_that_is_cut_again_and_again(start_broker: StartBroker, nam
             await asyncio.sleep(random.random() * 0.02)
             line.cut()
         stopping.set()
-        await soon(publishing, 60)
+        await soon(publishing, 120)
         for value, future in sent:
             with contextlib.suppress(bascule.OutcomeUnknown):
                 acked[value] = (await future).offset
@@ -135,7 +135,7 @@ async def test_a_line_that_is_cut_again_and_again(start_broker: StartBroker, nam
 
 @on_loop
 async def test_calls_of_every_kind_through_a_line_that_is_cut(start_broker: StartBroker, name: str) -> None:
-    async with line_to(start_broker) as line, bascule.connect(f"127.0.0.1:{line.port}", timeout=20) as client:
+    async with line_to(start_broker) as line, bascule.connect(f"127.0.0.1:{line.port}", timeout=60) as client:
         client._brokers.addresses = lambda: [("127.0.0.1", line.port)]  # type: ignore[method-assign]
         await client.create_stream(name)
         stopping = asyncio.Event()

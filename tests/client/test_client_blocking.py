@@ -102,7 +102,7 @@ def test_closing_from_another_thread_wakes_who_waits(broker: BrokerProcess, name
 def test_a_subscription_lives_through_a_restart(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()
     broker.config["listen"] = broker.address
-    with bascule.blocking.connect(broker.address, timeout=20) as client:
+    with bascule.blocking.connect(broker.address, timeout=60) as client:
         client.create_stream(name)
         client.publish(name, b"0", ack="all")
         with client.subscribe(name, start="earliest") as subscription:

@@ -175,7 +175,7 @@ async def test_a_group_that_never_rests_deals_with_everything_once(start_broker:
     partitions = 6
     chance = random.Random(5)
     stopping = asyncio.Event()
-    async with bascule.connect(broker.address, timeout=20) as client:
+    async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name, partitions=partitions)
 
         async def publish() -> None:
@@ -373,7 +373,7 @@ async def test_a_member_that_dies_is_replaced(start_broker: StartBroker, name: s
 async def test_a_group_lives_through_a_restart_of_its_coordinator(start_broker: StartBroker, name: str) -> None:
     broker = start_broker({**CALM, "groups.consumer.timeout": "30s"})  # a restart may take a while too
     broker.config["listen"] = broker.address
-    async with bascule.connect(broker.address, timeout=20) as client:
+    async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name, partitions=2)
         one = Worker(client, name, [name])
         await until(reads(one, (name, 0), (name, 1)), "the member has everything")

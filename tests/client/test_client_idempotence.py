@@ -131,7 +131,9 @@ async def test_a_broker_that_is_killed_again_and_again_stores_everything_once(
                     broker.kill()
                     await asyncio.to_thread(broker.restart)
         assert publisher.failed == 0
-    assert values(broker.api(), name) == [b"%d" % number for number in range(3000)]
+    api = broker.api()
+    assert values(api, name) == [b"%d" % number for number in range(3000)]
+    api.close()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_everything_works_on_uvloop(start_broker: StartBroker, name: str) -> Non
     broker.config["listen"] = broker.address
 
     async def act() -> None:
-        async with bascule.connect(broker.address, timeout=20, nats=broker.nats_url) as client:
+        async with bascule.connect(broker.address, timeout=60, nats=broker.nats_url) as client:
             await client.create_stream(name)
             await client.publish_many(name, [b"%d" % number for number in range(1000)], ack="all")
             subscription = client.subscribe(name, start="earliest")

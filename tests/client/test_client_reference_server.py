@@ -85,7 +85,7 @@ async def reference(**scripts: list[Any]) -> AsyncIterator[tuple[Server, bascule
     server.scripts = {"FetchMetadata": [server.metadata()], "FetchPartitionMetadata": [partition(-1)], **scripts}
     await aio.start()
     try:
-        async with bascule.connect(f"127.0.0.1:{server.port}", timeout=5) as client:
+        async with bascule.connect(f"127.0.0.1:{server.port}", timeout=60) as client:
             yield server, client
     finally:
         await aio.stop(None)
@@ -166,10 +166,17 @@ async def test_ends_of_the_reference_server() -> None:
         await soon(anext(subscription))
         with pytest.raises(errors.StreamDeleted):
             await soon(anext(subscription))
-    async with reference(Subscribe=[[*messages(0), failure(Status.FAILED_PRECONDITION)]]) as (server, client):
+    is_paused = asyncio.Event()
+
+    async def end_when_paused(context: Any) -> None:
+        await is_paused.wait()
+        await context.abort(Status.FAILED_PRECONDITION, "")
+
+    async with reference(Subscribe=[[*messages(0), end_when_paused]]) as (server, client):
         subscription = client.subscribe("s", start="earliest")
         await soon(anext(subscription))
         server.scripts["FetchMetadata"] = [server.metadata(paused=True)]
+        is_paused.set()
         with pytest.raises(errors.PartitionPaused):
             await soon(anext(subscription))
     async with reference(
@@ -200,7 +207,7 @@ async def test_an_election_is_waited_for() -> None:
         assert len(server.requests["CreateStream"]) == 3
     async with reference(CreateStream=[electing]) as (_, client):
         with pytest.raises(bascule.Unavailable, match="no known metadata leader"):
-            await client.create_stream("s", timeout=0.5)
+            await client.create_stream("s", timeout=2)
 
 
 @on_loop

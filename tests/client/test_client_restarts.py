@@ -30,7 +30,7 @@ async def test_restarts(start_broker: StartBroker, name: str) -> None:
 
     async def publish(client: bascule.Client) -> None:
         number = 0
-        publisher = client.publisher(name, window=64, timeout=20, on_error=lambda _: None)
+        publisher = client.publisher(name, window=64, timeout=60, on_error=lambda _: None)
         pending: list[tuple[bytes, asyncio.Future[bascule.Ack]]] = []
         while not stopping.is_set():
             value = b"%d" % number
@@ -50,7 +50,7 @@ async def test_restarts(start_broker: StartBroker, name: str) -> None:
         async for batch in client.subscribe(name, start="earliest").batches():
             seen.extend(zip(batch.offsets, batch.values(), strict=True))
 
-    async with bascule.connect(broker.address, timeout=20) as client:
+    async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name)
         publishing = asyncio.create_task(publish(client))
         reading = asyncio.create_task(read(client))
@@ -61,7 +61,7 @@ async def test_restarts(start_broker: StartBroker, name: str) -> None:
         before = len(seen)
         await until(lambda: len(seen) > before + 200, "messages flow after the last restart")
         stopping.set()
-        await soon(publishing, 60)
+        await soon(publishing, 120)
         last = max(acked.values())
         await until(lambda: seen[-1][0] >= last, "everything acked is read")
         assert not reading.done()
@@ -82,7 +82,7 @@ async def test_a_restart_before_the_first_message_skips_and_repeats_nothing(
     start_broker: StartBroker, name: str
 ) -> None:
     broker = pinned(start_broker())
-    async with bascule.connect(broker.address, timeout=20) as client:
+    async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name)
         await client.publish_many(name, [b"old"] * 5, ack="all")
         starts: list[tuple[str | int, list[int]]] = [
@@ -118,7 +118,7 @@ async def test_a_subscription_gives_up_when_the_brokers_stay_away(start_broker: 
 @on_loop
 async def test_a_stream_that_is_gone_after_a_restart_is_told(start_broker: StartBroker, name: str) -> None:
     broker = pinned(start_broker())
-    async with bascule.connect(broker.address, timeout=20) as client, bascule.connect(broker.address) as other:
+    async with bascule.connect(broker.address, timeout=60) as client, bascule.connect(broker.address) as other:
         await client.create_stream(name)
         await client.publish(name, b"x")
         subscription = await client.subscribe(name, start="earliest")
@@ -134,6 +134,6 @@ async def test_a_stream_that_is_gone_after_a_restart_is_told(start_broker: Start
         else:
             raise AssertionError("deleted, and still read")
         future = await publisher.send(b"z")
-        await asyncio.wait([future], timeout=10)
+        await asyncio.wait([future], timeout=60)
         assert isinstance(future.exception(), errors.StreamNotFound)
         await publisher.close()

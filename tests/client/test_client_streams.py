@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from datetime import timedelta
 
@@ -10,6 +12,7 @@ import pytest
 
 import bascule
 from bascule import errors
+from bascule.client import brokers
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
@@ -56,6 +59,22 @@ async def test_something_that_is_no_broker_is_told() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(bascule.Unavailable, match="no broker can be reached"):
             await bascule.connect(f"127.0.0.1:{port}", timeout=3)
+
+
+@on_loop
+async def test_the_only_broker_there_is_may_be_slow_for_a_moment(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers, "CONNECT_SECONDS_MAX", 0.05)
+    broker = start_broker()
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        connecting = asyncio.create_task(bascule.connect(broker.address)._connect())
+        await asyncio.wait([connecting], timeout=0.3)  # longer than one of several brokers is waited for
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    client = await soon(connecting)
+    await client.close()
 
 
 @on_loop
@@ -164,7 +183,7 @@ async def test_a_client_that_was_closed_says_so(broker: BrokerProcess, name: str
 async def test_calls_live_through_a_restart(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()
     broker.config["listen"] = broker.address  # the same after the restart
-    async with bascule.connect(broker.address, timeout=30) as client:
+    async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name)
         broker.kill()
         waiting = asyncio.create_task(client.fetch_metadata([name]))

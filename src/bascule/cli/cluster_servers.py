@@ -246,6 +246,14 @@ def _removal_document(name: str, found: Removal) -> dict[str, Any]:
     }
 
 
+async def _go_on(admin: ClusterAdmin, name: str, force: bool) -> Removal:
+    """It could be done a moment ago: a server that takes over and stands still for a second is waited for."""
+    try:
+        return await admin.remove_server(name, force=force)
+    except StateError as error:
+        raise Unavailable(error.message, hint=error.hint) from None
+
+
 async def _until_removed(admin: ClusterAdmin, name: str, force: bool, found: Removal, *, quiet: bool) -> Removal:
     import asyncio
     from dataclasses import replace
@@ -262,7 +270,7 @@ async def _until_removed(admin: ClusterAdmin, name: str, force: bool, found: Rem
             bar.update(max(0, total - found.replicas_left), f"Removing {name}")
             await asyncio.sleep(POLL_SECONDS)
             try:
-                found = await patiently(lambda: admin.remove_server(name, force=force))
+                found = await patiently(lambda: _go_on(admin, name, force))
             except CallerError as error:
                 if "no server of the cluster" not in error.message:
                     raise

@@ -40,7 +40,7 @@ def test_what_is_held_comes_late(nats: NatsServer, proxy: ProxyProcess) -> None:
     with NatsClient(through(proxy, nats)) as far, NatsClient(nats.url) as near:
         near.subscribe("x")
         proxy.cut("line", HOLD)
-        far.publish("x", b"late")
+        far.send(far.publication("x", b"late"))
         assert near.poll(SILENCE_SECONDS) is None
         proxy.heal("line")
         assert near.next().payload == b"late"
@@ -52,7 +52,7 @@ def test_what_is_swallowed_never_comes(nats: NatsServer, proxy: ProxyProcess) ->
     with NatsClient(url) as far, NatsClient(nats.url) as near:
         near.subscribe("x")
         proxy.cut("line", SWALLOW)
-        far.publish("x", b"lost")
+        far.send(far.publication("x", b"lost"))
         assert near.poll(SILENCE_SECONDS) is None
         proxy.heal("line")
         with pytest.raises(OSError):

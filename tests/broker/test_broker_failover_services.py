@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_fixtures import unique_name
-from tests.support.cluster import ASK_SECONDS, Cluster
+from tests.support.cluster import ASK_SECONDS, RECOVERY_SECONDS, Cluster
 from tests.support.replicas import assert_well, everybody_back, new_leader
 from tests.support.tcp_proxy import SWALLOW
 from tests.support.waiting import eventually
@@ -149,7 +149,7 @@ def test_activity_is_told_at_least_once_and_in_order_when_the_controller_is_kill
             pass
         return False
 
-    eventually(all_told, "the last event is there")
+    eventually(all_told, "the last event is there", RECOVERY_SECONDS)
     seen: list[int] = []
     for event in told:
         if event.id not in seen:
@@ -196,15 +196,27 @@ def test_members_that_are_gone_expire_with_a_new_coordinator_too(cluster: Cluste
     eventually(replaced, "another coordinator was chosen")
     taken: set[int] = set()
 
+    def rejoin() -> None:
+        well[0].future(
+            "JoinConsumerGroup", groupId=group, consumerId="alive", streams=[name], timeout=ASK_SECONDS
+        ).exception()
+
     def alone() -> bool:
-        """The one that is alive asks, as members do, until it has everything."""
+        """The one that is alive asks, as members do, until it has everything; and joins again if it stood still for too long."""
         found = metadata()
-        if found is None or found.coordinator not in cluster.well:
+        if found is None:
+            return False
+        if found.error != pb.ConsumerGroupMetadata.OK:
+            rejoin()
+            return False
+        if found.coordinator not in cluster.well:
             return False
         call = cluster.api(found.coordinator).future(
             "FetchConsumerGroupAssignments", groupId=group, consumerId="alive", epoch=found.epoch, timeout=ASK_SECONDS
         )
         if call.exception() is not None:
+            if "not a member" in (call.details() or ""):
+                rejoin()
             return False
         taken.clear()
         taken.update(number for one in call.result().assignments for number in one.partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow.flight as flight
 import pytest
@@ -36,18 +37,29 @@ def test_endpoints_name_the_leaders_and_others_send_readers_there(cluster: Clust
     name = unique_name("spread")
     cluster.create_stream(name, partitions=3)
     tables.put(name, numbers(30))
-    partitions = tables.offsets([name])[name]["partitions"]
-    for number, partition in partitions.items():
-        leader = cluster.leader_of(name, number)
-        assert partition["leader"] == leader
-        assert partition["location"] == f"grpc://{cluster.brokers[leader].flight_address}"
+
+    def locations() -> list[str]:
+        leaders = [cluster.leader_of(name, number) for number in range(3)]
+        return [f"grpc://{cluster.brokers[leader].flight_address}" for leader in leaders]
+
+    def as_told() -> dict[int, Any] | None:
+        """Servers that have come back serve on other ports, of which the rest hears in a moment."""
+        found = tables.offsets([name])[name]["partitions"]
+        return found if [found[number]["location"] for number in range(3)] == locations() else None
+
+    partitions = eventually(as_told, "the leaders of all partitions are told of")
+    assert [found["leader"] for found in partitions.values()] == [
+        cluster.leader_of(name, number) for number in range(3)
+    ]
     assert partitions[0]["high_watermark"] == 29
     follower = cluster.brokers[cluster.followers_of(name)[0]]
     with flight.FlightClient(f"grpc://{follower.flight_address}") as client:
-        info = client.get_flight_info(flight.FlightDescriptor.for_path(name))
-        assert [location.uri.decode() for one in info.endpoints for location in one.locations] == [
-            partition["location"] for partition in partitions.values()
-        ]
+
+        def endpoints() -> list[str]:
+            info = client.get_flight_info(flight.FlightDescriptor.for_path(name))
+            return [location.uri.decode() for one in info.endpoints for location in one.locations]
+
+        eventually(lambda: endpoints() == locations(), "a follower tells of the leaders")
         ticket = flight.Ticket(ReadTicket(stream=name, partition=0).encode())
         with pytest.raises(flight.FlightUnavailableError, match="NOT_LEADER: ") as refused:
             client.do_get(ticket).read_all()

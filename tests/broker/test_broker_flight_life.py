@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -25,17 +27,17 @@ from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
 from tests.support.nats_server import NatsServer
-from tests.support.tables import SERVING, Counting, log_directory, numbers, read_rows
+from tests.support.tables import SERVING, Counting, handles_of, log_directory, numbers, read_rows
 from tests.support.waiting import eventually
 
 
-def filled(broker: BrokerProcess, rows: int = 100, size: int = 0) -> None:
-    """A stream `s` with so many rows."""
+def filled(broker: BrokerProcess, rows: int = 100, size: int = 0, at_once: int = 5_000) -> None:
+    """A stream `s` with so many rows; what is put at once may lie in one batch."""
     api = broker.api()
     api.CreateStream(name="s", subject="s")
     api.close()
     with FlightConnection(broker.address) as tables:
-        tables.put("s", numbers(rows, size=size).to_batches(max_chunksize=5_000))
+        tables.put("s", numbers(rows, size=size).to_batches(max_chunksize=at_once))
 
 
 # ── ports ────────────────────────────────────────────────────────────────────────────────────────
@@ -44,8 +46,11 @@ def filled(broker: BrokerProcess, rows: int = 100, size: int = 0) -> None:
 def test_a_broker_that_serves_no_tables_says_so_to_readers(start_broker: StartBroker) -> None:
     broker = start_broker({"flight.enabled": False})
     assert "flight" not in json.loads(broker.addresses_file.read_text())
-    with pytest.raises(errors.Unavailable, match="serves tables") as refused:
-        FlightConnection(broker.address, patience=0.1).offsets()
+    with (
+        FlightConnection(broker.address, patience=0.1) as tables,
+        pytest.raises(errors.Unavailable, match="serves tables") as refused,
+    ):
+        tables.offsets()
     assert "flight.enabled" in (refused.value.hint or "")
 
 
@@ -141,8 +146,16 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
     broker = start_broker(dict(SERVING))
     filled(broker, 60_000, size=2_000)
     with Counting(broker.address, timeout=3.0, patience=3.0) as tables:
-        batches = tables.read("s", 0)
-        next(batches)
+
+        def begun() -> Iterator[pa.RecordBatch] | None:
+            """Three seconds are not much for a machine that is busy."""
+            with contextlib.suppress(errors.Unavailable):
+                batches = tables.read("s", 0)
+                next(batches)
+                return batches
+            return None
+
+        batches = eventually(begun, "a read has begun")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(errors.Unavailable):
@@ -150,15 +163,21 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
                     pass
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-    with FlightConnection(broker.address, timeout=3.0, patience=3.0) as tables:
-        assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
+    with FlightConnection(broker.address, timeout=3.0, patience=3.0) as anew:
+
+        def reads() -> bool:
+            with contextlib.suppress(errors.Unavailable):
+                return len(read_rows(anew, "s", 0, 0, 1000)) == 1000
+            return False
+
+        eventually(reads, "it can be read")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             with pytest.raises(errors.Unavailable):  # also before it has said anything
-                read_rows(tables, "s", 0, 0, 1000)
+                read_rows(anew, "s", 0, 0, 1000)
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        assert len(read_rows(tables, "s", 0, 0, 1000)) == 1000
+        eventually(reads, "it can be read again")
 
 
 # ── what can go wrong underneath ─────────────────────────────────────────────────────────────────
@@ -166,7 +185,7 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
 
 def test_damage_on_disk_is_told_and_what_lies_before_it_is_read(start_broker: StartBroker) -> None:
     broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
-    filled(broker, 5_000, size=200)
+    filled(broker, 5_000, size=200, at_once=250)
     broker.stop()
     (file,) = log_directory(broker, "s").glob("*.log")
     with file.open("r+b") as log:
@@ -190,13 +209,13 @@ def test_rows_whose_acks_were_lost_with_nats_may_or_may_not_be_stored(
     with NatsServer(tmp_path / "nats") as nats:
         broker = start_broker(dict(SERVING), nats_url=nats.url)
         filled(broker, 10)
-        batches = numbers(500_000, size=100).to_batches(max_chunksize=50_000)
+        (batch,) = numbers(50_000, size=100).to_batches()
         outcome: list[Exception] = []
 
         def publish() -> None:
             with FlightConnection(f"grpc://{broker.flight_address}") as tables:
                 try:
-                    tables.put("s", batches)
+                    tables.put("s", itertools.repeat(batch))  # until it cannot go on
                 except errors.BasculeError as error:
                     outcome.append(error)
 
@@ -243,7 +262,7 @@ def test_tables_behind_tls(start_broker: StartBroker, tmp_path: Path) -> None:
 
 def inner_ports(broker: BrokerProcess, known: set[int]) -> list[int]:
     """Ports on which the broker listens beside those it tells of."""
-    inodes = {str(path.readlink()) for path in Path(f"/proc/{broker.pid}/fd").iterdir()}
+    inodes = handles_of(broker.pid)
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

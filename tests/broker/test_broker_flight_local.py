@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
-from bascule import TlsOptions
+from bascule import TlsOptions, limits
 from bascule.flight.reader import FlightConnection
 from tests.broker.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.monitoring import scrape
-from tests.support.tables import SERVING, Counting, log_directory, numbers, stream, tables_api, tables_broker
+from tests.support.tables import (
+    SERVING,
+    Counting,
+    handles_of,
+    log_directory,
+    numbers,
+    stream,
+    tables_api,
+    tables_broker,
+)
 
 __all__ = ["stream", "tables_api", "tables_broker"]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits a second for a broker that stands still reads over Flight, which is right, and not what is looked at here."""
+    monkeypatch.setattr(limits, "FLIGHT_LOCAL_SECONDS", 60.0)
 
 
 def test_rows_come_from_files_and_are_the_same(tables_broker: BrokerProcess, stream: str) -> None:
@@ -81,7 +95,9 @@ def test_damage_is_left_to_the_broker_to_tell(tables_broker: BrokerProcess, stre
 
 def test_who_does_not_want_it_has_it_not(start_broker: StartBroker) -> None:
     broker = start_broker({**SERVING, "flight.local": False})
-    broker.api().CreateStream(name="s", subject="s")
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    api.close()
     with Counting(broker.address, local=True) as tables:
         tables.put("s", numbers(10))
         assert sum(batch.num_rows for batch in tables.read("s", 0)) == 10
@@ -95,11 +111,3 @@ def test_behind_tls_nobody_gets_files(start_broker: StartBroker, tmp_path: Path)
         assert tables._local_names == {}
     sockets = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if "@bascule-" in line}
     assert not {f"socket:[{inode}]" for inode in sockets} & handles_of(guarded.broker.pid)
-
-
-def handles_of(pid: int) -> set[str]:
-    found = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.add(str(path.readlink()))
-    return found

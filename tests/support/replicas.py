@@ -10,7 +10,7 @@ from typing import Any
 from bascule.core.partition.producers import producer_headers
 from tests.support.api_client import Api, grpc, pb
 from tests.support.broker_fixtures import unique_name
-from tests.support.cluster import ASK_SECONDS, Cluster
+from tests.support.cluster import ASK_SECONDS, RECOVERY_SECONDS, Cluster
 from tests.support.waiting import eventually
 
 ANSWER_SECONDS = 60.0
@@ -81,7 +81,20 @@ def new_leader(cluster: Cluster, stream: str, old: str, partition: int = 0) -> s
         leaders = {"" if view is None else view.leader for view in views}
         return leaders.pop() if len(leaders) == 1 and old not in leaders else ""
 
-    return eventually(find, f"{stream}/{partition} has another leader than {old}")
+    return eventually(find, f"{stream}/{partition} has another leader than {old}", RECOVERY_SECONDS)
+
+
+def read_all(cluster: Cluster, stream: str, partition: int = 0) -> list[Any]:
+    """Everything, from whoever leads: asked again when that has just changed."""
+
+    def attempt() -> tuple[list[Any]] | None:
+        try:
+            return (cluster.api(cluster.leader_of(stream, partition)).read(stream, partition),)
+        except (grpc.RpcError, AssertionError):
+            return None
+
+    (found,) = eventually(attempt, f"{stream}/{partition} can be read", RECOVERY_SECONDS)
+    return found
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,3 +83,12 @@ def log_directory(broker: BrokerProcess, stream: str, partition: int = 0) -> Pat
 
 def read_rows(tables: FlightConnection, *arguments: Any, **options: Any) -> list[dict[str, Any]]:
     return [row for batch in tables.read(*arguments, **options) for row in batch.to_pylist()]
+
+
+def handles_of(pid: int) -> set[str]:
+    """What a process has open, as /proc names it."""
+    found = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(str(path.readlink()))
+    return found

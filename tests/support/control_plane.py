@@ -42,6 +42,7 @@ from bascule.net.grpc_server import Call
 from bascule.net.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services
@@ -50,7 +51,7 @@ SUBJECTS = ControlSubjects("ns")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, 180))
 
 
 async def refused(call: Coroutine[Any, Any, Any]) -> tuple[str, str]:
@@ -272,7 +273,9 @@ class Server:
         await self.controller.stop()
         self.store.close()
 
-    async def call(self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any) -> Any:
+    async def call(
+        self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any
+    ) -> Any:
         request = getattr(api, f"{name}Request")(**fields)
         call = cast(Call, FakeCall(timeout, peer))
         if name == "FetchMetadata":
@@ -331,7 +334,7 @@ class Cluster:
         return server
 
     async def leader(self) -> Server:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 for server in self.servers.values():
                     if server.controller.is_leader and all(
@@ -370,7 +373,7 @@ async def running(
         await cluster.stop()
 
 
-async def until(condition: Any, timeout: float = 20) -> None:
+async def until(condition: Any, timeout: float = PATIENCE_SECONDS) -> None:
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.005)

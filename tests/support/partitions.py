@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bascule.broker import partition as partitions
@@ -24,9 +24,11 @@ from bascule.kernels.nats import NatsReader
 from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.disk import PosixDisk
 from bascule.log.files import FilePool
+from bascule.log.sync import Syncer
 from bascule.net.envelope import MessageType, encode
 from bascule.net.nats_link import LinkOptions, NatsLink
 from bascule.proto.api_pb2 import AckPolicy, Message
+from tests.support.waiting import PATIENCE_SECONDS
 
 INBOX_PREFIX = b"ns.ack.me."
 INBOX = "ns.ack.me.1"
@@ -48,7 +50,7 @@ class MoodyDisk(PosixDisk):
         if self.is_full:
             raise DiskFull("the disk is full")
         time.sleep(self.write_seconds)
-        self.gate.wait(30)
+        self.gate.wait(PATIENCE_SECONDS)
         super().write(handle, data, position)
 
 
@@ -72,7 +74,8 @@ class Source:
 
 
 class LedPartition:
-    """Use it inside of a running loop."""
+    """Use it inside of a running loop. Unless a test has a clock, no time passes: a machine that stands still is no slow disk, and what
+    arrived last has arrived just now."""
 
     def __init__(
         self,
@@ -83,9 +86,11 @@ class LedPartition:
         min_insync_replicas: int = 1,
         batch_records_max: int = 1024,
         opened: bool = True,
+        clock: Callable[[], float] = lambda: 1000.0,
         **ingest: float,
     ) -> None:
         self.disk = MoodyDisk()
+        self._syncer = Syncer(3_600_000)  # nothing is synced behind a test's back, only when somebody waits for it
         self.acks: list[Ack] = []
         self._loop = asyncio.get_running_loop()
         unconnected = NatsLink(LinkOptions(servers=("nats://127.0.0.1:1",), name="nobody"))
@@ -106,10 +111,14 @@ class LedPartition:
         )
         self.reader.attach(1, self.sink)
         self.log = PartitionLog(
-            str(directory / "log"), options or LogOptions(), pool=FilePool(self.disk, 16), disk=self.disk
+            str(directory / "log"),
+            options or LogOptions(),
+            pool=FilePool(self.disk, 16),
+            disk=self.disk,
+            syncer=self._syncer,
         )
         self.source = Source()
-        self.ingest = Ingest(self.source, self.writer, **ingest)  # type: ignore[arg-type]
+        self.ingest = Ingest(self.source, self.writer, clock=clock, **ingest)  # type: ignore[arg-type]
         settings = StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas)
         metadata = Partition(0, ["me"], "me", ["me"], 1, 1)
         self.partition = partitions.LedPartition(
@@ -152,7 +161,7 @@ class LedPartition:
 
     async def until(self, condition: object) -> None:
         assert callable(condition)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition():
                 await asyncio.sleep(0.001)
 
@@ -162,6 +171,7 @@ class LedPartition:
         self.partition.stop()
         self._replicator.close()
         self.log.close()
+        self._syncer.close()
 
 
 def envelope(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -40,10 +41,16 @@ class Process(NamedTuple):
         except OSError:
             return None
 
+    @property
+    def runs(self) -> bool:
+        """Also not one that is over and that nobody has buried."""
+        return Process.of(self.pid) == self and command_line(self.pid) != ""
+
     def kill(self) -> None:
         """If it is still there."""
         if Process.of(self.pid) == self:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def _fields(pid: int) -> list[str]:
@@ -65,8 +72,10 @@ def workers(java: int) -> list[int]:
 
 
 def kill_workers(java: int) -> int:
-    """kill -9 of every worker; how many there were."""
-    found = workers(java)
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return len(found)
+    """kill -9 of every worker; how many there were. One that was idle may leave by itself meanwhile."""
+    count = 0
+    for pid in workers(java):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            count += 1
+    return count

@@ -27,7 +27,7 @@ NOW: Final = 1_700_000_000_000_000_000
 
 SECOND: Final = 1_000_000_000
 
-PATIENCE: Final = 15.0
+PATIENCE: Final = 60.0
 """Seconds after which something that must happen is taken for hanging. Never waited for in a test that passes."""
 
 ONE_RECORD_PER_SEGMENT: Final = 1

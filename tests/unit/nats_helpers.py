@@ -29,6 +29,13 @@ async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.005)
 
 
+class PatientLink(NatsLink):
+    """A server may stand still for a while."""
+
+    async def flush(self, timeout: float = 60.0) -> None:
+        await super().flush(timeout)
+
+
 class Watched:
     """A link and all that it told."""
 
@@ -43,8 +50,8 @@ class Watched:
 @asynccontextmanager
 async def linked(*servers: str, **options: Any) -> AsyncIterator[Watched]:
     """A link that is connected, and closed at the end."""
-    options.setdefault("reconnect_wait_seconds", 0.01)
-    watched = Watched(NatsLink(LinkOptions(servers=servers, name="test", **options)))
+    options = {"reconnect_wait_seconds": 0.01, "connect_seconds_max": 60.0, **options}
+    watched = Watched(PatientLink(LinkOptions(servers=servers, name="test", **options)))
     await watched.link.connect()
     try:
         yield watched

@@ -164,7 +164,7 @@ def test_a_leader_that_is_gone_is_an_error(tmp_path: Path) -> None:
             assert code == "INTERNAL"
             # asked although it does not lead: its asker has not heard of the leader of now
             stale = FetchCursorRequest(cursors_partition=1 - number, key=b"x").SerializeToString()
-            answer = await cluster.bus.request(SUBJECTS.cursors("b"), encode(MessageType.PROPAGATED_REQUEST, stale), 2)
+            answer = await cluster.bus.request(SUBJECTS.cursors("b"), encode(MessageType.PROPAGATED_REQUEST, stale), 60)
             assert b"not leader" in answer
 
     run(scenario())

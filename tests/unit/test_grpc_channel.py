@@ -24,7 +24,7 @@ from bascule.net.status import GrpcError, Status
 from bascule.net.tls import client_tls, server_tls
 from tests.support.certificates import Authority
 
-SECONDS = 30.0
+SECONDS = 120.0
 Scenario = Callable[[], Awaitable[None]]
 RUNNERS: dict[str, Callable[[Any], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
@@ -128,7 +128,7 @@ async def grpcio_server(credentials: Any = None) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def connected(address: str, **options: Any) -> AsyncIterator[Channel]:
-    channel = Channel(address, **options)
+    channel = Channel(address, **{"connect_timeout": SECONDS, **options})
     try:
         await channel.connect()
         yield channel
@@ -264,7 +264,7 @@ def test_tls_with_a_client_certificate(run: Callable[[Scenario], None], tmp_path
                 assert replies == [large] * 5
             async with connected(address.replace("127.0.0.1", "localhost"), tls=trusted) as channel:
                 assert await channel.call(b"/test/Hello", b"you") == b"hello you"
-            nameless = Channel(address, tls=client_tls(authority.file))
+            nameless = Channel(address, tls=client_tls(authority.file), connect_timeout=SECONDS)
             with pytest.raises(GrpcStatusError) as refused:
                 await nameless.connect()
             assert refused.value.status == Status.UNAVAILABLE
@@ -305,7 +305,7 @@ def test_a_server_that_cannot_be_trusted_is_not_spoken_to(run: Callable[[Scenari
                 ({"tls": client_tls(authority.file), "tls_name": "elsewhere"}, "TLS failed"),
                 ({}, "cannot reach"),
             ):
-                channel = Channel(address, **options)
+                channel = Channel(address, connect_timeout=SECONDS, **options)
                 with pytest.raises(GrpcStatusError, match=text) as refused:
                     await channel.connect()
                 assert refused.value.unprocessed
@@ -331,15 +331,18 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
 def test_a_deadline_reaches_the_server(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with our_server() as (address, answers), connected(address) as channel:
-            assert (await refusal(channel.call(b"/test/Hello", b"sleep", timeout=0.1)))[0] == Status.DEADLINE_EXCEEDED
+            while not answers.calls:  # it may be over before it was heard
+                sleeping = channel.call(b"/test/Hello", b"sleep", timeout=0.1)
+                assert (await refusal(sleeping))[0] == Status.DEADLINE_EXCEEDED
+            begun = len(answers.calls)
             waiting = asyncio.create_task(channel.call(b"/test/Hello", b"sleep", timeout=SECONDS))
-            while len(answers.calls) < 2:
-                await asyncio.sleep(0.01)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
             async with asyncio.timeout(SECONDS):
-                while answers.cancelled < 2:
+                while len(answers.calls) == begun:
+                    await asyncio.sleep(0.01)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                while answers.cancelled < len(answers.calls):
                     await asyncio.sleep(0.01)
             assert await channel.call(b"/test/Hello", b"still") == b"hello still"
 
@@ -352,7 +355,7 @@ def test_a_server_that_stops_and_one_that_is_back(run: Callable[[Scenario], None
         answers = Answers()
         server = GrpcServer(answers.routes())
         port = await server.start("127.0.0.1")
-        channel = Channel(f"127.0.0.1:{port}", on_lost=lost.append)
+        channel = Channel(f"127.0.0.1:{port}", connect_timeout=SECONDS, on_lost=lost.append)
         with pytest.raises(GrpcStatusError, match="not connected") as refused:
             await channel.call(b"/test/Hello", b"")
         assert refused.value.unprocessed

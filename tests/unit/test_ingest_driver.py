@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import current_thread
@@ -85,7 +86,7 @@ def test_after_a_slow_write_a_thread_writes_however_little_arrives(tmp_path: Pat
         await led.until(lambda: led.values() == [b"slow", b"next"])
         assert led.disk.writers == {"bascule-writer"}
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, clock=time.monotonic)
 
 
 def test_order_is_kept_between_the_loop_and_the_thread(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_order_is_kept_between_the_loop_and_the_thread(tmp_path: Path) -> None:
         await led.until(lambda: led.log.log_end_offset == 200)
         assert led.values() == expected
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, clock=time.monotonic)
 
 
 def test_what_arrives_while_the_disk_hangs_is_read_on_up_to_the_bound(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def test_a_request_is_answered_and_many_do_not_mix(nats: NatsServer) -> None:
             await server.publish(reply, b"once is enough")
 
         await server.subscribe("ask", answer)
-        await server.link.flush()
+        await server.link.flush(60)
         questions = [b"q%d" % number for number in range(200)]
-        answers = await asyncio.gather(*(client.request("ask", question, 10) for question in questions))
+        answers = await asyncio.gather(*(client.request("ask", question, 60) for question in questions))
         assert answers == [question.upper() for question in questions]
         await client.close()
         await server.close()
@@ -46,7 +46,7 @@ def test_nobody_no_answer_and_no_connection_are_told_apart(nats: NatsServer) -> 
         states: list[bool] = []
         bus.on_state = lambda connected, _reason: states.append(connected)
         with pytest.raises(Unavailable, match="nobody listens on ask"):
-            await bus.request("ask", b"", 10)
+            await bus.request("ask", b"", 60)
 
         async def be_silent(_data: bytes, _reply: str) -> None:
             pass
@@ -108,7 +108,7 @@ def test_a_handler_that_stands_still_costs_bounded_memory(nats: NatsServer, monk
         await bus.subscribe("a", stand_still)
         for _ in range(100):
             await bus.publish("a", b"x")
-        await bus.link.flush()
+        await bus.link.flush(60)
         assert bus.messages_dropped >= 89
         await bus.close()
 
@@ -134,7 +134,7 @@ def test_an_error_of_the_server_does_not_end_the_bus() -> None:
     async def main() -> None:
         async with scripted(complain) as url:
             bus = await NatsBus.connect([url], "test")
-            await bus.link.flush()
+            await bus.link.flush(60)
             assert bus.link.stats.errors == 2
             assert bus.is_connected
             await bus.close()

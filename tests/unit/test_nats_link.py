@@ -101,7 +101,7 @@ def test_a_message_larger_than_the_buffer_arrives_and_its_memory_is_given_back(t
             payload = bytes(range(256)) * (5 * 4096)
             for _ in range(3):
                 link.publish(b"large", payload)
-            await link.flush(30)
+            await link.flush()
             assert [message[3] for message in found] == [payload] * 3
             assert link.reader.buffer_bytes > len(payload)
             for _ in range(300):
@@ -213,7 +213,7 @@ def test_reading_can_be_paused_and_nothing_is_lost(nats: NatsServer, loop: str) 
                 publish_many(other.link.output, b"flood", bytes(1000), 100)
                 other.link.schedule_flush()
                 await asyncio.sleep(0)
-            await other.link.flush(30)
+            await other.link.flush()
             seen = sink.messages
             assert seen < 20_000
             link.resume_reading()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from bascule.spark.orphans import end_with_parent
+from tests.support.spark_processes import Process
 from tests.support.waiting import eventually
 
 CHILD = """
@@ -27,30 +27,23 @@ child.wait()
 """
 
 
-def orphan() -> tuple[int, str]:
-    """The process id of a child whose parent has been killed, and what it said of being watched."""
+def orphan() -> tuple[Process, str]:
+    """A child whose parent has been killed, and what it said of being watched."""
     places = os.pathsep.join(place for place in sys.path if place)
     command, environ = [sys.executable, "-c", PARENT, CHILD], {**os.environ, "PYTHONPATH": places}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        said = parent.stdout.readline().split()
+        pid, is_watched = parent.stdout.readline().split()
+        child = Process.of(int(pid))
         parent.kill()
-    pid, is_watched = said
-    return int(pid), is_watched
-
-
-def is_gone(pid: int) -> bool:
-    """Whoever inherits it may let it lie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    assert child is not None
+    return child, is_watched
 
 
 def test_a_process_of_spark_ends_with_its_parent() -> None:
-    pid, is_watched = orphan()
+    child, is_watched = orphan()
     assert is_watched == "True"
-    eventually(lambda: is_gone(pid), "it is gone")
+    eventually(lambda: not child.runs, "it is gone")
 
 
 def test_a_driver_does_not() -> None:

@@ -11,7 +11,7 @@ from bascule import limits
 from bascule.log.sync import Syncer
 from tests.support.waiting import eventually
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 class Counted:

@@ -136,7 +136,7 @@ def test_the_next_leader_publishes_what_the_last_one_did_not(tmp_path: Path) -> 
             await old.call("CreateStream", name="orders", subject="s")
             await until(lambda: old.naps)
             new = next(server for server in cluster.servers.values() if server is not old)
-            await old.controller.driver.transfer_leadership(new.name, timeout=5)
+            await old.controller.driver.transfer_leadership(new.name, timeout=60)
             await until(lambda: new.controller.is_leader)
             for server in cluster.servers.values():
                 server.publisher.failures = []

@@ -214,8 +214,9 @@ def test_a_client_that_gives_up_cancels_the_handler(run: Callable[[Scenario], No
             call.cancel()
             while not serving.answers.cancelled:
                 await asyncio.sleep(0.001)
-            assert (await refusal(hello(b"sleep", timeout=0.2)))[0] == grpc.StatusCode.DEADLINE_EXCEEDED
-            while serving.answers.cancelled < 2:
+            while len(serving.answers.calls) < 2:  # it may be over before it was heard
+                assert (await refusal(hello(b"sleep", timeout=0.2)))[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+            while serving.answers.cancelled < len(serving.answers.calls):
                 await asyncio.sleep(0.001)
 
     run(scenario)
@@ -279,7 +280,7 @@ def test_a_blocking_client(run: Callable[[Scenario], None]) -> None:
 
             def ask() -> None:
                 with grpc.insecure_channel(serving.address) as channel:
-                    assert channel.unary_unary("/test/Hello")(b"you", timeout=10) == b"hello you"
+                    assert channel.unary_unary("/test/Hello")(b"you", timeout=60) == b"hello you"
                     echoed: Iterator[bytes] = channel.stream_stream("/test/Echo")(iter([b"1", b"2"]))
                     assert list(echoed) == [b"1", b"2"]
 
@@ -360,6 +361,7 @@ def test_a_connection_is_gone_as_soon_as_it_is_lost() -> None:
         async with Serving() as serving:
             host, port = serving.address.split(":")
             gone: list[weakref.ref[object]] = []
+            Numbers.alive.clear()  # those of other tests may wait for it
             gc.disable()
             try:
                 for number in range(5):
@@ -372,12 +374,10 @@ def test_a_connection_is_gone_as_soon_as_it_is_lost() -> None:
                         client.data(99 if number % 3 == 0 else 3, b"x")
                         await asyncio.to_thread(client.read)
                         gone += [weakref.ref(one) for one in serving.server.connections]
-                while serving.server.connections:
-                    await asyncio.sleep(0.001)
-                await asyncio.sleep(0.05)
                 assert len(gone) >= 5
-                assert [one() for one in gone if one() is not None] == []
-                assert not Numbers.alive
+                async with asyncio.timeout(60):
+                    while serving.server.connections or Numbers.alive or any(one() is not None for one in gone):
+                        await asyncio.sleep(0.001)
             finally:
                 gc.enable()
 

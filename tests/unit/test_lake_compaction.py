@@ -114,15 +114,15 @@ def test_a_proof_says_equal_while_files_are_merged_under_it(tmp_path: Path) -> N
 
     def on_file(_: Any) -> None:
         started.set()
-        going.wait(10)
+        going.wait(60)
 
     reports: list[Any] = []
     prover = threading.Thread(target=lambda: reports.append(Verification(Archive(path), None, on_file).run()))
     prover.start()
-    started.wait(10)
+    assert started.wait(60)
     compact_all(path, keep_seconds=0)
     going.set()
-    prover.join(30)
+    prover.join(60)
     (report,) = reports
     assert (report.faults, report.rows) == ([], 120)
     assert archive.state().in_order()[0].rows == 120

@@ -53,7 +53,7 @@ class Pair:
         for link in (self.a, self.b):
             await link.link.connect()
             link.start()
-            await link.link.flush()
+            await link.link.flush(60)
 
     async def close(self) -> None:
         await self.a.link.close()
@@ -62,8 +62,8 @@ class Pair:
     async def settle(self) -> None:
         """All that `a` said until now has been heard."""
         await asyncio.sleep(0)
-        await self.a.link.flush(30)
-        await self.b.link.flush(30)
+        await self.a.link.flush(60)
+        await self.b.link.flush(60)
 
 
 @asynccontextmanager
@@ -207,7 +207,7 @@ def test_after_the_server_was_away_followers_are_told_and_all_works_again(nats: 
             await until(lambda: pair.a.link.connected and pair.b.link.connected)
             assert connected == [True]
             assert states == [False, True]
-            await pair.b.link.flush()
+            await pair.b.link.flush(60)
             pair.a.send("b", KEY, Fetch(3, 10, 5, 5, 0))
             await pair.settle()
             # Its word at the reconnect may have been earlier than the other's subscription.
@@ -326,7 +326,10 @@ def test_a_lost_connection_leaves_no_half_answer(nats: NatsServer) -> None:
     run("asyncio", main())
 
 
-def test_foreign_bytes_are_counted_and_logged_once_a_second(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_bytes_are_counted_and_logged_now_and_then(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bascule.broker.replication.link._COMPLAINT_NS", 3_600 * 10**9)  # in place of once a second
     good = codec.encode_head("x") + codec.encode_entry(KEY, Notice(3, 4))
 
     async def main() -> None:
@@ -342,7 +345,7 @@ def test_foreign_bytes_are_counted_and_logged_once_a_second(nats: NatsServer, ca
                 client.publish("test.replication.b.follower", checked)
                 client.publish("test.replication.b.follower", checked[:-1] + bytes((checked[-1] ^ 1,)))
                 client.flush()
-            await pair.b.link.flush()
+            await pair.b.link.flush(60)
             assert pair.heard == [("x", KEY, Notice(3, 4))]
             assert pair.b.stats.messages_malformed == 11
             assert pair.b.stats.messages_in == 1

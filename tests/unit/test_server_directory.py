@@ -18,7 +18,7 @@ SUBJECTS = ControlSubjects("ns")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 20))
+    asyncio.run(asyncio.wait_for(scenario, 60))
 
 
 class Clock:
@@ -135,11 +135,11 @@ def test_partition_status_is_the_servers_own_word() -> None:
         bus, clock = MemoryBus(), Clock()
         first = await directory(bus, "a", clock)
         await directory(bus, "b", clock)
-        assert await first.partition_status("a", "orders", 0, timeout=1) == PartitionStatus(True, True)
-        assert await first.partition_status("b", "orders", 0, timeout=1) == PartitionStatus(True, False)
-        assert await first.partition_status("b", "orders", 7, timeout=1) == PartitionStatus(False, False)
+        assert await first.partition_status("a", "orders", 0, timeout=60) == PartitionStatus(True, True)
+        assert await first.partition_status("b", "orders", 0, timeout=60) == PartitionStatus(True, False)
+        assert await first.partition_status("b", "orders", 7, timeout=60) == PartitionStatus(False, False)
         with pytest.raises(Unavailable, match="nobody listens"):
-            await first.partition_status("z", "orders", 0, timeout=1)
+            await first.partition_status("z", "orders", 0, timeout=60)
 
     run(scenario())
 

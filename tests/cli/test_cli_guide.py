@@ -21,7 +21,7 @@ def test_the_guide_s_commands_run(start_broker: StartBroker, home: Path, tmp_pat
     tool = tmp_path / "bascule"
     tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main "$@"\n')
     tool.chmod(0o755)
-    script = f"bascule context add here --server {broker.address}\n" + "".join(blocks)
+    script = f"bascule context add here --server {broker.address} --timeout 60s\n" + "".join(blocks)
     env = environ(home)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],

@@ -13,7 +13,7 @@ from typing import Any
 from tests.cli.command_line import Run, Terminal, run, start
 from tests.support.broker_fixtures import MakeStream
 from tests.support.broker_process import BrokerProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 # ── what is published ────────────────────────────────────────────────────────────────────────────
 
@@ -108,7 +108,7 @@ def test_a_slow_pipe_is_published_as_it_comes(connected: Path, make_stream: Make
             process.stdin.write(line)
             eventually(lambda: len(bascule("subscribe", name, "-e").lines) == count, f"{line!r} is stored")  # noqa: B023
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_stream_is_copied_through_a_pipe(connected: Path, make_stream: MakeStream, bascule: Run) -> None:

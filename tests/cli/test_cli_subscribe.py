@@ -15,6 +15,7 @@ from tests.cli.command_line import COMMAND, Run, Terminal, environ, read_exactly
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import MakeStream, StartBroker
 from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_from_where_to_where(bascule: Run, ten: str, arguments: str, expected: s
 
 def test_new_messages_only(connected: Path, ten: str, bascule: Run) -> None:
     with start("subscribe", ten, "--from", "new", "-n", "1", home=connected) as process:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while process.poll() is None:
             assert time.monotonic() < deadline
             bascule("publish", ten, "new").ok()
@@ -74,7 +75,7 @@ def test_it_follows_what_comes(connected: Path, ten: str, bascule: Run) -> None:
         bascule("publish", ten, "more").ok()
         assert read_exactly(process.stdout, 5) == b"more\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE_SECONDS) == 130
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
@@ -168,7 +169,7 @@ def test_a_stream_deleted_meanwhile(connected: Path, ten: str, api: Api) -> None
         assert process.stderr is not None
         read_exactly(process.stdout, 2)
         api.DeleteStream(name=ten)
-        assert process.wait(20) == 3
+        assert process.wait(PATIENCE_SECONDS) == 3
         said = process.stderr.read().decode()
         assert "deleted" in said
         assert "Traceback" not in said
@@ -180,7 +181,7 @@ def test_it_lives_through_a_restart(start_broker: StartBroker, home: Path, call:
     broker.config["listen"] = address
     call("stream", "create", "s", "-s", address).ok()
     call("publish", "s", "a", "-s", address).ok()
-    with start("subscribe", "s", "-s", address, home=home) as process:
+    with start("subscribe", "s", "-s", address, "--timeout", "60s", home=home) as process:
         assert process.stdout is not None
         assert read_exactly(process.stdout, 2) == b"a\n"
         broker.restart()

@@ -45,10 +45,10 @@ def test_the_cluster_in_a_sentence(connected: Path, make_stream: MakeStream, bas
 
 
 def test_emptiness_is_explained(home: Path, start_broker: StartBroker) -> None:
-    server = start_broker({"cursors.stream.partitions": 1}).address
-    assert "bascule stream create" in shown(home, "stream", "list", "-s", server)[0]
+    server = ("-s", start_broker({"cursors.stream.partitions": 1}).address, "--timeout", "60s")
+    assert "bascule stream create" in shown(home, "stream", "list", *server)[0]
     assert "bascule context add" in shown(home, "context", "list")[0]
-    assert "bascule group consume" in shown(home, "group", "list", "-s", server)[0]
+    assert "bascule group consume" in shown(home, "group", "list", *server)[0]
 
 
 def test_json_is_json_on_a_terminal_too(connected: Path, make_stream: MakeStream) -> None:
@@ -120,7 +120,7 @@ def test_tls_with_a_certificate_of_our_own(guarded: Guarded, call: Run) -> None:
         "--tls-key",
         str(guarded.own.key),
     ]
-    call("context", "add", "secure", "-s", guarded.address, "--timeout", "3s", *files).ok()
+    call("context", "add", "secure", "-s", guarded.address, "--timeout", "60s", *files).ok()
     call("stream", "create", "s").ok()
     call("publish", "s", "x").ok()
     assert call("subscribe", "s", "-e").ok().lines == ["x"]
@@ -131,7 +131,7 @@ def test_tls_with_a_certificate_of_our_own(guarded: Guarded, call: Run) -> None:
 
 
 def test_tls_that_does_not_fit_is_explained(guarded: Guarded, call: Run) -> None:
-    where = ["-s", guarded.address, "--timeout", "1s"]
+    where = ["-s", guarded.address, "--timeout", "20s"]
     call("stream", "list", *where).failed(5, guarded.address, "bascule doctor")
     outcome = call("doctor", *where, "--tls", "--json")
     assert outcome.code == 3

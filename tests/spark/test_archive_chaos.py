@@ -76,9 +76,10 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """Driver, Java, workers and executors at once, as a machine dies."""
-        kill_tree(self.process.pid)
-        self.process.wait()
+        """Driver, Java, workers and executors at once, as a machine dies. The number of one that has ended may be another's by now."""
+        if self.process.poll() is None:
+            kill_tree(self.process.pid)
+            self.process.wait()
 
     def kill_python(self) -> list[Process]:
         """The driver alone. Its Java hears of it and leaves, its workers then: what may be there for a while yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -88,10 +89,10 @@ def test_retention_takes_records_between_the_plan_of_a_batch_read_and_its_tasks(
         start = overtake(client, stream, log_start)
         pauses.release()
         if policy == "skip":
-            assert sorted(reading.result(60)["offset"].to_pylist()) == [*range(start, 50)]
+            assert sorted(reading.result(120)["offset"].to_pylist()) == [*range(start, 50)]
             return
         with pytest.raises(PySparkException) as failed:
-            reading.result(60)
+            reading.result(120)
     said = f"[DATA_LOST] `{stream}`/0 was to be read from offset 0, but its log starts at {start}: {start} offsets are gone; "
     assert f"{said}the stream keeps 168h and {KEPT} messages" in str(failed.value)
 
@@ -123,9 +124,9 @@ def test_retention_takes_records_of_a_batch_that_a_query_has_planned(
     start = overtake(client, stream, log_start)
     pauses.release()
     with pytest.raises(StreamingQueryException, match=rf"\[DATA_LOST\] .* starts at {start}: {start} offsets are gone"):
-        query.awaitTermination(60)
+        query.awaitTermination(120)
     assert found == []
-    start_query(onDataLoss="skip").awaitTermination(60)
+    start_query(onDataLoss="skip").awaitTermination(120)
     assert sorted(found) == [*range(start, KEPT + 25)]
 
 
@@ -150,7 +151,7 @@ def test_retention_takes_records_of_a_batch_that_an_archive_has_planned(
     job.open()
     query = job.start(once=True)
     with pytest.raises(StreamingQueryException, match=r"\[DATA_LOST\] .* from offset 0, but its log starts at \d+"):
-        query.awaitTermination(60)
+        query.awaitTermination(120)
     job.close()
     assert job.archive.state().rows == 0
     start = log_start(stream)
@@ -216,9 +217,12 @@ def test_an_archive_has_nothing_of_a_stream_that_was_created_again(
         streams=(stream,), path=str(lake), servers=tables.address, trigger_seconds=0.05, source={"onDataLoss": policy}
     )
 
+    published = threading.Event()
+
     class Unlucky(ArchiveJob):
         def write(self, batch: DataFrame, batch_id: int) -> None:
             if batch_id == 1:
+                assert published.wait(60)  # the batch may have been planned when the first of them was there
                 recreate(client, stream, records)
             super().write(batch, batch_id)
 
@@ -228,8 +232,9 @@ def test_an_archive_has_nothing_of_a_stream_that_was_created_again(
         query = job.start()
         eventually(lambda: job.archive.state().rows == 50, "the stream is archived")
         publish(client, stream, 10, first=50)
+        published.set()
         with pytest.raises(Exception, match=r"STREAM_RECREATED|STREAM_DELETED|STREAM_NOT_FOUND|created again"):
-            query.awaitTermination(40)
+            query.awaitTermination(120)
     finally:
         query.stop()
         job.close()

@@ -11,7 +11,7 @@ import pytest
 
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
-from tests.support.spark_processes import command_line, descendants
+from tests.support.spark_processes import Process, command_line, descendants
 from tests.support.waiting import eventually
 
 DEMO = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]
@@ -28,15 +28,15 @@ def archived(process: subprocess.Popen[str], least: int) -> tuple[int, Path]:
     raise AssertionError("the demo ended without an archive")
 
 
-def processes(pid: int) -> list[int]:
-    found = list(descendants(pid))
-    assert any("java" in command_line(one) for one in found)
-    assert any("pyspark.daemon" in command_line(one) for one in found)
+def processes(pid: int) -> list[Process]:
+    found = [one for each in descendants(pid) if (one := Process.of(each)) is not None]
+    assert any("java" in command_line(one.pid) for one in found)
+    assert any("pyspark.daemon" in command_line(one.pid) for one in found)
     return found
 
 
-def must_end(pids: list[int]) -> None:
-    eventually(lambda: not any(command_line(pid) for pid in pids), "the end of all processes of the demo")
+def must_end(processes: list[Process]) -> None:
+    eventually(lambda: not any(one.runs for one in processes), "the end of all processes of the demo")
 
 
 def test_the_demo_archives_and_kill_9_leaves_no_process_and_a_right_archive(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_demo_archives_and_kill_9_leaves_no_process_and_a_right_archive(tmp_
         rows, folder = archived(process, 100)
         beside = processes(process.pid)
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     must_end(beside)
     assert folder == tmp_path / "data/archive/orders"
     report = Verification(Archive(folder), None, lambda _: None).run()

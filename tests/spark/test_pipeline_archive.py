@@ -53,7 +53,9 @@ def test_everything_is_archived_once_and_the_rest_later(
     make_stream: MakeStream,
     verify: Verify,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bascule.pipeline.jobs.archive.CURSOR_SECONDS_MAX", 60.0)  # a busy machine takes longer
     stream = make_stream(500, partitions=3)
     options = options_of(tables, stream, tmp_path / "lake")
     state = run_archive(spark, options, once=True)
@@ -149,7 +151,7 @@ def test_a_stream_that_is_created_again_while_it_runs_is_not_mixed_with_the_form
         client.create_stream(stream, f"subject.{stream}")
         publish(client, stream, 70)
         with pytest.raises(Exception, match=r"STREAM_RECREATED|created again"):
-            query.awaitTermination(60)
+            query.awaitTermination(120)
     finally:
         job.close()
     assert job.archive.state().rows == 50

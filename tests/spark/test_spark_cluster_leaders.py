@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from bascule.errors import OutcomeUnknown, StateError, Unavailable
 from bascule.flight.reader import FlightConnection
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from tests.cli.command_line import run as run_command
 from tests.support.broker_fixtures import unique_name
-from tests.support.cluster import Cluster
+from tests.support.cluster import RECOVERY_SECONDS, Cluster
 from tests.support.pausing_source import Pauses
 from tests.support.tables import SERVING, numbers
+from tests.support.waiting import eventually
 
 ROWS = 12_000
 """Of three kilobytes, in nine pieces: whoever dies behind the first has not sent the last."""
@@ -29,14 +32,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def stream(cluster: Cluster) -> str:
-    name = unique_name("led")
     cluster.revive()
+    return eventually(lambda: filled(cluster), "a stream was filled by one leader", RECOVERY_SECONDS)
+
+
+def filled(cluster: Cluster) -> str:
+    """A stream with all rows; "" if its leader stood still so long that another one was elected: nothing is sent twice by `put`."""
+    name = unique_name("led")
     cluster.create_stream(name)
-    with FlightConnection(cluster.addresses) as tables:
+    with FlightConnection(cluster.addresses) as tables, suppress(Unavailable, OutcomeUnknown, StateError):
         for first in range(0, ROWS, 4_000):
             tables.put(name, numbers(4_000, first=first, size=3_000))
-    cluster.wait_until_in_sync(name)
-    return name
+        (partition,) = tables.offsets([name])[name]["partitions"].values()
+        if partition["high_watermark"] == ROWS - 1:
+            cluster.wait_until_in_sync(name)
+            return name
+    return ""
 
 
 @pytest.fixture
@@ -84,7 +95,7 @@ def test_an_archive_goes_on_at_the_next_leader_in_a_batch_and_between_batches(
         pauses.wait()
         assert cluster.stop(cluster.leader_of(stream)) == 0
         pauses.release()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
         job.close()

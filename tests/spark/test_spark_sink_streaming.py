@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bascule.client.blocking import BlockingClient
 from tests.spark.conftest import MakeStream, forget, publish
 from tests.spark.test_spark_sink import own_headers, stored, values
 from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.pausing_source import Pauses
 from tests.support.spark_processes import kill_workers
 from tests.support.waiting import eventually
 
@@ -28,9 +30,16 @@ class Copy:
         self.checkpoint = checkpoint
 
     def start(
-        self, source: str, target: str, *, read: dict[str, str] | None = None, value: str = "value", **options: str
+        self,
+        source: str,
+        target: str,
+        *,
+        read: dict[str, str] | None = None,
+        read_format: str = "bascule",
+        value: str = "value",
+        **options: str,
     ) -> Any:
-        rows = self._spark.readStream.format("bascule").options(
+        rows = self._spark.readStream.format(read_format).options(
             servers=self._servers, stream=source, startingOffsets="earliest", **(read or {})
         )
         writer = rows.load().selectExpr("key", f"{value} AS value", "headers").writeStream.format("bascule")
@@ -152,22 +161,40 @@ def test_the_guide_does_what_it_says(
     assert sorted(values(client, "orders")) == [b"chair", b"chair", b"lamp", b"lamp"]
 
 
+ROWS_OF_A_PIECE = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.fixture
+def small_pieces(spark: SparkSession) -> Iterator[None]:
+    """Tasks get their rows a hundred at a time."""
+    before = spark.conf.get(ROWS_OF_A_PIECE)
+    spark.conf.set(ROWS_OF_A_PIECE, "100")
+    yield
+    spark.conf.set(ROWS_OF_A_PIECE, str(before))
+
+
+@pytest.mark.usefixtures("small_pieces")
 def test_a_worker_that_dies_while_it_writes_loses_and_doubles_nothing(
-    spark: SparkSession, client: BlockingClient, make_stream: MakeStream, copy: Copy
+    spark: SparkSession, client: BlockingClient, make_stream: MakeStream, copy: Copy, tmp_path: Path
 ) -> None:
     """Between the first row of a batch and its commit: some rows are stored, and Spark knows of none."""
-    count = 5_000
-    source, target = make_stream(count), make_stream(partitions=2)
-    # One row under way at a time, so that the write takes long enough to be hit.
-    once: dict[str, Any] = {"delivery": "exactly-once", "maxInFlight": "1", "partitioner": "round-robin"}
+    pauses = Pauses(tmp_path)
+    spark.dataSource.register(pauses.source("later"))
+    count = 3_000
+    source, target = make_stream(), make_stream(partitions=2)
+    # Brokers send them in three pieces: whoever reads them waits behind the second, however long it takes to be hit.
+    client.publish_many(source, [b"%d".ljust(3_000, b".") % number for number in range(count)], ack="all")
+    once: dict[str, Any] = {"delivery": "exactly-once", "partitioner": "round-robin", "read_format": pauses.name}
     query = copy.start(source, target, **once)
+    pauses.wait()
     eventually(lambda: stored_count(client, target) > 100, "the batch is being written")
     assert kill_workers(java_of(spark))
     with pytest.raises(StreamingQueryException):
         query.awaitTermination()
     part = stored_count(client, target)
     assert 100 < part < count, "it was hit in the middle"
-    copy.run(source, target, **{**once, "maxInFlight": "8192"})
+    pauses.release()
+    copy.run(source, target, **once)
     assert sorted(values(client, target)) == sorted(values(client, source))
 
 

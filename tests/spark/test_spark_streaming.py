@@ -125,7 +125,7 @@ def test_a_query_that_runs_on_reads_what_comes_and_notices_a_stream_created_agai
         client.delete_stream(stream)
         make_stream(20, name=stream)
         with pytest.raises(StreamingQueryException, match=r"\[STREAM_(RECREATED|DELETED|NOT_FOUND)\]"):
-            running.awaitTermination(30)
+            running.awaitTermination(120)
     finally:
         running.stop()
     with pytest.raises(
@@ -155,6 +155,6 @@ def test_a_query_of_spark_connect_reads_the_same(
     )
     writer = frame.load().select("partition", "offset").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-    assert writer.start(str(tmp_path / "rows")).awaitTermination(60)
+    assert writer.start(str(tmp_path / "rows")).awaitTermination(120)
     rows = connect_spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(tuple(row) for row in rows) == [(number, offset) for number in (0, 1) for offset in range(5)]

@@ -523,9 +523,10 @@ def test_trap_7_readers_are_built_again_and_pickled(
     options = {"servers": tables.address, "stream": stream}
     with pytest.raises(PySparkException, match=r"(?i)pickle"):
         spark.read.format("naive_open").options(**options).load().count()
-    frame = spark.read.format("watched_bascule").options(**options, maxRecordsPerPartition="10").load()
+    # More than there may be workers left over from other tests, which take turns.
+    frame = spark.read.format("watched_bascule").options(**options, maxRecordsPerPartition="2").load()
     assert frame.count() == 60
     lines = Path(seen).read_text().splitlines()
     processes = {line.split()[0] for line in lines}
-    assert len(lines) == 6 > len(processes), "workers run more than one task"
+    assert len(lines) == 30 > len(processes), "workers run more than one task"
     assert len(set(lines)) == len(processes), "a worker has one connection"

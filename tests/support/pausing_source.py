@@ -1,7 +1,8 @@
 """The Spark source with tasks that wait for a test, before they read or when they have read something.
 
 pauses = Pauses(tmp_path)
-spark.dataSource.register(pauses.source("before"))       # or "between": behind the first batch of rows
+spark.dataSource.register(pauses.source("before"))       # or "between": behind the first batch of rows, whose end Spark may not have
+                                                         # yet; or "later": behind the second
 … spark.read.format(pauses.name) … in a thread
 pauses.wait()                                            # a task stands there; whatever happens now happens to it
 pauses.release()                                         # this task and all that come
@@ -60,9 +61,10 @@ class Pauses:
         def paused(rows: Iterator[Any]) -> Iterator[Any]:
             if step == "before":
                 pause()
-            for batch in rows:
+            for number, batch in enumerate(rows):
                 yield batch
-                pause()
+                if number or step != "later":
+                    pause()
 
         class PausingBatchReader(BatchReader):
             def read(self, partition: InputPartition) -> Iterator[Any]:

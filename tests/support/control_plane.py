@@ -273,9 +273,7 @@ class Server:
         await self.controller.stop()
         self.store.close()
 
-    async def call(
-        self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any
-    ) -> Any:
+    async def call(self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any) -> Any:
         request = getattr(api, f"{name}Request")(**fields)
         call = cast(Call, FakeCall(timeout, peer))
         if name == "FetchMetadata":

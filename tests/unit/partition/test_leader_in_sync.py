@@ -112,8 +112,33 @@ def test_after_a_refusal_it_is_not_asked_again_at_once() -> None:
     leader.fetch("c", 0)
     leader.settled("c", Outcome.REFUSED)
     assert not of_kind(leader.fetch("c", 0), Expand)
-    leader.tick(100 * MS)
-    assert of_kind(leader.fetch("c", 0), Expand)
+    assert leader.leader.deadline_ns == leader.now_ns + 100 * MS
+    assert not of_kind(leader.tick(99 * MS), Expand)
+    assert of_kind(leader.tick(1 * MS), Expand)
+
+
+def test_of_two_that_join_at_once_the_second_is_proposed_again_although_it_asks_for_nothing() -> None:
+    """The first has changed the partition. Both have everything, and would not be heard of for a long time."""
+    leader = LeaderAtWork(in_sync="a", leader_timeout_ns=800 * MS, **INTERVAL)
+    leader.append(10)
+    assert one(leader.fetch("b", 10), Expand) == Expand("b", 0, EPOCH)
+    assert one(leader.fetch("c", 10), Expand) == Expand("c", 0, EPOCH)
+    leader.set_changed("ab")
+    leader.settled("b", Outcome.DONE)
+    leader.settled("c", Outcome.REFUSED)
+    assert one(leader.tick(100 * MS), Expand) == Expand("c", 0, EPOCH + 1)
+    leader.set_changed("abc")
+    leader.settled("c", Outcome.DONE)
+    assert not of_kind(leader.tick(100 * MS), Expand)
+
+
+def test_who_was_refused_and_lacks_something_by_now_has_to_fetch_it_first() -> None:
+    leader = LeaderAtWork(in_sync="ab", leader_timeout_ns=800 * MS, **INTERVAL)
+    leader.fetch("c", 0)
+    leader.settled("c", Outcome.REFUSED)
+    leader.append(10)
+    assert not of_kind(leader.tick(100 * MS), Expand)
+    assert of_kind(leader.fetch("c", 10), Expand)
 
 
 def test_an_answer_to_an_earlier_question_does_not_settle_a_later_one() -> None:
@@ -122,8 +147,7 @@ def test_an_answer_to_an_earlier_question_does_not_settle_a_later_one() -> None:
     leader.set_changed("ab")  # the proposal came too late: the partition has changed
     assert not of_kind(leader.fetch("c", 0), Expand)  # but its answer is still to come
     leader.settled("c", Outcome.REFUSED)
-    leader.tick(SECOND)
-    assert one(leader.fetch("c", 0), Expand) == Expand("c", 0, EPOCH + 1)
+    assert one(leader.tick(SECOND), Expand) == Expand("c", 0, EPOCH + 1)
 
 
 def test_a_replica_that_came_back_is_not_settled_by_the_answer_for_the_one_that_left() -> None:
@@ -133,8 +157,7 @@ def test_a_replica_that_came_back_is_not_settled_by_the_answer_for_the_one_that_
     leader.set_changed("ab", replicas="abc")
     assert not of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
     leader.settled("c", Outcome.REFUSED)
-    leader.tick(SECOND)
-    assert of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
+    assert of_kind(leader.tick(SECOND), Expand)
 
 
 def test_a_set_that_is_the_same_leaves_a_proposal_counted() -> None:

@@ -115,7 +115,7 @@ class Leader:
                 yield max(self._lags_at(progress), progress.retry_ns)
             elif progress.admitted_ns:
                 yield progress.admitted_ns + ADMISSION_NS
-            if progress.is_in_doubt:
+            if progress.is_in_doubt or self._waits_to_join(name, progress):
                 yield progress.retry_ns
 
     def _lags_at(self, progress: Progress) -> int:
@@ -324,6 +324,14 @@ class Leader:
         progress.admitted_ns = 0
         return [Expand(replica, progress.replica_epoch, self._partition_epoch)]
 
+    def _waits_to_join(self, replica: str, progress: Progress) -> bool:
+        """It was refused, as one of two that wanted to join at once is, and has everything: until there is more for it, it will not ask
+        again, and nobody else speaks for it."""
+        fetch = progress.parked
+        if fetch is None or replica in self._in_sync or progress.is_counted or replica in self._outstanding:
+            return False
+        return fetch.log_end_offset >= self._log.log_end_offset and self._is_safe(progress)
+
     def _is_safe(self, progress: Progress) -> bool:
         """Whether nothing committed or acked would be lost if it were elected now."""
         committed = max(self._high_watermark + 1, self._epoch_start_offset)
@@ -377,6 +385,8 @@ class Leader:
                 progress.is_in_doubt = False
                 self._outstanding.add(name)
                 effects.append(Expand(name, progress.proposed_replica_epoch, progress.proposed_epoch))
+            elif self._waits_to_join(name, progress):
+                effects += self._admit(name, progress, True, now_ns)
             effects += self._drop_if_lagging(name, progress, now_ns)
         return effects
 

@@ -41,6 +41,8 @@ class MoodyDisk(PosixDisk):
         super().__init__()
         self.gate = threading.Event()
         self.gate.set()
+        self.sync_gate = threading.Event()
+        self.sync_gate.set()
         self.write_seconds = 0.0
         self.is_full = False
         self.writers: set[str] = set()
@@ -52,6 +54,10 @@ class MoodyDisk(PosixDisk):
         time.sleep(self.write_seconds)
         self.gate.wait(PATIENCE_SECONDS)
         super().write(handle, data, position)
+
+    def sync(self, handle: int) -> None:
+        self.sync_gate.wait(PATIENCE_SECONDS)
+        super().sync(handle)
 
 
 class Source:
@@ -167,6 +173,7 @@ class LedPartition:
 
     def close(self) -> None:
         self.disk.gate.set()
+        self.disk.sync_gate.set()
         self.ingest.close()
         self.partition.stop()
         self._replicator.close()

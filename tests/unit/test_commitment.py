@@ -41,9 +41,11 @@ def test_a_leader_ack_comes_with_the_append(tmp_path: Path) -> None:
 
 def test_an_all_ack_waits_for_the_disk_and_readers_do_not(tmp_path: Path) -> None:
     async def scenario(led: LedPartition) -> None:
+        led.disk.sync_gate.clear()
         led.arrives(envelope(b"a", ALL))
         assert led.acks == []
         assert led.log.high_watermark == 0
+        led.disk.sync_gate.set()
         await led.until(lambda: led.acks)
         assert led.log.synced_end_offset == 1
 
@@ -60,8 +62,11 @@ def test_with_interval_nobody_waits(tmp_path: Path) -> None:
 
 def test_with_always_everybody_waits_and_nobody_reads_before(tmp_path: Path) -> None:
     async def scenario(led: LedPartition) -> None:
+        led.disk.sync_gate.clear()
         led.arrives(envelope(b"a", ALL), envelope(b"b", LEADER))
         assert led.acks == []
+        assert led.log.readable_end_offset(committed=True) == 0
+        led.disk.sync_gate.set()
         await led.until(lambda: len(led.acks) == 2)
         assert led.log.readable_end_offset(committed=True) == 2
 

@@ -99,8 +99,10 @@ def test_an_ack_is_timed_from_the_read_that_brought_the_message(tmp_path: Path) 
 def test_an_ack_that_waits_for_the_disk_is_timed_until_it_is_sent(tmp_path: Path, policy: SyncPolicy) -> None:
     async def scenario(led: LedPartition, clock: Clock) -> None:
         times = led.ingest.ack_times
+        led.disk.sync_gate.clear()
         led.arrives(envelope(b"a", ALL), envelope(b"b", LEADER))
-        clock.now += 4  # nothing of the disk is heard before the event loop goes on
+        clock.now += 4
+        led.disk.sync_gate.set()
         await led.until(lambda: len(led.acks) == 2)
         assert seen(times.all) == (1, 4.0)
         assert seen(times.leader) == (1, 4.0 if policy is SyncPolicy.ALWAYS else 0.0)

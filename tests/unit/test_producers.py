@@ -103,10 +103,10 @@ def test_a_duplicate_that_wants_all_waits_for_the_disk_though_the_original_did_n
         led.arrives(message(0))
         assert await answers(led, 1) == [(0, 0, False)]
         assert led.log.synced_end_offset == 0
-        led.disk.gate.clear()
+        led.disk.sync_gate.clear()
         led.arrives(message(0, ALL))
         assert led.acks == []
-        led.disk.gate.set()
+        led.disk.sync_gate.set()
         assert await answers(led, 1) == [(0, 0, True)]
         assert led.log.synced_end_offset == 1
         led.arrives(message(0, ALL))

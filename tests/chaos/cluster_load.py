@@ -23,7 +23,7 @@ from tests.support import envelopes
 from tests.support.api_client import Api, grpc, pb
 from tests.support.cluster import Cluster
 from tests.support.nats_client import NatsClient
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 DRAIN_SECONDS: Final = 1.0
 """After so long without an ack, no more is expected when the run is over."""
@@ -126,7 +126,7 @@ class ClusterLoad:
         finally:
             self._reading_done.set()
             for thread in self._threads:
-                thread.join(30)
+                thread.join(PATIENCE_SECONDS)
         assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
         self._raise()
 
@@ -151,7 +151,7 @@ class ClusterLoad:
     # ── our own client ───────────────────────────────────────────────────────────────────────────
 
     async def _on_loop(self) -> None:
-        async with bascule.connect(self._cluster.addresses, timeout=self._pace.ack_seconds, patience=120.0) as client:
+        async with await self._connected() as client:
             tasks = [
                 asyncio.create_task(work) for history in self.histories for work in self._client_work(client, history)
             ]
@@ -163,6 +163,18 @@ class ClusterLoad:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _connected(self) -> bascule.Client:
+        """Tried again: what a call may take here is less than a busy machine may need to begin."""
+        while True:
+            try:
+                return await bascule.connect(
+                    self._cluster.addresses, timeout=self._pace.ack_seconds, patience=PROGRESS_SECONDS
+                )
+            except BasculeError:
+                if self._reading_done.is_set():
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _client_work(self, client: bascule.Client, history: PartitionHistory) -> list[Any]:
         return [

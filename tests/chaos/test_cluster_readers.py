@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.api_client import Status, grpc, pb
 from tests.support.cluster import Cluster
+from tests.support.replicas import publish_until_acked
 from tests.support.tcp_proxy import HOLD
 
 
@@ -13,18 +14,17 @@ def test_who_goes_on_at_a_replica_that_lags_is_not_shown_what_came_before(tmp_pa
     """The replica is cut off, and believes that it is in sync; the reader has been elsewhere and is ahead of it."""
     with Cluster(tmp_path / "cluster", proxied=True) as cluster:
         cluster.create_stream("orders")
-        leader, lagging = cluster.leader_of("orders"), cluster.followers_of("orders")[0]
-        cluster.wait_until_in_sync("orders")
-        publisher = cluster.api(leader)
         for number in range(3):
-            publisher.publish("orders", b"%d" % number, ackPolicy=pb.ALL)
+            assert publish_until_acked(cluster, "orders", b"%d" % number) == number
+        cluster.wait_until_in_sync("orders")
+        lagging = cluster.followers_of("orders")[0]
         cluster.cut_off(lagging, HOLD)
         for number in range(3, 6):
-            publisher.publish("orders", b"%d" % number, ackPolicy=pb.ALL)
+            assert publish_until_acked(cluster, "orders", b"%d" % number) == number
         reader = cluster.api(lagging).subscribe("orders", startPosition=pb.OFFSET, startOffset=6, readISRReplica=True)
         cluster.heal(lagging)
         cluster.wait_until_in_sync("orders")
-        assert publisher.publish("orders", b"6", ackPolicy=pb.ALL).offset == 6
+        assert publish_until_acked(cluster, "orders", b"6") == 6
         try:
             shown = reader.next().offset
         except grpc.RpcError as error:  # it has heard that it was not in sync, before it had anything for us

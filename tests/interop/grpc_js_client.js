@@ -11,7 +11,7 @@ const {API} = grpc.loadPackageDefinition(definition).proto;
 const client = new API(address, grpc.credentials.createInsecure());
 const results = {};
 
-const call = (method, request, seconds = 20) => new Promise((resolve, reject) => {
+const call = (method, request, seconds = 60) => new Promise((resolve, reject) => {
   const deadline = seconds === null ? undefined : new Date(Date.now() + seconds * 1000);
   client[method](request, new grpc.Metadata(), {deadline}, (error, answer) => (error ? reject(error) : resolve(answer)));
 });

@@ -15,7 +15,7 @@ def test_what_nats_py_publishes_is_kept(broker: BrokerProcess, api: Api, make_st
     stream = make_stream()
 
     async def scenario() -> None:
-        client = await nats.connect(broker.nats_url)
+        client = await nats.connect(broker.nats_url, connect_timeout=60)
         for number in range(1000):
             await client.publish(stream.subject, b"%d" % number)
         await client.publish(stream.subject, b"with headers", headers={"Name": "value"})
@@ -35,11 +35,11 @@ def test_nats_py_sees_what_the_api_publishes(broker: BrokerProcess, api: Api, ma
     stream = make_stream()
 
     async def scenario() -> None:
-        client = await nats.connect(broker.nats_url)
+        client = await nats.connect(broker.nats_url, connect_timeout=60)
         subscription = await client.subscribe(stream.subject)
         await client.flush()
         await asyncio.to_thread(api.publish, stream.name, b"value")
-        message = await subscription.next_msg(timeout=20)
+        message = await subscription.next_msg(timeout=60)
         assert message.data.startswith(bytes.fromhex("b90e43b400080000"))
         assert b"value" in message.data
         await client.close()

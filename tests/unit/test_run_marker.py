@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from bascule.broker.broker import Broker
 from bascule.broker.run_marker import FILE_NAME, Ending, RunMarker
+from bascule.config import load
+from bascule.errors import DiskFull
 from bascule.kernels.records import crc32c
 from bascule.log.disk import PosixDisk
 
@@ -127,3 +131,19 @@ def test_whoever_never_ran_says_nothing(data: Path, boot: Path) -> None:
     marker(data, boot).write_running(7)
     marker(data, boot).write_stopped()
     assert marker(data, boot).ending(7) is Ending.PROCESS_DIED
+
+
+def test_a_disk_without_room_for_the_file_does_not_hide_why_a_server_stops(
+    data: Path, boot: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full() -> None:
+        raise DiskFull("there is no room")
+
+    async def stop() -> None:
+        broker = Broker(load(None, {"data.dir": str(data)}))
+        broker._marker = marker(data, boot)
+        monkeypatch.setattr(broker._marker, "write_stopped", full)
+        await broker.stop()
+
+    asyncio.run(stop())
+    assert "while stopping: there is no room" in caplog.text

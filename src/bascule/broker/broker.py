@@ -457,7 +457,11 @@ class Broker:
                 failures += 1
                 _logger.error("while stopping: %s", error.message)
         if self._marker is not None and not failures:
-            self._marker.write_stopped()
+            try:
+                self._marker.write_stopped()
+            except BasculeError as error:
+                # The next run takes this one for killed, which is safe. Why the server stops, if it had to, is the better message.
+                _logger.error("while stopping: %s", error.message)
 
 
 def _master_keys() -> MasterKeys | None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from bascule.errors import RowsChanged
+from bascule.spark.options import ConnectionOptions
 from bascule.spark.sink_routing import Group
-from bascule.spark.sink_task import Identity, Repeats
+from bascule.spark.sink_task import Identity, Repeats, SinkConnection
 
 STORED = [(10, b"k0", b"v0"), (11, b"k1", b"v1"), (12, b"", b"")]
 """Offsets, keys and values of an earlier attempt."""
@@ -71,3 +72,10 @@ def test_rows_in_another_order_or_others_are_named(rows: Any) -> None:
 def test_what_is_not_known_any_more_cannot_be_compared() -> None:
     assert check([("x", "y")], [-1]) == []
     assert check([("x", "y"), ("k1", "v1")], [10, 11], stored=STORED[1:]) == [(10, 11)]
+
+
+def test_a_broker_that_stands_still_is_waited_for_as_long_as_sources_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("bascule.client.blocking.connect", lambda _servers, **options: given.update(options))
+    SinkConnection(ConnectionOptions(servers="a:9292"))
+    assert given["timeout"] == 60

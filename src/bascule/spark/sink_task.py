@@ -45,6 +45,9 @@ BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 """Local properties that Spark gives to the tasks of a micro-batch: a writer is told neither."""
 
+ASK_SECONDS_MAX: Final = 60.0
+"""As long as a source waits for a broker that restarts, or stands still, when it is asked something."""
+
 READ_SECONDS_MAX: Final = 10.0
 """What is stored is read at once; what retention has taken meanwhile never comes."""
 
@@ -229,7 +232,9 @@ class SinkConnection:
     """The client of a worker process. Workers run many tasks, one after the other."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        self._client = blocking.connect(options.servers, tls=_tls(options), token=options.token)
+        self._client = blocking.connect(
+            options.servers, tls=_tls(options), token=options.token, timeout=ASK_SECONDS_MAX
+        )
 
     def publisher(self, options: SinkOptions) -> ColumnPublisher:
         return column_publisher(self._client, window=options.sureness.in_flight_max, timeout=options.timeout_seconds)

@@ -141,6 +141,21 @@ def test_who_was_refused_and_lacks_something_by_now_has_to_fetch_it_first() -> N
     assert of_kind(leader.fetch("c", 10), Expand)
 
 
+def test_who_has_left_is_not_proposed_before_it_asks_again() -> None:
+    """A server that stops has asked for the last time, and is taken out: nobody may wait for it again."""
+    leader = LeaderAtWork(in_sync="abc", leader_timeout_ns=800 * MS, **INTERVAL)
+    leader.append(10)
+    for replica in "bc":
+        leader.fetch(replica, 10)
+    leader.set_changed("ab")
+    assert not of_kind(leader.tick(100 * MS), Expand)
+    assert of_kind(leader.fetch("c", 10), Expand)
+    leader.set_changed("abc")
+    leader.settled("c", Outcome.DONE)
+    leader.set_changed("ab")
+    assert not of_kind(leader.tick(SECOND // 4), Expand)
+
+
 def test_an_answer_to_an_earlier_question_does_not_settle_a_later_one() -> None:
     leader = LeaderAtWork(in_sync="ab", **INTERVAL)
     leader.fetch("c", 0)
@@ -157,7 +172,8 @@ def test_a_replica_that_came_back_is_not_settled_by_the_answer_for_the_one_that_
     leader.set_changed("ab", replicas="abc")
     assert not of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
     leader.settled("c", Outcome.REFUSED)
-    assert of_kind(leader.tick(SECOND), Expand)
+    leader.tick(SECOND)
+    assert of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
 
 
 def test_a_set_that_is_the_same_leaves_a_proposal_counted() -> None:

@@ -322,13 +322,14 @@ class Leader:
         self._outstanding.add(replica)
         progress.proposed_epoch, progress.proposed_replica_epoch = self._partition_epoch, progress.replica_epoch
         progress.admitted_ns = 0
+        progress.is_refused = False
         return [Expand(replica, progress.replica_epoch, self._partition_epoch)]
 
     def _waits_to_join(self, replica: str, progress: Progress) -> bool:
         """It was refused, as one of two that wanted to join at once is, and has everything: until there is more for it, it will not ask
         again, and nobody else speaks for it."""
         fetch = progress.parked
-        if fetch is None or replica in self._in_sync or progress.is_counted or replica in self._outstanding:
+        if fetch is None or not progress.is_refused or progress.is_counted or replica in self._outstanding:
             return False
         return fetch.log_end_offset >= self._log.log_end_offset and self._is_safe(progress)
 
@@ -342,7 +343,10 @@ class Leader:
         return progress.synced_end_offset >= max(self._acked_end_offset, self._epoch_start_offset)
 
     def _set_changed(self, event: SetChanged) -> list[LeaderEffect]:
-        self._in_sync = frozenset(event.in_sync_replicas)
+        before, self._in_sync = self._in_sync, frozenset(event.in_sync_replicas)
+        for name in before | self._in_sync:
+            if name in self._followers:
+                self._followers[name].is_refused = False
         if event.partition_epoch > self._partition_epoch:
             self._partition_epoch = event.partition_epoch
             for progress in self._followers.values():
@@ -362,13 +366,18 @@ class Leader:
         if progress is None:
             return []
         progress.retry_ns = event.now_ns + self.options.back_off_ns
-        if progress.proposed_epoch < 0:
-            return []
-        if event.outcome is Outcome.UNKNOWN:
+        if progress.proposed_epoch >= 0 and event.outcome is Outcome.UNKNOWN:
             progress.is_in_doubt = True  # it counts as if it had been done, until it is known
+            return []
+        was_expansion = progress.proposed_replica_epoch >= 0
+        progress.proposed_replica_epoch = -1
+        if progress.proposed_epoch < 0:
+            is_done = event.outcome is Outcome.DONE or event.replica in self._in_sync  # it may have left again since
+            progress.is_refused = was_expansion and not is_done
             return []
         if event.outcome is Outcome.REFUSED:
             progress.proposed_epoch = -1
+            progress.is_refused = was_expansion
         return self._commit()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────

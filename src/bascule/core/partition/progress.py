@@ -31,7 +31,10 @@ class Progress:
     proposed_epoch: int = -1
     """The partition epoch at which its admission was proposed; −1 for not."""
     proposed_replica_epoch: int = -1
-    """As what it was proposed: should its server be started anew meanwhile, it has to catch up anew before it may join."""
+    """As what it was proposed, until that is settled; −1 for not. Should its server be started anew meanwhile, it has to catch up anew
+    before it may join."""
+    is_refused: bool = False
+    """Its admission was, and was not proposed again since. One that has left the in-sync replicas, or stops, is not meant."""
     is_in_doubt: bool = False
     """Nobody knows what became of the proposal: it has to be made again."""
     retry_ns: int = 0

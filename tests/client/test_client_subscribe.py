@@ -65,6 +65,19 @@ async def test_every_start(broker: BrokerProcess, name: str) -> None:
 
 
 @on_loop
+async def test_a_range_that_retention_has_taken_is_empty(broker: BrokerProcess, name: str) -> None:
+    async with bascule.connect(broker.address) as client:
+        every = timedelta(milliseconds=50)
+        await client.create_stream(name, retention_max_messages=5, segment_max_bytes=1, cleaner_interval=every)
+        for number in range(20):
+            await client.publish(name, b"%d" % number, ack="all")
+        while (first := (await anext(client.subscribe(name, start="earliest"))).offset) < 15:
+            await asyncio.sleep(0.05)
+        assert await offsets(client.subscribe(name, start=0, stop=first - 1)) == []
+        assert await offsets(client.subscribe(name, start=0, stop=first + 1)) == [first, first + 1]
+
+
+@on_loop
 async def test_every_stop(broker: BrokerProcess, name: str) -> None:
     async with bascule.connect(broker.address) as client:
         await filled(client, name)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bascule.errors import RowsChanged
+from bascule.errors import RowsChanged, Unavailable
 from bascule.spark.options import ConnectionOptions
 from bascule.spark.sink_routing import Group
 from bascule.spark.sink_task import Identity, Repeats, SinkConnection
@@ -72,6 +72,27 @@ def test_rows_in_another_order_or_others_are_named(rows: Any) -> None:
 def test_what_is_not_known_any_more_cannot_be_compared() -> None:
     assert check([("x", "y")], [-1]) == []
     assert check([("x", "y"), ("k1", "v1")], [10, 11], stored=STORED[1:]) == [(10, 11)]
+
+
+class Silent:
+    """A subscription to which nothing comes."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def next(self, _timeout: float) -> None:
+        return None
+
+
+def test_what_a_silent_broker_has_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(subscribe=lambda *_, **__: Silent())
+    monkeypatch.setattr("bascule.client.blocking.connect", lambda *_, **__: client)
+    connection = SinkConnection(ConnectionOptions(servers="a:9292"))
+    with pytest.raises(Unavailable, match="`s`/0 gave nothing for 60 s"):
+        list(connection.messages("s", 0, 10, 12))
 
 
 def test_a_broker_that_stands_still_is_waited_for_as_long_as_sources_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,6 +270,8 @@ class PartitionReader:
             raise _Over(None if self.position.wanted.has_stop else EndOfPartition(text))
         if status == Status.INTERNAL and self.position.wanted.stop_position == STOP_TIMESTAMP:
             raise _Over(None)  # nothing is as old as that: there is nothing to read
+        if status == Status.INVALID_ARGUMENT and "stop offset" in text.lower() and not self.position.is_empty:
+            raise _Over(None)  # what was asked for was there once, and retention has taken all of it
         if status == Status.INTERNAL and self.subscriptions:
             return error_of(status, text)
         if status == Status.NOT_FOUND and self.subscriptions:

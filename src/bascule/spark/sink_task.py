@@ -31,7 +31,7 @@ from bascule.client import blocking
 from bascule.client.columns import ColumnPublisher, Producer, column_publisher
 from bascule.client.messages import Message
 from bascule.client.options import TlsOptions
-from bascule.errors import RowsChanged, StateError, StreamExists, StreamNotFound
+from bascule.errors import RowsChanged, StateError, StreamExists, StreamNotFound, Unavailable
 from bascule.spark.option import STREAMING
 from bascule.spark.options import ConnectionOptions
 from bascule.spark.sink_columns import sorted_rows
@@ -47,9 +47,6 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 
 ASK_SECONDS_MAX: Final = 60.0
 """As long as a source waits for a broker that restarts, or stands still, when it is asked something."""
-
-READ_SECONDS_MAX: Final = 10.0
-"""What is stored is read at once; what retention has taken meanwhile never comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +251,11 @@ class SinkConnection:
         with self._client.subscribe(stream, partition=partition, start=first, stop=last) as subscription:
             while True:
                 try:
-                    message = subscription.next(READ_SECONDS_MAX)
+                    message = subscription.next(ASK_SECONDS_MAX)
                 except StopIteration:
                     return
                 if message is None:
-                    return
+                    raise Unavailable(f"`{stream}`/{partition} gave nothing for {ASK_SECONDS_MAX:g} s")
                 yield message
 
     def create_stream(self, stream: str, options: SinkOptions) -> None:

@@ -349,8 +349,10 @@ class DiskLog:
     def damage(self, offset: int) -> None:
         """Flip a bit of the batch, on the platter and in memory. Only of old data: what a checkpoint does not cover yet would pass for
         a torn tail after a crash."""
-        with contextlib.suppress(StorageError):
+        try:
             self._log.settle()
+        except StorageError:
+            return  # there is no room for a checkpoint
         if offset >= self._log.synced_end_offset:
             return
         segment = self._log.segments.holding(offset)

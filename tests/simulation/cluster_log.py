@@ -47,6 +47,11 @@ class SimulatedLog(ReplicaLog, Protocol):
 
     def begin_epoch(self, epoch: int) -> None: ...
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether it was found with offsets that no segment holds: a power loss took them, and no checkpoint could tell that they were
+        never synced."""
+
     def append(self, numbers: Sequence[int], epoch: int) -> int:
         """Returns the first offset."""
 
@@ -78,6 +83,8 @@ class SimulatedLog(ReplicaLog, Protocol):
 
 class ModelLog:
     """The model. It lives on across restarts: `kill` and `lose_power` leave what the next process finds."""
+
+    has_holes = False
 
     __slots__ = (
         "_checkpoints",
@@ -277,7 +284,7 @@ class DiskLog:
     def __init__(self, disk: SimulatedDisk, directory: str, options: LogOptions) -> None:
         self._disk = disk
         self._log = PartitionLog(directory, options, disk=disk, syncer=ManualSyncer(), clock=lambda: 1_000_000)
-        self._log.open()
+        self.has_holes = bool(self._log.open().missing)
 
     @property
     def log_end_offset(self) -> int:

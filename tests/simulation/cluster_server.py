@@ -245,9 +245,14 @@ class Server:
         if self.id not in stream.partitions[number].replicas:
             self._drop(key)
             return
-        if key not in self.replicas:
-            self.replicas[key] = Replica(self, key, name, self.world.config_of(key), self.open_log(key))
-        self.replicas[key].reconcile()
+        if key in self.replicas:
+            self.replicas[key].reconcile()
+            return
+        replica = self.replicas[key] = Replica(self, key, name, self.world.config_of(key), self.open_log(key))
+        replica.reconcile()
+        if replica.log.has_holes:
+            self.note_damage(key)
+            replica.leave()
 
     def _drop_strangers(self) -> None:
         known = {stream.id for stream in self.metadata.streams.values()}

@@ -180,6 +180,20 @@ MUTANTS: Final = (
         f"{IN_SYNC}::test_under_load_a_follower_that_keeps_up_is_counted_and_then_proposed",
     ),
     Mutant(
+        "who was refused waits until there is more for it",
+        f"{PARTITION}/leader.py",
+        "            elif self._waits_to_join(name, progress):\n",
+        "            elif False:\n",
+        f"{IN_SYNC}::test_of_two_that_join_at_once_the_second_is_proposed_again_although_it_asks_for_nothing",
+    ),
+    Mutant(
+        "who has left is proposed again by itself",
+        f"{PARTITION}/leader.py",
+        "if fetch is None or not progress.is_refused or progress.is_counted",
+        "if fetch is None or replica in self._in_sync or progress.is_counted",
+        f"{IN_SYNC}::test_who_has_left_is_not_proposed_before_it_asks_again",
+    ),
+    Mutant(
         "a replica joins whose disk has not what the epoch began with",
         f"{PARTITION}/leader.py",
         "return progress.synced_end_offset >= max(self._acked_end_offset, self._epoch_start_offset)",

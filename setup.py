@@ -12,17 +12,17 @@ KERNELS = Path("src/bascule/kernels")
 
 def kernel(source: Path) -> Extension:
     return Extension(
-        f"bascule.kernels.{source.stem}",
+        ".".join(source.relative_to("src").with_suffix("").parts),
         [str(source)],
-        include_dirs=[str(KERNELS)],
-        depends=[str(header) for header in KERNELS.glob("*.h")],
+        include_dirs=sorted({str(header.parent) for header in KERNELS.rglob("*.h")}),
+        depends=[str(header) for header in KERNELS.rglob("*.h")],
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
     )
 
 
 setup(
     ext_modules=cythonize(
-        [kernel(source) for source in sorted(KERNELS.glob("*.pyx"))],
+        [kernel(source) for source in sorted(KERNELS.rglob("*.pyx"))],
         include_path=["src"],
         build_dir="build/cython",
         language_level=3,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bascule.net.nats_bus import NatsBus
+from bascule.net.nats.bus import NatsBus
 from bench.report import Row, at_most, measured
 from tests.chaos.controller_cluster import ControllerCluster
 from tests.support.nats_server import NatsServer

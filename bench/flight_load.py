@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 
 PUT_ROWS_AT_ONCE = 10_000

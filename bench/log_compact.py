@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bascule.log import LogOptions, PartitionLog, SyncPolicy
-from bascule.log.compactor import CompactionReport, compact
+from bascule.log.cleaning.compactor import CompactionReport, compact
 from bench.report import Row, at_least, measured
 from bench.stopwatch import cost_of
 from bench.workload import Columns, fill_keyed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import PartitionLog
 from bench.report import Row, at_most, measured
 from bench.stopwatch import best_of

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
-from bascule.kernels.nats import CountingSink, NatsReader, publish_many
-from bascule.kernels.output import OutputBuffer
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.kernels.nats.protocol import CountingSink, NatsReader, publish_many
+from bascule.kernels.wire.output import OutputBuffer
+from bascule.net.nats.link import LinkOptions, NatsLink
 from bench.load_tools import Running, tool
 from bench.report import Row, at_most, measured
 

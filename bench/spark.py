@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule import blocking
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bench.load_tools import run
 from bench.processes import TICKS
 from bench.report import LoadRow, Row, at_least, measured
@@ -129,7 +129,7 @@ class Bench:
         """The same rows in the schema that Spark wants, as files that are mapped into memory."""
         import pyarrow as pa
 
-        from bascule.spark.table import TABLE, arrow_schema
+        from bascule.spark.options.schema import TABLE, arrow_schema
 
         ready.mkdir()
         with FlightConnection(self._servers) as tables:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.spark.table import TABLE
+from bascule.spark.options.schema import TABLE
 
 
 @dataclass

@@ -9,7 +9,7 @@ from unittest import mock
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.spark.batch_reader import BatchReader
+from bascule.spark.read.batch_reader import BatchReader
 from bascule.spark.source import BasculeSource
 
 
@@ -28,13 +28,13 @@ class WireReader(BatchReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """A worker reads for one task at a time: nobody else's way is changed."""
-        from bascule.flight import reader
+        from bascule.client.arrow import reader
 
         with mock.patch.object(reader, "read_local", _no_files):
             yield from super().read(partition)
 
 
 def _no_files(*_: Any) -> Iterator[Any]:
-    from bascule.flight.local import NoShortCut
+    from bascule.client.arrow.local import NoShortCut
 
     raise NoShortCut("as if the broker were elsewhere")

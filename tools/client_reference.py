@@ -32,21 +32,24 @@ class Section(NamedTuple):
 
 
 SECTIONS: Final = (
-    Section("connect", (("client/client.py", "connect"), ("client/options.py", "TlsOptions"))),
+    Section("connect", (("client/client.py", "connect"), ("client/connection/options.py", "TlsOptions"))),
     Section("Client", (("client/client.py", "Client"),)),
     Section("Client: streams and metadata", (("client/streams.py", "StreamCalls"),)),
-    Section("Client: publishing", (("client/publishing.py", "PublishCalls"), ("client/publishing.py", "Published"))),
-    Section("Client: cursors", (("client/cursors.py", "CursorCalls"),)),
-    Section("Subscription", (("client/subscription.py", "Subscription"),)),
-    Section("Publisher and NatsPublisher", (("client/publisher.py", "BasePublisher"),)),
-    Section("Consumer", (("client/consumer.py", "Consumer"), ("client/consumer.py", "Assignment"))),
-    Section("Message", (("kernels/client_messages.pyi", "Message"),)),
-    Section("MessageBatch", (("kernels/client_messages.pyi", "MessageBatch"),)),
-    Section("Ack", (("kernels/publish_window.pyi", "Ack"),)),
+    Section(
+        "Client: publishing",
+        (("client/publish/publishing.py", "PublishCalls"), ("client/publish/publishing.py", "Published")),
+    ),
+    Section("Client: cursors", (("client/consume/cursors.py", "CursorCalls"),)),
+    Section("Subscription", (("client/consume/subscription.py", "Subscription"),)),
+    Section("Publisher and NatsPublisher", (("client/publish/publisher.py", "BasePublisher"),)),
+    Section("Consumer", (("client/consume/consumer.py", "Consumer"), ("client/consume/consumer.py", "Assignment"))),
+    Section("Message", (("kernels/client/messages.pyi", "Message"),)),
+    Section("MessageBatch", (("kernels/client/messages.pyi", "MessageBatch"),)),
+    Section("Ack", (("kernels/window/window.pyi", "Ack"),)),
     Section(
         "Metadata",
         tuple(
-            ("client/metadata.py", name)
+            ("client/connection/metadata.py", name)
             for name in ("Metadata", "BrokerInfo", "StreamInfo", "PartitionInfo", "EventTimes", "GroupInfo")
         ),
     ),

@@ -16,12 +16,12 @@ from bascule.errors import BasculeError, CallerError, OperatorError, OutcomeUnkn
 
 if TYPE_CHECKING:
     from bascule.client import blocking
+    from bascule.client.arrow.table import read_table
     from bascule.client.client import Client, connect
-    from bascule.client.consumer import Assignment, Consumer
+    from bascule.client.connection.options import TlsOptions
+    from bascule.client.consume.consumer import Assignment, Consumer
+    from bascule.client.consume.subscription import Subscription
     from bascule.client.messages import Ack, Message, MessageBatch
-    from bascule.client.options import TlsOptions
-    from bascule.client.subscription import Subscription
-    from bascule.flight.table import read_table
 
 try:
     __version__ = version("bascule")
@@ -30,16 +30,16 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 _LAZY: Final = {
     "Ack": "bascule.client.messages",
-    "Assignment": "bascule.client.consumer",
+    "Assignment": "bascule.client.consume.consumer",
     "Client": "bascule.client.client",
-    "Consumer": "bascule.client.consumer",
+    "Consumer": "bascule.client.consume.consumer",
     "Message": "bascule.client.messages",
     "MessageBatch": "bascule.client.messages",
-    "Subscription": "bascule.client.subscription",
-    "TlsOptions": "bascule.client.options",
+    "Subscription": "bascule.client.consume.subscription",
+    "TlsOptions": "bascule.client.connection.options",
     "blocking": "bascule.client",
     "connect": "bascule.client.client",
-    "read_table": "bascule.flight.table",
+    "read_table": "bascule.client.arrow.table",
 }
 
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from bascule.kernels.grpc_client import PyClientStream
-from bascule.net.grpc_channel import Channel, GrpcStatusError
-from bascule.net.status import Status
+from bascule.kernels.grpc.client import PyClientStream
+from bascule.net.grpc.channel import Channel, GrpcStatusError
+from bascule.net.grpc.status import Status
 from tests.support.api_client import pb
 from tests.support.broker_fixtures import StartBroker
 

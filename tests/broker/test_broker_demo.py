@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker import demo
-from bascule.broker.demo_archive import LAUNCHER
+from bascule.demo import main as demo
+from bascule.demo.archive import LAUNCHER
 from tests.support.waiting import eventually
 
 WITH_SPARK = [sys.executable, "-m", "bascule.cli.main", "demo", "--free-ports"]

@@ -12,7 +12,7 @@ import pytest
 
 import bascule
 from bascule import errors
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.schema import COLUMNS, table_schema
 from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api

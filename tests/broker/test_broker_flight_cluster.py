@@ -10,7 +10,7 @@ import pyarrow.flight as flight
 import pytest
 
 from bascule import errors
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import pb
 from tests.support.broker_fixtures import unique_name

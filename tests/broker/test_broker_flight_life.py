@@ -19,7 +19,7 @@ import pytest
 
 import bascule
 from bascule import TlsOptions, errors
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 from tests.broker.test_broker_doors import MODEL, Guarded
 from tests.support.api_client import Api

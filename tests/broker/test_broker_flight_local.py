@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bascule import TlsOptions, limits
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from tests.broker.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 import bascule
-from bascule.core.partition.producers import producer_headers
-from bascule.net.envelope import MessageType, encode
+from bascule.net.nats.envelope import MessageType, encode
+from bascule.partition.core.producers import producer_headers
 from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.cluster import ASK_SECONDS, Cluster

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 import bascule
-from bascule.client.cluster import ClusterAdmin, ClusterStatus, Moves
+from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, Moves
 from bascule.errors import BasculeError, CallerError, StateError, Unavailable
 from tests.support.api_client import Api, Status, grpc
 from tests.support.broker_fixtures import StartBroker

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from bascule.kernels.client_messages import Message
-from bascule.kernels.client_streams import PublishAsyncClientStream, SubscribeClientStream
-from bascule.kernels.messages import ALL, LEADER, NONE
-from bascule.kernels.publish_window import (
+from bascule.kernels.client.messages import Message
+from bascule.kernels.client.streams import PublishAsyncClientStream, SubscribeClientStream
+from bascule.kernels.envelope.messages import ALL, LEADER, NONE
+from bascule.kernels.window.window import (
     FAILED,
     NOT_SENT,
     OUTCOME_UNKNOWN,
@@ -23,7 +23,7 @@ from bascule.kernels.publish_window import (
     PublishColumns,
     PublishTarget,
 )
-from bascule.net.grpc_channel import Channel
+from bascule.net.grpc.channel import Channel
 from tests.support.api_client import Api, pb
 from tests.support.broker_fixtures import MakeStream, StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -21,8 +21,9 @@ pa = pytest.importorskip("pyarrow")
 
 from bascule import blocking  # noqa: E402
 from bascule.cli.main import app  # noqa: E402
+from bascule.client.arrow.columns import ColumnPublisher  # noqa: E402
+from bascule.client.arrow.reader import FlightConnection  # noqa: E402
 from bascule.client.blocking import BlockingClient  # noqa: E402
-from bascule.client.columns import ColumnPublisher  # noqa: E402
 from bascule.errors import (  # noqa: E402
     BasculeError,
     CallerError,
@@ -31,7 +32,6 @@ from bascule.errors import (  # noqa: E402
     RowsChanged,
     StreamNotFound,
 )
-from bascule.flight.reader import FlightConnection  # noqa: E402
 from bascule.lake.files import WriteTask  # noqa: E402
 from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost  # noqa: E402
 from bascule.pipeline.jobs import replay as replay_module  # noqa: E402

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bascule import blocking, errors
-from bascule.spark.cluster import FlightCluster
-from bascule.spark.options import ConnectionOptions
+from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.read.cluster import FlightCluster
 from tests.broker.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

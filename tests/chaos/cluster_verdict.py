@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from bascule.log import PartitionLog
-from bascule.log.damage import Damage
-from bascule.log.inspection import open_segments, walk_batches
+from bascule.log.recovery.inspection import open_segments, walk_batches
+from bascule.log.segments.damage import Damage
 from tests.chaos.cluster_groups import GroupLoad
 from tests.chaos.cluster_history import ALL, LEADER, FinalLog, PartitionHistory
 from tests.chaos.cluster_load import ClusterLoad

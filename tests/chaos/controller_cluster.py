@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bascule.errors import Unavailable
-from bascule.net.nats_bus import NatsBus
+from bascule.net.nats.bus import NatsBus
 from tests.support.linearizability import Operation
 from tests.support.nats_server import NatsServer
 

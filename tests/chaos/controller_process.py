@@ -10,12 +10,12 @@ import json
 import sys
 from typing import Any
 
-from bascule.broker.controller import Controller
-from bascule.broker.controller_start import StartOptions, start_controller
-from bascule.core.metadata.ops import Broker, CreateStream, DeleteStream
 from bascule.errors import BasculeError, OutcomeUnknown
-from bascule.log.disk import PosixDisk
-from bascule.net.nats_bus import NatsBus
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.ops import Broker, CreateStream, DeleteStream
+from bascule.metadata.start import StartOptions, start_controller
+from bascule.net.nats.bus import NatsBus
 
 VERDICTS = {"ALREADY_EXISTS": "exists", "NOT_FOUND": "missing"}
 

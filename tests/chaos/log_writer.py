@@ -22,9 +22,9 @@ import sys
 from typing import Any, NoReturn
 
 from bascule.log import LogOptions, PartitionLog, SyncPolicy
-from bascule.log.cleaner import clean
-from bascule.log.disk import Disk, PosixDisk
-from bascule.log.sync import Syncer
+from bascule.log.cleaning.cleaner import clean
+from bascule.log.disk.operations import Disk, PosixDisk
+from bascule.log.sync.group_commit import Syncer
 from tests.support.logs import KEYS, Draft, batch_of, random_draft
 
 

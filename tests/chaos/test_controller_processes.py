@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.bootstrap import by_joining
-from bascule.broker.subjects import ControlSubjects
 from bascule.errors import Unavailable
-from bascule.net.nats_bus import NatsBus
+from bascule.metadata.bootstrap import by_joining
+from bascule.net.nats.bus import NatsBus
+from bascule.net.nats.subjects import ControlSubjects
 from tests.chaos.controller_cluster import ControllerCluster
 from tests.support.linearizability import existence, is_linearizable
 from tests.support.nats_server import NatsServer

@@ -14,7 +14,7 @@ import pytest
 
 from bascule.errors import DiskFull
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.cleaner import apply_retention
+from bascule.log.cleaning.cleaner import apply_retention
 from tests.support.logs import Draft, ManualSyncer, batch_of, read_all
 
 ROOT: Final = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ WRITER: Final = """
 import json, os, resource, sys
 from bascule.errors import DiskFull
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.cleaner import apply_retention
+from bascule.log.cleaning.cleaner import apply_retention
 from tests.support.logs import Draft, ManualSyncer, batch_of
 
 directory, limit = sys.argv[1], int(sys.argv[2])

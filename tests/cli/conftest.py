@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import main, target
+from bascule.cli import main
+from bascule.cli.target import target
 from tests.cli.command_line import Outcome, Run
 from tests.support.broker_fixtures import (
     api,

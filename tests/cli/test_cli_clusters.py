@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import doctor
-from bascule.client.metadata import EventTimes, PartitionInfo, StreamInfo
+from bascule.cli.server import doctor
+from bascule.client.connection.metadata import EventTimes, PartitionInfo, StreamInfo
 from tests.cli.command_line import Run, Terminal, read_exactly, start
 from tests.cli.conftest import write_context
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import contexts, target
+from bascule.cli.target import saved_clusters as contexts
+from bascule.cli.target import target
 from bascule.errors import InvalidOption
 from tests.cli.command_line import Run
 

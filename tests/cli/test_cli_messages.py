@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bascule.cli import message_input, messages
-from bascule.cli.message_input import Outgoing
-from bascule.cli.subscribe import Few
+from bascule.cli.stream.subscribe import Few
+from bascule.cli.terminal import message_input, messages
+from bascule.cli.terminal.message_input import Outgoing
 from bascule.client.messages import Message
 from bascule.errors import InvalidOption
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bascule.cli import main
-from bascule.cli.pipeline_display import Display, lag_of
+from bascule.cli.pipeline.display import Display, lag_of
 from bascule.errors import CallerError
 from bascule.pipeline.progress import BatchReport, Progress, late_of
 from tests.cli.command_line import Outcome

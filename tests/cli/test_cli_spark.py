@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import doctor_spark
-from bascule.cli.check import FAILED, OK, SKIPPED, WARNING
+from bascule.cli.server import doctor_spark
+from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING
 from tests.cli.command_line import Run
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bascule.cli import values
-from bascule.cli.values import LastMessages
+from bascule.cli.terminal import values
+from bascule.cli.terminal.values import LastMessages
 from bascule.errors import InvalidOption
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from bascule.client import wire
-from bascule.client.cluster_table import CLUSTER_TABLE
+from bascule.client.connection import wire
+from bascule.client.connection.cluster_table import CLUSTER_TABLE
 from bascule.proto import extensions_pb2 as extensions
 
 KINDS = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bascule.client.group import Change, Membership, Next, Progress
-from bascule.client.metadata import GroupInfo
-from bascule.net.status import Status
+from bascule.client.connection.metadata import GroupInfo
+from bascule.client.consume.group import Change, Membership, Next, Progress
+from bascule.net.grpc.status import Status
 
 SECOND = 1_000_000_000
 

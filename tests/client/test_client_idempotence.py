@@ -9,8 +9,8 @@ import pytest
 
 import bascule
 from bascule import errors
-from bascule.client.idempotent import IdempotentPublisher
-from bascule.core.partition.producers import producer_headers
+from bascule.client.publish.idempotent import IdempotentPublisher
+from bascule.partition.core.producers import producer_headers
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bascule.client import options
-from bascule.client.partitioner import by_key, choose, partitioner
+from bascule.client.connection import options
+from bascule.client.publish.partitioner import by_key, choose, partitioner
 from bascule.errors import InvalidOption
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bascule.client.positions import OFFSET, STOP_OFFSET, STOP_TIMESTAMP, TIMESTAMP, Position, parse
+from bascule.client.consume.positions import OFFSET, STOP_OFFSET, STOP_TIMESTAMP, TIMESTAMP, Position, parse
 from bascule.errors import InvalidOption
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

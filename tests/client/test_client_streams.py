@@ -12,7 +12,7 @@ import pytest
 
 import bascule
 from bascule import errors
-from bascule.client import brokers
+from bascule.client.connection import brokers
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -10,7 +10,7 @@ import pytest
 
 import bascule
 from bascule import errors
-from bascule.client.metadata import moment
+from bascule.client.connection.metadata import moment
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon, until
 

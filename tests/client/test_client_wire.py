@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.client import wire
+from bascule.client.connection import wire
 from bascule.errors import OperatorError
 from tests.support.api_client import pb
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bascule.kernels.grpc import CallStream, UnaryStream
-from bascule.net.grpc_server import Call, GrpcServer, Route, unary
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.server import CallStream, UnaryStream
+from bascule.net.grpc.protocol import connection_limits
+from bascule.net.grpc.server import Call, GrpcServer, Route, unary
 
 
 class Echo(CallStream):

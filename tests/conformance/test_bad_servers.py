@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from bascule import limits
-from bascule.kernels.grpc_client import PyClientStream
-from bascule.net.grpc_channel import Channel, GrpcStatusError
-from bascule.net.status import Status
+from bascule.kernels.grpc.client import PyClientStream
+from bascule.net.grpc.channel import Channel, GrpcStatusError
+from bascule.net.grpc.status import Status
 from tests.support.http2_client import (
     CANCEL,
     CONTINUATION,

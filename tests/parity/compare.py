@@ -9,9 +9,9 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from bascule.kernels import builder as builder_kernel
-from bascule.kernels import keymap
-from bascule.kernels import records as kernel
+from bascule.kernels.records import builder as builder_kernel
+from bascule.kernels.records import keymap
+from bascule.kernels.records import records as kernel
 
 from . import twin_builder, twin_keymap, twin_records
 from .generate import KEYS, fill, numbers_in, record_spec

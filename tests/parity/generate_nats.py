@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from bascule.kernels.nats import CallbackSink, NatsReader
+from bascule.kernels.nats.protocol import CallbackSink, NatsReader
 
 from .twin_nats import Message, TwinReader
 

@@ -11,7 +11,8 @@ import random
 import sys
 from array import array
 
-from bascule.kernels import client_messages, publish_window
+from bascule.kernels.client import messages as client_messages
+from bascule.kernels.window import window as publish_window
 
 from . import twin_client as twin
 from .generate_messages import any_envelope, any_message

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import sys
 
-from bascule.kernels import delivery
-from bascule.kernels import message_objects as kernel
-from bascule.kernels.ingest import nats_headers
+from bascule.kernels.calls import delivery
+from bascule.kernels.envelope import message_objects as kernel
+from bascule.kernels.ingest.sink import nats_headers
 
 from . import twin_ingest, twin_messages
 from .generate import any_bytes

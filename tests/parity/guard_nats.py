@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import sys
 
-from bascule.kernels.nats import publish
-from bascule.kernels.output import OutputBuffer
+from bascule.kernels.nats.protocol import publish
+from bascule.kernels.wire.output import OutputBuffer
 
 from . import twin_nats
 from .generate_nats import Pair, any_traffic

@@ -15,9 +15,9 @@ import sys
 from array import array
 from typing import Final
 
-from bascule.kernels import builder as builder_kernel
-from bascule.kernels import keymap
-from bascule.kernels import records as kernel
+from bascule.kernels.records import builder as builder_kernel
+from bascule.kernels.records import keymap
+from bascule.kernels.records import records as kernel
 
 from .compare import SECRET, agree_on_compaction, agree_on_everything
 from .generate import any_bytes, record_spec

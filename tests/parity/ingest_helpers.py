@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bascule.kernels.acks import AckRouter, AckWriter
-from bascule.kernels.builder import BatchBuilder
-from bascule.kernels.ingest import BatchPool, PartitionSink, PreparedBatch
-from bascule.kernels.message_objects import Ack, parse_ack_envelope
-from bascule.kernels.nats import MessageSink, NatsReader
+from bascule.kernels.envelope.message_objects import Ack, parse_ack_envelope
+from bascule.kernels.ingest.acks import AckRouter, AckWriter
+from bascule.kernels.ingest.sink import BatchPool, PartitionSink, PreparedBatch
+from bascule.kernels.nats.protocol import MessageSink, NatsReader
+from bascule.kernels.records.builder import BatchBuilder
 
 from .twin_ingest import NatsMessage
 

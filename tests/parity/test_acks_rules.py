@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels import messages
-from bascule.kernels.acks import AckReceiver, AckRouter, AckSink, AckWriter, CallbackReceiver
-from bascule.kernels.ingest import PreparedBatch
-from bascule.kernels.message_objects import Ack, ack_envelope, publish_envelope
+from bascule.kernels.envelope import messages
+from bascule.kernels.envelope.message_objects import Ack, ack_envelope, publish_envelope
+from bascule.kernels.ingest.acks import AckReceiver, AckRouter, AckSink, AckWriter, CallbackReceiver
+from bascule.kernels.ingest.sink import PreparedBatch
 from bascule.proto import api_pb2
 
 from .ingest_helpers import PREFIX, acks_in, feed, new_reader, new_sink, new_writer, published

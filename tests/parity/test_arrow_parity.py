@@ -11,8 +11,8 @@ from hypothesis import given
 
 from bascule.flight.batches import take_batch, wanted_bits
 from bascule.flight.schema import COLUMNS, schema_of
-from bascule.kernels import arrow
-from bascule.log.batches import new_batch
+from bascule.kernels.arrow import columns as arrow
+from bascule.log.partition.batches import new_batch
 
 from . import twin_arrow, twin_records
 from .generate import any_bytes, log

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
-from bascule.kernels import builder as builder_kernel
-from bascule.kernels import records as kernel
+from bascule.kernels.records import builder as builder_kernel
+from bascule.kernels.records import records as kernel
 
 from . import twin_builder
 from .compare import agree, agree_on_building

@@ -10,8 +10,8 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 
-from bascule.kernels import client_messages as kernel
-from bascule.kernels.columns import Column
+from bascule.kernels.client import messages as kernel
+from bascule.kernels.window.columns import Column
 from bascule.proto import api_pb2
 
 from . import twin_client as twin

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels import records as kernel
+from bascule.kernels.records import records as kernel
 
 from . import twin_records
 from .compare import Call, agree_on, agree_on_everything

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.records import CRC_BACKEND, crc32c, crc32c_table
+from bascule.kernels.records.records import CRC_BACKEND, crc32c, crc32c_table
 
 from . import twin_crc32c
 from .strategies import examples

@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given
 
-from bascule.kernels import delivery
-from bascule.kernels.output import OutputBuffer
-from bascule.log.batches import new_batch
+from bascule.kernels.calls import delivery
+from bascule.kernels.wire.output import OutputBuffer
+from bascule.log.partition.batches import new_batch
 from bascule.proto import api_pb2
 
 from . import twin_records

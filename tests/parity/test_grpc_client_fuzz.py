@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.kernels.grpc_client import ClientConnection, ClientStream, PyClientStream, UnaryCall
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.client import ClientConnection, ClientStream, PyClientStream, UnaryCall
+from bascule.kernels.grpc.server import CallStream, GrpcConnection
+from bascule.net.grpc.protocol import connection_limits
 from tests.support.seeds import try_new_seeds, try_seeds
 
 from .guard_pages import Guarded

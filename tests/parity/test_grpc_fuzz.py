@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bascule.kernels.grpc import CallStream, GrpcConnection, GrpcStream, UnaryStream
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.server import CallStream, GrpcConnection, GrpcStream, UnaryStream
+from bascule.net.grpc.protocol import connection_limits
 from tests.support.http2_client import PREFACE
 from tests.support.seeds import try_new_seeds, try_seeds
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import hpack
 import pytest
 
-from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.server import CallStream, GrpcConnection
+from bascule.net.grpc.protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, request, settings
 from tests.support.seeds import try_seeds
 

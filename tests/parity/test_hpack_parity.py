@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.hpack import CompressionError, HpackDecoder, encode
+from bascule.kernels.headers.hpack import CompressionError, HpackDecoder, encode
 
 from . import twin_hpack
 from .guard_pages import Guarded

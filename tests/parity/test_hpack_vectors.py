@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.kernels.hpack import CompressionError, HpackDecoder
+from bascule.kernels.headers.hpack import CompressionError, HpackDecoder
 
 CUSTOM = (b"custom-key", b"custom-header")
 REQUEST_1 = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.grpc_client import ClientConnection, PyClientStream
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.client import ClientConnection, PyClientStream
+from bascule.net.grpc.protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, settings
 from tests.support.seeds import try_new_seeds, try_seeds
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.server import CallStream, GrpcConnection
+from bascule.net.grpc.protocol import connection_limits
 from tests.support.http2_client import PREFACE, frame, grpc_message, request, settings
 from tests.support.seeds import try_new_seeds, try_seeds
 

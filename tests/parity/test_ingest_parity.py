@@ -6,11 +6,11 @@ import random
 
 from hypothesis import given
 
-from bascule.kernels import records
-from bascule.kernels.acks import AckRouter, AckWriter, CallbackReceiver
-from bascule.kernels.ingest import nats_headers
-from bascule.kernels.message_objects import Ack, publish_envelope
-from bascule.kernels.producers import ProducerTable
+from bascule.kernels.envelope.message_objects import Ack, publish_envelope
+from bascule.kernels.ingest.acks import AckRouter, AckWriter, CallbackReceiver
+from bascule.kernels.ingest.sink import nats_headers
+from bascule.kernels.records import records
+from bascule.kernels.records.producers import ProducerTable
 from bascule.proto import api_pb2
 
 from . import twin_ingest

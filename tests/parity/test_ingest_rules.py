@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels import messages, records
-from bascule.kernels.ingest import PartitionSink, PreparedBatch
-from bascule.kernels.message_objects import publish_envelope
-from bascule.kernels.nats import NatsReader
+from bascule.kernels.envelope import messages
+from bascule.kernels.envelope.message_objects import publish_envelope
+from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
+from bascule.kernels.nats.protocol import NatsReader
+from bascule.kernels.records import records
 from bascule.proto import api_pb2
 
 from .ingest_helpers import acks_in, feed, new_pool, new_reader, new_sink, new_writer, stamped

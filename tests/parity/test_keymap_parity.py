@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels import keymap
-from bascule.kernels import records as kernel
-from bascule.kernels.keymap import KeyMap, sift, siphash128
+from bascule.kernels.records import keymap
+from bascule.kernels.records import records as kernel
+from bascule.kernels.records.keymap import KeyMap, sift, siphash128
 
 from . import twin_records, twin_siphash
 from .compare import SECRET, agree_on_compaction, maps
@@ -326,7 +326,7 @@ def test_positions_outside_of_the_bytes_are_refused(start: int) -> None:
 def test_no_map_is_refused() -> None:
     """In a process of its own, which does not survive a kernel that takes None for a map."""
     program = (
-        "import sys; from bascule.kernels.keymap import sift\n"
+        "import sys; from bascule.kernels.records.keymap import sift\n"
         "try: sift(None, bytes.fromhex(sys.argv[1]), bytearray(), gap=False, end_offset=1<<62, keep_since=1<<62,"
         " tombstones_before=0)\n"
         "except TypeError: sys.exit(7)"

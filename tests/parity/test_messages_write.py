@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels import message_objects as kernel
+from bascule.kernels.envelope import message_objects as kernel
 from bascule.proto import api_pb2
 
 from . import twin_messages as twin

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.nats import CallbackSink, CountingSink, NatsReader, publish
-from bascule.kernels.output import OutputBuffer
+from bascule.kernels.nats.protocol import CallbackSink, CountingSink, NatsReader, publish
+from bascule.kernels.wire.output import OutputBuffer
 
 from . import twin_nats
 from .generate_nats import LINE_BYTES_MAX, MESSAGE_BYTES_MAX, SIDS, Pair, any_traffic

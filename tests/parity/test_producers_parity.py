@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 
-from bascule.kernels.producers import DUPLICATE, NEW, ProducerTable, marks
+from bascule.kernels.records.producers import DUPLICATE, NEW, ProducerTable, marks
 
 from .ingest_helpers import small_builder
 from .strategies import RANDOMS, examples

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from bascule.kernels import publish_rows as kernel
-from bascule.kernels.acks import AckRouter, AckSink
-from bascule.kernels.message_objects import Ack, ack_envelope, parse_publish_envelope
-from bascule.kernels.nats import NatsReader
-from bascule.kernels.publish import PublishGate, Targets
-from bascule.kernels.publish_rows import RowPublisher
+from bascule.kernels.calls import publish_rows as kernel
+from bascule.kernels.calls.publish import PublishGate, Targets
+from bascule.kernels.calls.publish_rows import RowPublisher
+from bascule.kernels.envelope.message_objects import Ack, ack_envelope, parse_publish_envelope
+from bascule.kernels.ingest.acks import AckRouter, AckSink
+from bascule.kernels.nats.protocol import NatsReader
 from bascule.proto.api_pb2 import AckPolicy, PublishRequest
 
 from .ingest_helpers import PREFIX, feed, new_reader, published

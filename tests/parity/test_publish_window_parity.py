@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from typing_extensions import Buffer
 
-from bascule.kernels import publish_window as kernel
-from bascule.kernels.message_objects import parse_publish_envelope
+from bascule.kernels.envelope.message_objects import parse_publish_envelope
+from bascule.kernels.window import window as kernel
 from bascule.proto import api_pb2
 
 from . import twin_client as twin

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from bascule import limits
-from bascule.kernels import builder as builder_kernel
-from bascule.kernels import records as kernel
+from bascule.kernels.records import builder as builder_kernel
+from bascule.kernels.records import records as kernel
 
 from . import twin_builder, twin_format, twin_records
 from .compare import Call, agree_on, agree_on_everything, plain

@@ -10,8 +10,8 @@ import hpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.hpack import HpackDecoder
-from bascule.kernels.response_head import read_response
+from bascule.kernels.headers.hpack import HpackDecoder
+from bascule.kernels.headers.response_head import read_response
 
 from .guard_pages import Guarded
 from .twin_http2 import is_valid

@@ -1,4 +1,4 @@
-"""The twin of `bascule.kernels.arrow`: rows from record batches as plain Python objects, without haste."""
+"""The twin of `bascule.kernels.arrow.columns`: rows from record batches as plain Python objects, without haste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The twin of `bascule.kernels.keymap`: a dict from SipHash to offset, and compaction record by record."""
+"""The twin of `bascule.kernels.records.keymap`: a dict from SipHash to offset, and compaction record by record."""
 
 from __future__ import annotations
 

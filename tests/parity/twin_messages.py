@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bascule.kernels.message_objects import Ack, Publish
+from bascule.kernels.envelope.message_objects import Ack, Publish
 
 from .twin_crc32c import crc32c
 

@@ -1,4 +1,4 @@
-"""The twin of `bascule.kernels.records`: the same functions over `bytes`, without haste.
+"""The twin of `bascule.kernels.records.records`: the same functions over `bytes`, without haste.
 
 Where `records.pyi` leaves a choice, the stricter one stands here, next to the word *strict*.
 """

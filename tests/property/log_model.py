@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bascule.core.log.epochs import EpochEntry
 from bascule.log import LogOptions
+from bascule.log.core.epochs import EpochEntry
 from tests.support.logs import Draft, Stored, placed
 
 

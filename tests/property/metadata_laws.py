@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bascule.core.metadata.ops import Op
-from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Partition
+from bascule.metadata.core.model.ops import Op
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.state import Metadata
 
 
 def sequences(of: st.SearchStrategy[Op], most: int) -> st.SearchStrategy[list[Op]]:

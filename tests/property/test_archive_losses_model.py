@@ -27,11 +27,11 @@ from bascule.flight.schema import COLUMNS
 from bascule.lake.files import read_file
 from bascule.lake.verification import Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
-from bascule.spark import cluster as cluster_module
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.stream_reader import StreamReader
-from bascule.spark.table import TABLE
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read import cluster as cluster_module
+from bascule.spark.read.stream_reader import StreamReader
 from tests.support.memory_cluster import MemoryCluster
 
 CHUNK = 4

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bascule.lake.coverage import Coverage
 from bascule.lake.manifest import DataFile
-from bascule.spark.history import (
+from bascule.spark.read.history import (
     FILES_WEIGHED_MAX,
     average,
     clipped,
@@ -21,8 +21,8 @@ from bascule.spark.history import (
     resume,
     weighed,
 )
-from bascule.spark.plan import PartitionKey, TriggerLimits, admit
-from bascule.spark.state import PartitionState
+from bascule.spark.read.plan import PartitionKey, TriggerLimits, admit
+from bascule.spark.read.state import PartitionState
 
 
 def data_file(first: int, last: int, size: int) -> DataFile:

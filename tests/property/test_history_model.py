@@ -20,12 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bascule.lake.manifest import Archive
-from bascule.spark import cluster as cluster_module
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.reading import ReadRange
-from bascule.spark.stream_reader import StreamReader
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read import cluster as cluster_module
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.stream_reader import StreamReader
+from bascule.spark.read.task import ReadRange
 from tests.support.archives import archive_offsets, compact
 from tests.support.memory_cluster import MemoryCluster
 

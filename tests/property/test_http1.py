@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bascule import limits
-from bascule.net.http1 import HttpFault, Request, RequestReader
+from bascule.net.http.http1 import HttpFault, Request, RequestReader
 
 Outcome = tuple[list[Request], tuple[int, str] | None, int]
 """The requests, the fault behind them, and the bytes that wait for their end."""

@@ -16,9 +16,9 @@ pa = pytest.importorskip("pyarrow")
 
 from bascule.errors import ArchiveDamaged, CallerError, InvalidRecord, StreamRecreated  # noqa: E402
 from bascule.flight.schema import table_schema  # noqa: E402
-from bascule.lake.latest import LatestStore, latest_files  # noqa: E402
-from bascule.lake.latest_bucket import BucketTask  # noqa: E402
-from bascule.lake.latest_merge import Kept, empty, merge  # noqa: E402
+from bascule.lake.latest.bucket import BucketTask  # noqa: E402
+from bascule.lake.latest.merge import Kept, empty, merge  # noqa: E402
+from bascule.lake.latest.table import LatestStore, latest_files  # noqa: E402
 from tests.support.latest_tables import Message, Table, latest, places, stored, table_of  # noqa: E402
 
 PARTITIONS = 3

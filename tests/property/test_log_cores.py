@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.log.compaction import FOREVER, CompactionLimits, group_segments, horizon, is_due
-from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
-from bascule.core.log.retention import RetentionLimits, SegmentFacts, plan_retention
-from bascule.core.log.sparse_index import SparseIndex
+from bascule.log.core.compaction import FOREVER, CompactionLimits, group_segments, horizon, is_due
+from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
+from bascule.log.core.retention import RetentionLimits, SegmentFacts, plan_retention
+from bascule.log.core.sparse_index import SparseIndex
 
 TIMES = st.integers(0, 100)
 

@@ -8,15 +8,15 @@ from dataclasses import asdict, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.log.epochs import EpochCache, EpochEntry
-from bascule.core.log.sparse_index import SparseIndex
 from bascule.errors import FormatTooNew
-from bascule.kernels.records import crc32c
-from bascule.log import checkpoint as checkpoints
-from bascule.log import index_file
-from bascule.log.checkpoint import Checkpoint
-from bascule.log.index_file import ENTRY_BYTES, HEADER_BYTES, SegmentTotals
-from bascule.log.leader_epochs import EPOCHS_FILE, LeaderEpochs, read_epochs
+from bascule.kernels.records.records import crc32c
+from bascule.log.core.epochs import EpochCache, EpochEntry
+from bascule.log.core.sparse_index import SparseIndex
+from bascule.log.disk import checkpoint as checkpoints
+from bascule.log.disk.checkpoint import Checkpoint
+from bascule.log.recovery.leader_epochs import EPOCHS_FILE, LeaderEpochs, read_epochs
+from bascule.log.segments import index_file
+from bascule.log.segments.index_file import ENTRY_BYTES, HEADER_BYTES, SegmentTotals
 from tests.simulation.simulated_disk import SimulatedDisk
 
 INT64 = st.integers(-1, (1 << 63) - 1)

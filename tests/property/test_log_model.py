@@ -31,12 +31,12 @@ from bascule.errors import (
     RejectedBatch,
     TimestampOutOfRange,
 )
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog, ReverseReader
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.disk import PosixDisk
-from bascule.log.recovery import RecoveryReport
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.disk.operations import PosixDisk
+from bascule.log.recovery.opening import RecoveryReport
 from tests.property.log_model import Model
 from tests.support.logs import (
     KEYS,

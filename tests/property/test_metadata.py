@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.ops import Broker, MalformedOp, Op, decode_op, encode_op
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
-from bascule.core.metadata.state import Metadata
 from bascule.errors import FormatTooNew, StorageError
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Broker, MalformedOp, Op, decode_op, encode_op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.state import Metadata
 from tests.property.metadata_laws import aim, check_invariants, sequences
 
 STREAMS = st.sampled_from(["foo", "bar", "baz", "no such", "", "__activity"])

@@ -11,17 +11,17 @@ from itertools import product
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.ops import Broker, Op
-from bascule.core.metadata.rebalance import (
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Broker, Op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.rebalance import (
     Plan,
     plan_leaders,
     plan_rebalance,
     plan_removal,
     plan_replication_factor,
 )
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.state import Metadata
+from bascule.metadata.core.state import Metadata
 from tests.property.metadata_laws import aim, check_invariants
 
 SERVERS = "abcdef"

@@ -7,12 +7,12 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.ops import Broker, Op
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
-from bascule.core.metadata.state import Metadata, PartitionChanged
-from bascule.core.metadata.streams import Partition
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Broker, Op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.state import Metadata, PartitionChanged
 from tests.property.metadata_laws import aim, check_invariants, sequences
 
 SERVERS = ("a", "b", "c", "d", "e")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bascule.broker.metrics.catalogue import METRICS
 from bascule.broker.metrics.exposition import Metric, Page, labels, number
-from bascule.log.histogram import Histogram
+from bascule.log.disk.histogram import Histogram
 from tests.support.prometheus_text import parse
 
 ONE = Metric("one_total", "counter", 'A "help" with \\ and\na line feed.', ("a", "b"))

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.partition import follower_events as follow
-from bascule.core.partition.leader_events import Acknowledge, Commit, Expand, LeaderEffect, Outcome, Shrink
-from bascule.core.partition.messages import Verdict
+from bascule.partition.core import follower_events as follow
+from bascule.partition.core.leader_events import Acknowledge, Commit, Expand, LeaderEffect, Outcome, Shrink
+from bascule.partition.core.messages import Verdict
 from tests.unit.partition.replica_helpers import ACK, ALWAYS, INTERVAL, MS, FollowerAtWork, LeaderAtWork
 
 SHORT: dict[str, Any] = {

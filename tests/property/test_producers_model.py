@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bascule.core.partition.producers import producer_headers
 from bascule.log import LogOptions, SyncPolicy
-from bascule.log.cleaner import clean
+from bascule.log.cleaning.cleaner import clean
+from bascule.partition.core.producers import producer_headers
 from bascule.proto.api_pb2 import ALL, LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 

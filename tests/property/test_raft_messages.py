@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.raft.effects import Reason
-from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.membership import Membership
-from bascule.core.raft.message_codec import RefusedMessage, decode_message, encode_message
-from bascule.core.raft.messages import (
+from bascule.raft.core.model.effects import Reason
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.message_codec import RefusedMessage, decode_message, encode_message
+from bascule.raft.core.model.messages import (
     AppendEntries,
     AppendReply,
     ForwardedProposal,

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, HardState, Snapshot
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, HardState, Snapshot
 from tests.simulation.simulated_disk import PowerLoss, SimulatedDisk
 from tests.support.raft_cluster import Stored
 from tests.support.raft_wals import create, fresh, new_disk, random_effects, reopen, state_of, stored_state

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bascule.core.partition import codec
-from bascule.core.partition.codec import MalformedReplication, PartitionKey
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.partition.core import codec
+from bascule.partition.core.codec import MalformedReplication, PartitionKey
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 from tests.support.replication_wire import ReplicationWire
 
 NUMBER = st.integers(0, 2**64 - 1)

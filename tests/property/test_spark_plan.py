@@ -1,4 +1,4 @@
-"""The laws of `bascule.spark.plan`, over ranges and limits nobody would think of."""
+"""The laws of `bascule.spark.read.plan`, over ranges and limits nobody would think of."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.spark.plan import PartitionKey, Range, SplitLimits, TriggerLimits, admit, is_due, split
-from bascule.spark.state import PartitionState
+from bascule.spark.read.plan import PartitionKey, Range, SplitLimits, TriggerLimits, admit, is_due, split
+from bascule.spark.read.state import PartitionState
 
 Backlogs = dict[PartitionKey, Range]
 

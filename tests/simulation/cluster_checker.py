@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bascule.core.metadata.ops import ElectUnclean, ExpandIsr, JoinConsumerGroup, LeaveConsumerGroup, Op
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.state import Outcome, PartitionChanged
-from bascule.core.partition.leader import Leader
-from bascule.log.options import SyncPolicy
+from bascule.log.core.options import SyncPolicy
+from bascule.metadata.core.model.ops import ElectUnclean, ExpandIsr, JoinConsumerGroup, LeaveConsumerGroup, Op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.state import Outcome, PartitionChanged
+from bascule.partition.core.leader import Leader
 from tests.simulation.cluster_log import Content
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bascule.core.log.epochs import EpochCache, EpochEntry
-from bascule.core.partition.options import ReplicaLog
 from bascule.errors import BasculeError, CallerError, CorruptBatch, DiskFull, EpochFenced, RejectedBatch, StorageError
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog, new_batch
+from bascule.log.core.epochs import EpochCache, EpochEntry
+from bascule.partition.core.options import ReplicaLog
 from tests.simulation.simulated_disk import Operation, SimulatedDisk
 from tests.support.logs import ManualSyncer
 

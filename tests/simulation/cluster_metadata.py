@@ -11,21 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bascule.broker.metadata_machine import MetadataMachine, decode_verdict
-from bascule.core.metadata.ops import Op, decode_op, encode_op
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import encode_snapshot
-from bascule.core.metadata.state import Change, Metadata
-from bascule.core.partition.leader_events import Outcome
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.core.raft.events import Event, Propose, Receive, TakeSnapshot, Tick, TransferLeadership
-from bascule.core.raft.membership import Membership
-from bascule.core.raft.messages import Message
-from bascule.core.raft.node import Node
-from bascule.core.raft.options import RaftOptions
-from bascule.core.raft.sessions import Outcome as SessionOutcome
-from bascule.core.raft.sessions import Sessions
+from bascule.metadata.core.model.ops import Op, decode_op, encode_op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.snapshot import encode_snapshot
+from bascule.metadata.core.state import Change, Metadata
+from bascule.metadata.machine import MetadataMachine, decode_verdict
+from bascule.partition.core.leader_events import Outcome
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.core.model.events import Event, Propose, Receive, TakeSnapshot, Tick, TransferLeadership
+from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.messages import Message
+from bascule.raft.core.node import Node
+from bascule.raft.core.options import RaftOptions
+from bascule.raft.core.sessions import Outcome as SessionOutcome
+from bascule.raft.core.sessions import Sessions
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_server import Server

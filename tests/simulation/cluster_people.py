@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.ops import Broker
-from bascule.core.partition.leader import Leader
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Broker
+from bascule.partition.core.leader import Leader
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_replica import Replica

@@ -11,17 +11,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.streams import Partition
-from bascule.core.partition import follower_events as follow
-from bascule.core.partition import leader_events as lead
-from bascule.core.partition.follower import Follower
-from bascule.core.partition.leader import Leader
-from bascule.core.partition.leader_events import Outcome
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
-from bascule.core.partition.options import ReplicaOptions
 from bascule.errors import BasculeError, CallerError, DiskFull, EpochFenced, RejectedBatch, StorageError
-from bascule.log.options import SyncPolicy
+from bascule.log.core.options import SyncPolicy
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.streams import Partition
+from bascule.partition.core import follower_events as follow
+from bascule.partition.core import leader_events as lead
+from bascule.partition.core.follower import Follower
+from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.partition.core.options import ReplicaOptions
 from tests.simulation.cluster_checker import Violation
 from tests.simulation.cluster_log import Content, SimulatedLog
 

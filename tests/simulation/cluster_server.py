@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.failures import CoordinatorFailures, LeaderFailures
-from bascule.core.metadata.ops import Op
-from bascule.core.metadata.state import Change, Metadata, PartitionChanged, ServerChanged, StreamCreated, StreamDeleted
-from bascule.core.metadata.streams import Partition
-from bascule.core.partition.follower import Follower
-from bascule.core.partition.leader import Leader
-from bascule.core.partition.leader_events import Outcome
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Verdict
 from bascule.errors import StorageError
-from bascule.log.options import LogOptions
+from bascule.log.core.options import LogOptions
+from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Op
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.state import Change, Metadata, PartitionChanged, ServerChanged, StreamCreated, StreamDeleted
+from bascule.partition.core.follower import Follower
+from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Verdict
 from tests.simulation.cluster_log import DiskLog, DiskState, ModelLog, SimulatedLog, refusal
 from tests.simulation.cluster_replica import Key, Replica
 from tests.simulation.simulated_disk import SimulatedDisk

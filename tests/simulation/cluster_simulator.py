@@ -19,13 +19,13 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
-from bascule.core.metadata import ops
-from bascule.core.metadata.ops import Op
-from bascule.core.metadata.state import Outcome
-from bascule.core.metadata.streams import Partition
-from bascule.core.partition.leader import Leader
-from bascule.core.partition.options import ReplicaOptions
-from bascule.log.options import SyncPolicy
+from bascule.log.core.options import SyncPolicy
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.ops import Op
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.state import Outcome
+from bascule.partition.core.leader import Leader
+from bascule.partition.core.options import ReplicaOptions
 from tests.simulation.cluster_checker import Checker, Violation
 from tests.simulation.cluster_metadata import MetadataLog, OrderedLog, RaftLog, states_differ
 from tests.simulation.cluster_people import People

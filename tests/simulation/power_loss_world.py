@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Final
 
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.recovery import RecoveryReport
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.recovery.opening import RecoveryReport
 from tests.simulation.simulated_disk import PowerLoss, SimulatedDisk
 from tests.support.logs import (
     KEYS,

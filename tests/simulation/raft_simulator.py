@@ -22,9 +22,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.events import (
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.model.events import (
     ChangeMembership,
     Event,
     Propose,
@@ -34,13 +34,13 @@ from bascule.core.raft.events import (
     Tick,
     TransferLeadership,
 )
-from bascule.core.raft.membership import AddLearner, Membership, MembershipChange, PromoteLearner, RemoveServer
-from bascule.core.raft.message_codec import decode_message, encode_message
-from bascule.core.raft.messages import Message, VoteReply, VoteRequest
-from bascule.core.raft.node import Node
-from bascule.core.raft.options import RaftOptions
-from bascule.core.raft.sessions import Applied, Outcome, Sessions
-from bascule.raft import Wal, create_wal, open_wal
+from bascule.raft.core.model.membership import AddLearner, Membership, MembershipChange, PromoteLearner, RemoveServer
+from bascule.raft.core.model.message_codec import decode_message, encode_message
+from bascule.raft.core.model.messages import Message, VoteReply, VoteRequest
+from bascule.raft.core.node import Node
+from bascule.raft.core.options import RaftOptions
+from bascule.raft.core.sessions import Applied, Outcome, Sessions
+from bascule.raft.disk import Wal, create_wal, open_wal
 from tests.simulation.simulated_disk import PowerLoss, SimulatedDisk
 
 CLUSTER: Final = "simulated"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.compactor import compact
+from bascule.log.cleaning.compactor import compact
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.support.logs import KEYS, SECOND, ManualSyncer, Stored, batch_of, random_draft, read_all
 

@@ -70,7 +70,7 @@ class Operation:
 
 
 class SimulatedDisk:
-    """See `bascule.log.disk.Disk`. Paths are absolute; the root exists."""
+    """See `bascule.log.disk.operations.Disk`. Paths are absolute; the root exists."""
 
     def __init__(self, seed: int = 0) -> None:
         self.root = SimulatedDirectory()

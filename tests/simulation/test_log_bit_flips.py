@@ -12,8 +12,8 @@ import pytest
 
 from bascule.errors import CorruptBatch, TimestampOutOfRange
 from bascule.log import PartitionLog
-from bascule.log.compactor import compact
-from bascule.log.recovery import RecoveryReport
+from bascule.log.cleaning.compactor import compact
+from bascule.log.recovery.opening import RecoveryReport
 from tests.simulation.sample_log import DIRECTORY, START, Place, Sample, closed_cleanly, open_sample, stopped_midway
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.support.logs import (

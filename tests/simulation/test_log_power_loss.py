@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from bascule.log import LogStore
-from bascule.log.disk import PosixDisk
+from bascule.log.disk.operations import PosixDisk
 from tests.simulation.power_loss_world import World
 from tests.simulation.simulated_disk import PowerLoss
 from tests.support.logs import small_limits

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.lake.files import WriteTask
 from bascule.lake.manifest import Archive, Commit, Covered
 from bascule.lake.verification import Verification

@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import DataLost, StreamRecreated
-from bascule.flight.reader import FlightConnection
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream, publish

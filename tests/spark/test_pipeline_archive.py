@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from bascule.cli.main import app
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import ArchiveDamaged, CallerError, StreamRecreated
-from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive, Commit
 from bascule.lake.verification import Report, Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
@@ -311,7 +311,7 @@ def test_the_command_line_archives_shows_and_proves(
     stream = make_stream(50, partitions=2)
     lake = tmp_path / "lake"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("bascule.cli.pipeline_archive.quiet_session", lambda *_: contextlib.nullcontext(spark))
+    monkeypatch.setattr("bascule.cli.pipeline.archive.quiet_session", lambda *_: contextlib.nullcontext(spark))
 
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, ["pipeline", *arguments, "--server", tables.address])

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from bascule.cli.main import app
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import DiskFull
-from bascule.flight.reader import FlightConnection
 from bascule.lake.holes import Span, joined
 from bascule.lake.manifest import REMOVED, Archive, ArchiveState
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.client.messages import Message
-from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
 from bascule.pipeline.progress import Progress

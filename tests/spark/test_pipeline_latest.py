@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from bascule.cli.main import app
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import BasculeError, CallerError, InvalidOption, InvalidSchema
-from bascule.flight.reader import FlightConnection
-from bascule.lake.latest import LatestStore, Snapshot, latest_files, read_latest
-from bascule.lake.latest_verification import verify_latest
+from bascule.lake.latest.table import LatestStore, Snapshot, latest_files, read_latest
+from bascule.lake.latest.verification import verify_latest
 from bascule.lake.verification import Report
 from bascule.pipeline.jobs.latest import LatestOptions, LatestTable, latest_frame, run_latest
 from tests.spark.conftest import MakeStream

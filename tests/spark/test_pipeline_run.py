@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import (
     CheckpointMismatch,
@@ -19,14 +20,13 @@ from bascule.errors import (
     PipelineFailed,
     StreamNotFound,
 )
-from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
 from bascule.pipeline.checks import look_around, look_with_spark, must_run
 from bascule.pipeline.progress import Progress
 from bascule.pipeline.runner import Pipeline
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.spec import PipelineSpec, load
+from bascule.pipeline.spec.pipeline import PipelineSpec, load
 from bascule.pipeline.status import pipeline_status
 from tests.cli.command_line import run as run_command
 from tests.spark.conftest import MakeStream

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from bascule.client.blocking import BlockingClient
 from bascule.errors import CheckpointMismatch, InvalidQuery
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
-from bascule.pipeline.jobs.sql import Continuous, SqlOptions, SqlSession, cells, is_shuffled, write_stream
+from bascule.pipeline.sql import Continuous, SqlOptions, SqlSession, cells, is_shuffled, write_stream
 from tests.spark.conftest import MakeStream
 from tests.spark.test_spark_sink import values
 from tests.support.broker_fixtures import unique_name

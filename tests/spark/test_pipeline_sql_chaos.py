@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 DRIVER = """
 import sys
 import bascule.spark
-from bascule.pipeline.jobs.sql import SqlOptions, SqlSession, write_stream
+from bascule.pipeline.sql import SqlOptions, SqlSession, write_stream
 
 servers, *asked = sys.argv[1:]
 settings = {

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from bascule.client.blocking import BlockingClient
 from bascule.flight.schema import table_schema
 from bascule.spark import register
-from bascule.spark.table import TABLE
+from bascule.spark.options.schema import TABLE
 from tests.spark.conftest import MakeStream, Read, publish
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually

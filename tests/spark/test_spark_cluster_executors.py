@@ -26,8 +26,8 @@ spark = bascule.spark.session("job")
 rows = spark.read.format("bascule").option("servers", servers).load(source)
 
 def look(batches):
-    import os, bascule, bascule.kernels.records, pyarrow
-    found = [os.path.relpath(each.__file__) for each in (bascule, bascule.kernels.records)]
+    import os, bascule, bascule.kernels.records.records, pyarrow
+    found = [os.path.relpath(each.__file__) for each in (bascule, bascule.kernels.records.records)]
     for batch in batches:
         yield pyarrow.RecordBatch.from_pydict(
             {"at": [os.getcwd()], "package": [found[0]], "kernel": [found[1]], "n": [batch.num_rows]})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.errors import OutcomeUnknown, StateError, Unavailable
-from bascule.flight.reader import FlightConnection
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from tests.cli.command_line import run as run_command
 from tests.support.broker_fixtures import unique_name

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
-from bascule.flight.reader import FlightConnection
 from bascule.lake.manifest import Archive
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.spark.conftest import MakeStream, Query, Read, publish

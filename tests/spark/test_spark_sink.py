@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bascule.client.blocking import BlockingClient
 from bascule.client.messages import Message
-from bascule.client.partitioner import by_key
+from bascule.client.publish.partitioner import by_key
 from tests.spark.conftest import MakeStream, Read
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess

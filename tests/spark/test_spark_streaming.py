@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from bascule.client.blocking import BlockingClient
-from bascule.spark.cluster import FlightCluster
-from bascule.spark.options import ConnectionOptions
+from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.read.cluster import FlightCluster
 from tests.spark.conftest import MakeStream, Query, publish
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import eventually

@@ -29,17 +29,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
-from bascule.flight.reader import FlightConnection
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
-from bascule.spark import cluster, sink_task
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.sink import StreamWriter, stream_writer
-from bascule.spark.sink_task import Identity
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read import cluster
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.stream_reader import StreamReader
 from bascule.spark.source import BasculeSource
-from bascule.spark.stream_reader import StreamReader
+from bascule.spark.write import task as sink_task
+from bascule.spark.write.sink import StreamWriter, stream_writer
+from bascule.spark.write.task import Identity
 from tests.spark.conftest import MakeStream, publish
 from tests.spark.test_spark_sink import values
 from tests.support.broker_process import BrokerProcess

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from bascule.kernels.grpc import CallStream, GrpcConnection
-from bascule.kernels.grpc_client import ClientConnection, ClientStream
-from bascule.net.http2_protocol import connection_limits
+from bascule.kernels.grpc.client import ClientConnection, ClientStream
+from bascule.kernels.grpc.server import CallStream, GrpcConnection
+from bascule.net.grpc.protocol import connection_limits
 
 
 class ServerCall(CallStream):

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from bascule.core.raft.codec import U8, U16, Reader
-from bascule.core.raft.message_codec import decode_message
-from bascule.core.raft.messages import AppendEntries, Heartbeat
+from bascule.raft.core.model.codec import U8, U16, Reader
+from bascule.raft.core.model.message_codec import decode_message
+from bascule.raft.core.model.messages import AppendEntries, Heartbeat
 from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_client import NatsClient

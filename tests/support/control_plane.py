@@ -16,31 +16,31 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bascule.broker.activity import ActivityPublisher
 from bascule.broker.api import cursors as cursors_api
 from bascule.broker.api import groups as groups_api
 from bascule.broker.api import metadata as metadata_api
 from bascule.broker.api import streams as streams_api
-from bascule.broker.authorization import Authorizer
-from bascule.broker.controller import Controller
-from bascule.broker.controller_start import StartOptions, start_controller
-from bascule.broker.cursors import CursorStore
-from bascule.broker.groups import GroupCoordinator
-from bascule.broker.internal_streams import InternalStreams
-from bascule.broker.metadata_machine import MetadataMachine
-from bascule.broker.server_directory import PartitionStatus, ServerDirectory, ServerInfo
-from bascule.broker.stream_options import settings_of
-from bascule.broker.subjects import ControlSubjects
-from bascule.config.cluster import ClusterConfig
-from bascule.config.server import ServerConfig
-from bascule.core.metadata.changes import Change
-from bascule.core.metadata.ops import RestartServer
-from bascule.core.metadata.streams import EventTimes
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.server import ServerConfig
 from bascule.log import LogStore, PartitionLog, new_batch
-from bascule.log.disk import PosixDisk
-from bascule.net.grpc_server import Call
-from bascule.net.status import GrpcError, Status
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.changes import Change
+from bascule.metadata.core.model.ops import RestartServer
+from bascule.metadata.core.model.streams import EventTimes
+from bascule.metadata.internal_streams import InternalStreams
+from bascule.metadata.machine import MetadataMachine
+from bascule.metadata.server_directory import PartitionStatus, ServerDirectory, ServerInfo
+from bascule.metadata.start import StartOptions, start_controller
+from bascule.metadata.stream_options import settings_of
+from bascule.net.grpc.server import Call
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.operations.activity_stream import ActivityPublisher
 from bascule.proto import api_pb2 as api
+from bascule.readers.cursors import CursorStore
+from bascule.readers.groups import GroupCoordinator
+from bascule.security.authorization import Authorizer
 from tests.support.memory_bus import MemoryBus
 from tests.support.waiting import PATIENCE_SECONDS
 

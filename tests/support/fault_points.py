@@ -195,8 +195,8 @@ WRAPPERS: Final[dict[str, Callable[[Any], None]]] = {
     "bascule.lake.manifest": _in_manifest,
     "bascule.lake.files": _in_files,
     "bascule.pipeline.jobs.archive": _in_job,
-    "bascule.flight.reader": _in_reader,
-    "bascule.spark.sink_task": _in_sink,
+    "bascule.client.arrow.reader": _in_reader,
+    "bascule.spark.write.task": _in_sink,
 }
 
 

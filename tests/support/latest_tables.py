@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from bascule.flight.schema import table_schema
-from bascule.lake.latest import read_latest
-from bascule.lake.latest_bucket import BucketTask
-from bascule.lake.latest_merge import DELETED
-from bascule.lake.latest_writer import LatestWriter
+from bascule.lake.latest.bucket import BucketTask
+from bascule.lake.latest.merge import DELETED
+from bascule.lake.latest.table import read_latest
+from bascule.lake.latest.writer import LatestWriter
 
 STREAM = "orders"
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)

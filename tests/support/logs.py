@@ -11,11 +11,11 @@ import pytest
 
 from bascule import limits
 from bascule.errors import CorruptBatch
-from bascule.kernels.builder import BatchBuilder
-from bascule.kernels.records import Record
+from bascule.kernels.records.builder import BatchBuilder
+from bascule.kernels.records.records import Record
 from bascule.log import PartitionLog, ReverseReader, new_batch
-from bascule.log.encryption import MasterKeys
-from bascule.log.sync import Syncable, Syncer
+from bascule.log.disk.encryption import MasterKeys
+from bascule.log.sync.group_commit import Syncable, Syncer
 
 KEYS: Final = MasterKeys(b"0123456789abcdef0123456789abcdef")
 SECOND: Final = 1_000_000_000

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 from bascule.errors import Unavailable
-from bascule.net.nats_bus import Handler
+from bascule.net.nats.bus import Handler
 
 
 class MemoryBus:

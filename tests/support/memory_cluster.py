@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from bascule.errors import OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.flight.schema import schema_of
-from bascule.spark.positions import ByPartition
-from bascule.spark.state import PartitionState, Streams, StreamState
+from bascule.spark.options.positions import ByPartition
+from bascule.spark.read.state import PartitionState, Streams, StreamState
 
 RECORD_BYTES = 100
 
@@ -38,7 +38,7 @@ class MemoryStream:
 
 
 class MemoryCluster:
-    """Implements `bascule.spark.cluster.Cluster`. The timestamp of offset n is n seconds after 1970."""
+    """Implements `bascule.spark.read.cluster.Cluster`. The timestamp of offset n is n seconds after 1970."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)

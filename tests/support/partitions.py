@@ -8,25 +8,25 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bascule.broker import partition as partitions
-from bascule.broker.ingest import Ingest
-from bascule.broker.replication.leading import Leading
-from bascule.broker.replication.link import ReplicationLink
-from bascule.broker.replication.replicator import Replicator
-from bascule.broker.stream_options import StreamSettings, replica_options
-from bascule.config.cluster import ClusterConfig
-from bascule.core.metadata.streams import Partition, Stream
+from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import DiskFull
-from bascule.kernels.acks import AckRouter, AckWriter, CallbackReceiver
-from bascule.kernels.ingest import BatchPool, PartitionSink
-from bascule.kernels.message_objects import Ack
-from bascule.kernels.nats import NatsReader
+from bascule.kernels.envelope.message_objects import Ack
+from bascule.kernels.ingest.acks import AckRouter, AckWriter, CallbackReceiver
+from bascule.kernels.ingest.sink import BatchPool, PartitionSink
+from bascule.kernels.nats.protocol import NatsReader
 from bascule.log import LogOptions, PartitionLog, new_batch
-from bascule.log.disk import PosixDisk
-from bascule.log.files import FilePool
-from bascule.log.sync import Syncer
-from bascule.net.envelope import MessageType, encode
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.log.disk.files import FilePool
+from bascule.log.disk.operations import PosixDisk
+from bascule.log.sync.group_commit import Syncer
+from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.metadata.stream_options import StreamSettings, replica_options
+from bascule.net.nats.envelope import MessageType, encode
+from bascule.net.nats.link import LinkOptions, NatsLink
+from bascule.partition import replica as partitions
+from bascule.partition.ingest import Ingest
+from bascule.partition.replication.leading import Leading
+from bascule.partition.replication.link import ReplicationLink
+from bascule.partition.replication.replicator import Replicator
 from bascule.proto.api_pb2 import AckPolicy, Message
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -20,11 +20,11 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import source_options
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.stream_reader import StreamReader
 from bascule.spark.source import BasculeSource
-from bascule.spark.stream_reader import StreamReader
 from tests.support.waiting import eventually
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Spark's workers do not find tests

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from bascule.core.raft.effects import Effects, Proposed, ReadReady, Reason, Refused
-from bascule.core.raft.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.core.raft.events import Event, Propose, Receive, Tick
-from bascule.core.raft.membership import Membership
-from bascule.core.raft.messages import Message
-from bascule.core.raft.node import Node
-from bascule.core.raft.options import RaftOptions
-from bascule.core.raft.state import Role
+from bascule.raft.core.model.effects import Effects, Proposed, ReadReady, Reason, Refused
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.core.model.events import Event, Propose, Receive, Tick
+from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.messages import Message
+from bascule.raft.core.node import Node
+from bascule.raft.core.options import RaftOptions
+from bascule.raft.core.state import Role
 
 OPTIONS = RaftOptions(election_ticks=10, heartbeat_ticks=2, trailing_entries=2, promotion_lag_max=0)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from bascule.core.raft.codec import encode_membership
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.raft import Recovered, Wal, create_wal, open_wal
+from bascule.raft.core.model.codec import encode_membership
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.disk import Recovered, Wal, create_wal, open_wal
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.support.raft_cluster import Stored, members
 

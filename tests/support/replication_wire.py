@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bascule.broker.replication.link import ReplicationLink
-from bascule.core.partition.codec import PartitionKey
-from bascule.core.partition.messages import Message
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.net.nats.link import LinkOptions, NatsLink
+from bascule.partition.core.codec import PartitionKey
+from bascule.partition.core.messages import Message
+from bascule.partition.replication.link import ReplicationLink
 
 Heard = tuple[str, PartitionKey, Any]
 """Sender, partition, message."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from bascule.flight.reader import FlightConnection
+from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import unique_name

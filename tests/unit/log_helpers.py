@@ -12,15 +12,15 @@ from typing import Any, Final
 import pytest
 
 from bascule.errors import StorageError
-from bascule.kernels import records
-from bascule.kernels.builder import BatchBuilder
-from bascule.kernels.records import Record
+from bascule.kernels.records import records
+from bascule.kernels.records.builder import BatchBuilder
+from bascule.kernels.records.records import Record
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.batches import new_batch
-from bascule.log.disk import Disk, PosixDisk
-from bascule.log.encryption import MasterKeys
-from bascule.log.files import FilePool
-from bascule.log.sync import Syncer
+from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.files import FilePool
+from bascule.log.disk.operations import Disk, PosixDisk
+from bascule.log.partition.batches import new_batch
+from bascule.log.sync.group_commit import Syncer
 
 NOW: Final = 1_700_000_000_000_000_000
 """Where a test's clock stands when it begins, in ns."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.core.metadata.ops import Broker, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.state import Change, Metadata
-from bascule.core.metadata.streams import Partition
+from bascule.metadata.core.model.ops import Broker, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.state import Change, Metadata
 
 BROKERS = tuple(Broker(name) for name in ("a", "b", "c"))
 IDS = ("a", "b", "c")

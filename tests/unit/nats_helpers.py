@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.net.nats.link import LinkOptions, NatsLink
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,

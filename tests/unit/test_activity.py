@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.activity import encode_event
-from bascule.broker.authorization import Authorizer
-from bascule.broker.stream_options import settings_of
-from bascule.config.cluster import Activity, Cursors, PublishAckPolicy
-from bascule.config.streams import StreamDefaults
-from bascule.core.metadata.activity import ActivityEvent
-from bascule.net.status import GrpcError, Status
+from bascule.config.sections.cluster import Activity, Cursors, PublishAckPolicy
+from bascule.config.sections.streams import StreamDefaults
+from bascule.metadata.core.model.activity import ActivityEvent
+from bascule.metadata.stream_options import settings_of
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.operations.activity_stream import encode_event
 from bascule.proto import api_pb2 as api
+from bascule.security.authorization import Authorizer
 from tests.support.control_plane import Cluster, Server, configured, run, running, until
 
 ENABLED = Activity(stream_enabled=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bascule.broker.api import cursors, groups, metadata, streams
-from bascule.config.cluster import Cursors
-from bascule.net.grpc_server import GrpcServer
+from bascule.config.sections.cluster import Cursors
+from bascule.net.grpc.server import GrpcServer
 from bascule.proto import api_pb2 as api
 from tests.support.api_client import grpc
 from tests.support.control_plane import Cluster, configured, run, running, until

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.authorization import Authorizer
 from bascule.errors import PermissionDenied
-from bascule.net.status import GrpcError
+from bascule.net.grpc.status import GrpcError
 from bascule.proto import api_pb2 as api
+from bascule.security.authorization import Authorizer
 from tests.support.control_plane import Server, refused, run, running
 from tests.unit.test_authorization import MODEL, Client
 

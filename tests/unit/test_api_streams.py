@@ -10,11 +10,11 @@ import pytest
 
 from bascule.broker.api import streams
 from bascule.broker.api.calls import Deadline
-from bascule.broker.stream_options import settings_of, stored_config
+from bascule.config.sections.streams import StreamDefaults
 from bascule.config.stream import resolve
-from bascule.config.streams import StreamDefaults
-from bascule.core.metadata.streams import Stream
 from bascule.log import LogOptions
+from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.stream_options import settings_of, stored_config
 from bascule.proto import api_pb2 as api
 from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
 

@@ -15,10 +15,10 @@ from bascule.lake.files import WriteTask, from_stats
 from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost
 from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Planned, RangesTask, noted_plan, read_noting
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.reading import ReadRange
-from bascule.spark.state import StreamState
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read.state import StreamState
+from bascule.spark.read.task import ReadRange
 from tests.support.memory_cluster import MemoryCluster
 from tests.unit.test_archive_ranges import note
 from tests.unit.test_history_reads import WatchedCluster, watched

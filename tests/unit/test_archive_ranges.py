@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.pipeline.jobs.archive_ranges import noted_ranges
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
 
 OPTIONS = source_options({"subscribe": "orders"}, STREAMING)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.broker.operations.arrival import _must_not_be_missed
-from bascule.core.metadata.ops import Broker, CreateStream, ShrinkIsr
-from bascule.core.metadata.state import Metadata
 from bascule.errors import OperatorError
+from bascule.metadata.core.model.ops import Broker, CreateStream, ShrinkIsr
+from bascule.metadata.core.state import Metadata
+from bascule.operations.arrival import _must_not_be_missed
 
 
 def cluster(factor: int) -> Metadata:

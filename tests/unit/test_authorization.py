@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.authorization import Authorizer
-from bascule.config.listener import Tls
+from bascule.config.sections.listener import Tls
 from bascule.errors import InvalidConfig, PermissionDenied, grpc_status
+from bascule.security.authorization import Authorizer
 
 MODEL = """\
 [request_definition]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bascule.broker.api.calls import Deadline
-from bascule.broker.operations import status as statuses
-from bascule.cli import cluster_watch
-from bascule.client.cluster import ClusterStatus, Member, Move
-from bascule.core.metadata.ops import Broker, CreateStream, Reassign
-from bascule.core.metadata.state import Metadata
+from bascule.cli.cluster import watch as cluster_watch
+from bascule.client.admin.cluster import ClusterStatus, Member, Move
 from bascule.errors import Unavailable
+from bascule.metadata.core.model.ops import Broker, CreateStream, Reassign
+from bascule.metadata.core.state import Metadata
+from bascule.operations import status as statuses
 from bascule.proto import extensions_pb2 as extensions
 
 MOVE = Move("orders", 0, ("a",), ("b",))

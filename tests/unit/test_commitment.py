@@ -1,4 +1,4 @@
-"""When publishers hear of their messages, and readers see them: the table on top of broker/commitment.py."""
+"""When publishers hear of their messages, and readers see them: the table on top of partition/replication/commitment.py."""
 
 from __future__ import annotations
 

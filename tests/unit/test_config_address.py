@@ -1,11 +1,11 @@
-"""Where a server binds and what it tells clients (the rules are drawn on top of `config/address.py`)."""
+"""Where a server binds and what it tells clients (the rules are drawn on top of `config/values/address.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
 from bascule.config import Address, load
-from bascule.config.address import parse_address
+from bascule.config.values.address import parse_address
 from bascule.errors import InvalidConfig
 
 

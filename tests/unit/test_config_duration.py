@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.config.duration import DURATION_MAX_NS, format_duration, parse_duration
-from bascule.config.size import format_size, parse_size
+from bascule.config.values.duration import DURATION_MAX_NS, format_duration, parse_duration
+from bascule.config.values.size import format_size, parse_size
 
 
 @pytest.mark.parametrize(

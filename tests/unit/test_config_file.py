@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bascule import limits
 from bascule.config import KEYS, Compression, ServerConfig, Sync, load, load_with_sources
-from bascule.config.address import Address
-from bascule.config.cluster import PublishAckPolicy
-from bascule.config.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
-from bascule.config.key import key_of, section_of
-from bascule.config.node import Level
+from bascule.config.sections.cluster import PublishAckPolicy
+from bascule.config.sections.node import Level
+from bascule.config.values.address import Address
+from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
+from bascule.config.values.key import key_of, section_of
 from bascule.errors import InvalidConfig
 
 NESTED = """

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.config import KEYS, Compression, ServerConfig, Sync, load, load_with_sources
-from bascule.config.cluster import PublishAckPolicy
-from bascule.config.duration import HOUR_NS, MINUTE_NS, SECOND_NS
-from bascule.config.node import Level
+from bascule.config.sections.cluster import PublishAckPolicy
+from bascule.config.sections.node import Level
+from bascule.config.values.duration import HOUR_NS, MINUTE_NS, SECOND_NS
 from bascule.errors import InvalidConfig
 
 # ── precedence ───────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bascule import limits
 from bascule.config import Compression, StreamConfig, StreamOverrides, Sync, load, resolve
-from bascule.config.cluster import ClusterConfig
-from bascule.config.duration import HOUR_NS, MILLISECOND_NS, SECOND_NS
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, SECOND_NS
 from bascule.errors import CallerError, InvalidConfig, grpc_status
 
 

@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request, encode_join_response
-from bascule.broker.controller import Controller
-from bascule.broker.controller_start import StartOptions, start_controller
-from bascule.broker.metadata_machine import MetadataMachine, decode_verdict
-from bascule.broker.subjects import ControlSubjects
-from bascule.core.metadata.ops import Broker, CreateStream, DeleteStream, JoinConsumerGroup, encode_op
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.raft.message_codec import encode_message
-from bascule.core.raft.messages import VoteRequest
 from bascule.errors import (
     CallerError,
     InvalidConfig,
@@ -27,9 +18,18 @@ from bascule.errors import (
     StorageError,
     Unavailable,
 )
-from bascule.log.disk import PosixDisk
-from bascule.net.envelope import MessageType, encode
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request, encode_join_response
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.ops import Broker, CreateStream, DeleteStream, JoinConsumerGroup, encode_op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.machine import MetadataMachine, decode_verdict
+from bascule.metadata.start import StartOptions, start_controller
+from bascule.net.nats.envelope import MessageType, encode
+from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import PropagatedRequest, RaftJoinRequest
+from bascule.raft.core.model.message_codec import encode_message
+from bascule.raft.core.model.messages import VoteRequest
 from tests.support.memory_bus import MemoryBus
 
 SUBJECTS = ControlSubjects("ns")

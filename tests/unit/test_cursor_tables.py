@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from bascule import limits
-from bascule.broker import cursor_tables
 from bascule.broker.api.calls import Deadline
-from bascule.broker.cursor_tables import CursorTable, CursorTables
 from bascule.broker.metrics import cursors as metrics
-from bascule.core.metadata.ops import Broker, CreateStream
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import EventTimes
 from bascule.errors import Unavailable
 from bascule.log import LogOptions, PartitionLog, new_batch
+from bascule.metadata.core.model.ops import Broker, CreateStream
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import EventTimes
+from bascule.metadata.core.state import Metadata
 from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.internal_pb2 import Cursor
+from bascule.readers import cursor_tables
+from bascule.readers.cursor_tables import CursorTable, CursorTables
 
 
 def put(log: PartitionLog, cursor: str, offset: int, stream: str = "s", partition: int = 0) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.cursors import CursorView, cursor_key, cursors_partition
-from bascule.broker.stream_options import settings_of
-from bascule.config.cluster import Cursors
+from bascule.config.sections.cluster import Cursors
 from bascule.log import LogOptions, LogStore, PartitionLog, new_batch
-from bascule.log.cleaner import apply_retention
-from bascule.net.envelope import MessageType, encode
-from bascule.net.status import GrpcError, Status
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.metadata.stream_options import settings_of
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.nats.envelope import MessageType, encode
 from bascule.proto.internal_pb2 import Cursor, FetchCursorRequest
+from bascule.readers.cursors import CursorView, cursor_key, cursors_partition
 from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
 
 MINUTE = 60 * 10**9

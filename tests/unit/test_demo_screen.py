@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bascule.broker.demo import _Screen
-from bascule.broker.demo_archive import DemoArchive
+from bascule.demo.archive import DemoArchive
+from bascule.demo.main import _Screen
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages
 

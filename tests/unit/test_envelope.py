@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import RejectedEnvelope
-from bascule.net.envelope import (
+from bascule.net.nats.envelope import (
     MessageType,
     ReplicationResponse,
     decode,

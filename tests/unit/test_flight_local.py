@@ -13,19 +13,19 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from bascule.broker.authorization import Authorizer
 from bascule.broker.flight.local_reads import LocalReads
 from bascule.broker.flight.reads import Read
 from bascule.broker.flight.service import Gate
-from bascule.flight import local
-from bascule.flight.local import NoShortCut, read_local
+from bascule.client.arrow import local
+from bascule.client.arrow.local import NoShortCut, read_local
 from bascule.flight.schema import schema_of
 from bascule.flight.tickets import ReadTicket
 from bascule.log import PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.encryption import MasterKeys
-from bascule.log.file_ranges import open_ranges
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.disk.encryption import MasterKeys
+from bascule.log.partition.file_ranges import open_ranges
+from bascule.security.authorization import Authorizer
 from tests.unit.log_helpers import ONE_RECORD_PER_SEGMENT, Logs, batch_positions, commit_all, log_files, put, put_batch
 
 COLUMNS = ("key", "value", "offset", "timestamp", "stream", "leaderEpoch")

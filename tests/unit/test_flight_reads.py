@@ -14,8 +14,8 @@ from bascule.broker.flight.reads import Read
 from bascule.broker.flight.service import Gate
 from bascule.flight.tickets import ReadTicket
 from bascule.log import PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
 from tests.unit.log_helpers import ONE_RECORD_PER_SEGMENT, Logs, commit_all, put
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.config.cluster import Activity
-from bascule.core.metadata.ops import ChangeCoordinator
+from bascule.config.sections.cluster import Activity
 from bascule.errors import Unavailable
-from bascule.net.status import GrpcError
+from bascule.metadata.core.model.ops import ChangeCoordinator
+from bascule.net.grpc.status import GrpcError
 from bascule.proto import api_pb2 as api
 from tests.support.control_plane import Cluster, Server, configured, refused, run, running, until
 

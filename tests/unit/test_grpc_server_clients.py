@@ -16,9 +16,9 @@ import pytest
 import uvloop
 
 from bascule.errors import InvalidConfig, LogDeleted, Unavailable
-from bascule.kernels.grpc import CallStream, UnaryStream
-from bascule.net.grpc_server import Call, GrpcServer, Route, unary
-from bascule.net.status import GrpcError, Status
+from bascule.kernels.grpc.server import CallStream, UnaryStream
+from bascule.net.grpc.server import Call, GrpcServer, Route, unary
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.tls import server_tls
 from tests.support.certificates import Authority
 from tests.support.http2_client import END_HEADERS, END_STREAM, Http2Client, request

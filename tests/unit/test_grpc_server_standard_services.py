@@ -14,9 +14,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # ty
     ProtoReflectionDescriptorDatabase,
 )
 
-from bascule.net.grpc_server import GrpcServer
-from bascule.net.health import HealthState, health_routes
-from bascule.net.reflection import reflection_routes
+from bascule.net.grpc.health import HealthState, health_routes
+from bascule.net.grpc.reflection import reflection_routes
+from bascule.net.grpc.server import GrpcServer
 from bascule.proto import api_pb2
 
 

@@ -25,13 +25,14 @@ from bascule.errors import (
 )
 from bascule.lake.manifest import Archive, DataFile
 from bascule.lake.ranges import read_rows
-from bascule.spark import archive_folder, range_reader, reading
-from bascule.spark import cluster as cluster_module
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.stream_reader import StreamReader
-from bascule.spark.table import TABLE
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read import archive_folder, range_reader
+from bascule.spark.read import cluster as cluster_module
+from bascule.spark.read import task as reading
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.stream_reader import StreamReader
 from tests.support.archives import archive_offsets, archive_rows, compact
 from tests.support.memory_cluster import RECORD_BYTES, MemoryCluster
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.identity import FILE_NAME, server_id
 from bascule.errors import FormatTooNew, InvalidConfig, StorageError
-from bascule.kernels.records import crc32c
-from bascule.log.disk import PosixDisk
+from bascule.kernels.records.records import crc32c
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.identity import FILE_NAME, server_id
 
 DISK = PosixDisk()
 

@@ -23,27 +23,27 @@ def plant(root: Path, file: str, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("core/raft/node.py", "from bascule.log import segment"),
-        ("core/raft/node.py", "from bascule import config"),
-        ("core/raft/node.py", "import bascule.kernels.records"),
-        ("core/raft/node.py", "from ...log import segment"),
-        ("core/raft/node.py", "def f():\n    from bascule.net import tls"),
+        ("raft/core/node.py", "from bascule.log import segment"),
+        ("raft/core/node.py", "from bascule import config"),
+        ("raft/core/node.py", "import bascule.kernels.records.records"),
+        ("raft/core/node.py", "from ...log import segment"),
+        ("raft/core/node.py", "def f():\n    from bascule.net import tls"),
         ("core/plan.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from bascule.log import segment"),
         ("kernels/reference.py", "from bascule import limits"),
         ("kernels/reference.py", "from bascule.errors import BasculeError"),
-        ("kernels/records.pyi", "from bascule.errors import BasculeError"),
-        ("kernels/records.pyx", "from bascule.errors import BasculeError"),
-        ("kernels/records.pyx", "from bascule.core.log cimport plan"),
-        ("kernels/records.pyx", "cimport bascule.net.wire"),
-        ("kernels/records.pyx", "import os, bascule.limits"),
-        ("kernels/records.pyx", "def f():\n    from bascule import limits as bounds"),
-        ("kernels/records.pxd", "from ..log.segment cimport x"),
-        ("log/segment.py", "from bascule.config import load"),
-        ("log/segment.py", "from bascule.net import tls"),
+        ("kernels/records/records.pyi", "from bascule.errors import BasculeError"),
+        ("kernels/records/records.pyx", "from bascule.errors import BasculeError"),
+        ("kernels/records/records.pyx", "from bascule.core.log cimport plan"),
+        ("kernels/records/records.pyx", "cimport bascule.net.wire"),
+        ("kernels/records/records.pyx", "import os, bascule.limits"),
+        ("kernels/records/records.pyx", "def f():\n    from bascule import limits as bounds"),
+        ("kernels/records/records.pxd", "from ..log.segment cimport x"),
+        ("log/segments/segment.py", "from bascule.config import load"),
+        ("log/segments/segment.py", "from bascule.net import tls"),
         ("net/tls.py", "from bascule.core import partition"),
         ("net/tls.py", "from bascule.log import segment"),
         ("config/loading.py", "from bascule.log import segment"),
-        ("client/consumer.py", "from bascule.broker import broker"),
+        ("client/consume/consumer.py", "from bascule.broker import broker"),
         ("spark/source.py", "import bascule.broker.api"),
         ("pipeline/runner.py", "from bascule import broker"),
         ("cli/main.py", "from bascule.broker.broker import Broker"),
@@ -81,16 +81,16 @@ def test_an_impure_core_is_found(tmp_path: Path, text: str) -> None:
     ("file", "text"),
     [
         (
-            "core/raft/node.py",
+            "raft/core/node.py",
             "from bascule import errors, limits\nfrom bascule.core.raft import log\nfrom . import tracker\nimport enum",
         ),
         (
-            "kernels/records.pyx",
-            "cimport cython\nfrom libc.string cimport memcpy\nfrom bascule.kernels.wire cimport x\nfrom . cimport y",
+            "kernels/records/records.pyx",
+            "cimport cython\nfrom libc.string cimport memcpy\nfrom bascule.kernels.wire.numbers cimport x\nfrom . cimport y",
         ),
-        ("kernels/records.pyi", "from typing_extensions import Buffer"),
+        ("kernels/records/records.pyi", "from typing_extensions import Buffer"),
         (
-            "log/segment.py",
+            "log/segments/segment.py",
             "import os\nfrom bascule.core.log import plan\nfrom bascule.kernels import records\nfrom bascule import limits",
         ),
         ("broker/broker.py", "from bascule import client, config, core, log, net"),
@@ -111,7 +111,7 @@ def body(lines: int) -> str:
 
 @pytest.mark.parametrize("head", ["def f():\n", "async def f():\n", "class C:\n  def f(self):\n"])
 def test_a_long_function_is_found(tmp_path: Path, head: str) -> None:
-    problems = plant(tmp_path, "log/segment.py", head + body(FUNCTION_LINES_MAX))
+    problems = plant(tmp_path, "log/segments/segment.py", head + body(FUNCTION_LINES_MAX))
     assert len(problems) == 1
     assert "`f` has 81 lines" in problems[0]
 
@@ -126,17 +126,19 @@ def test_a_long_function_is_found(tmp_path: Path, head: str) -> None:
     ],
 )
 def test_a_long_cython_function_is_found(tmp_path: Path, head: str) -> None:
-    problems = plant(tmp_path, "kernels/records.pyx", head + body(FUNCTION_LINES_MAX) + "\n\nY = 1\n")
+    problems = plant(tmp_path, "kernels/records/records.pyx", head + body(FUNCTION_LINES_MAX) + "\n\nY = 1\n")
     assert len(problems) == 1
     assert "`f` has" in problems[0]
 
 
 def test_a_function_that_fits_is_left_alone(tmp_path: Path) -> None:
     text = "def f():\n" + body(FUNCTION_LINES_MAX - 1) + "\n\ndef g():\n" + body(FUNCTION_LINES_MAX - 1)
-    assert plant(tmp_path, "kernels/records.pyx", text) == []
+    assert plant(tmp_path, "kernels/records/records.pyx", text) == []
 
 
-@pytest.mark.parametrize("file", ["log/segment.py", "kernels/records.pyx", "kernels/records.pxd"])
+@pytest.mark.parametrize(
+    "file", ["log/segments/segment.py", "kernels/records/records.pyx", "kernels/records/records.pxd"]
+)
 def test_a_long_file_is_found(tmp_path: Path, file: str) -> None:
     problems = plant(tmp_path, file, "x = 1\n" * (FILE_LINES_MAX + 1))
     assert problems == [f"1: {FILE_LINES_MAX + 1} lines; a file has at most {FILE_LINES_MAX}"]

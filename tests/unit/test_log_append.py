@@ -9,7 +9,7 @@ import pytest
 
 from bascule.errors import DiskFull, InvalidRecord, LogClosed, LogDeleted, LogReadonly, StorageError
 from bascule.log import PartitionLog
-from bascule.log.batches import new_batch
+from bascule.log.partition.batches import new_batch
 from tests.unit.log_helpers import (
     NOW,
     Logs,

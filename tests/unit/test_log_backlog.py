@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import LogClosed
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import PartitionLog
-from bascule.log.backlog import Backlog, backlog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.partition.backlog import Backlog, backlog
 from tests.unit.log_helpers import SECOND, Logs, commit_all, index_files, log_files, put, put_batch, put_values
 
 

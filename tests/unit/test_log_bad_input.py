@@ -18,9 +18,9 @@ from bascule.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
-from bascule.kernels.records import crc32c
+from bascule.kernels.records.records import crc32c
 from bascule.log import LogOptions, LogReader, PartitionLog
-from bascule.log.batches import new_batch
+from bascule.log.partition.batches import new_batch
 from tests.unit.log_helpers import (
     Logs,
     batch_positions,
@@ -332,6 +332,6 @@ def test_the_limits_of_options_are_taken() -> None:
 def test_the_largest_retention_age_deletes_nothing(logs: Logs) -> None:
     log = logs.open(segment_bytes_max=1, retention_age_max_ns=(1 << 63) - 1)
     put(log, *[(None, b"x")] * 3)
-    from bascule.log.cleaner import apply_retention
+    from bascule.log.cleaning.cleaner import apply_retention
 
     assert apply_retention(log).deleted == []

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bascule.core.log.compaction import group_segments, is_due
-from bascule.core.log.retention import SegmentFacts
 from bascule.log import LogOptions, LogReader, PartitionLog
-from bascule.log.compactor import CompactionReport, compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.compactor import CompactionReport, compact
+from bascule.log.core.compaction import group_segments, is_due
+from bascule.log.core.retention import SegmentFacts
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     NOW,
     ONE_RECORD_PER_SEGMENT,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from bascule.errors import CorruptBatch, FormatTooNew, LogClosed, LogDeleted, StorageError
-from bascule.kernels import records
-from bascule.kernels.records import Record
+from bascule.kernels.records import records
+from bascule.kernels.records.records import Record
 from bascule.log import LogReader, PartitionLog
-from bascule.log.compactor import CompactionReport, compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.compactor import CompactionReport, compact
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     NOW,
     ONE_RECORD_PER_SEGMENT,

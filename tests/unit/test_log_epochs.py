@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bascule.core.log.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from bascule.errors import EpochFenced, StorageError
 from bascule.log import PartitionLog
+from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from tests.unit.log_helpers import (
     Logs,
     WatchedDisk,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bascule.log import PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
 from tests.unit.log_helpers import ONE_RECORD_PER_SEGMENT, Logs, commit_all, put
 
 

@@ -19,8 +19,8 @@ from bascule.errors import (
     StorageError,
 )
 from bascule.log import BatchSlice, LogReader, PartitionLog, SyncPolicy
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
 from tests.unit.log_helpers import (
     PATIENCE,
     Logs,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from bascule import limits
-from bascule.core.log.epochs import EpochEntry
 from bascule.errors import BasculeError, EpochFenced, LogReadonly, RejectedBatch, StorageError
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.core.epochs import EpochEntry
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     ONE_RECORD_PER_SEGMENT,
     Logs,

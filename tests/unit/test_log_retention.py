@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bascule.core.log.retention import RetentionLimits, SegmentFacts, plan_retention
 from bascule.errors import StorageError
 from bascule.log import LogReader, PartitionLog
-from bascule.log.cleaner import CleaningReport, apply_retention, clean
-from bascule.log.compactor import compact
+from bascule.log.cleaning.cleaner import CleaningReport, apply_retention, clean
+from bascule.log.cleaning.compactor import compact
+from bascule.log.core.retention import RetentionLimits, SegmentFacts, plan_retention
 from tests.unit.log_helpers import (
     NOW,
     ONE_RECORD_PER_SEGMENT,

@@ -8,9 +8,9 @@ import pytest
 
 from bascule.errors import CallerError, CorruptBatch, LogClosed, LogDeleted, LogEmpty, ReaderCancelled
 from bascule.log import PartitionLog, ReverseReader
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     Logs,
     batch_positions,

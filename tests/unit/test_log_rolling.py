@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bascule.core.log.sparse_index import SparseIndex
 from bascule.errors import DiskFull, StorageError
 from bascule.log import PartitionLog
-from bascule.log.index_file import ENTRY_BYTES, HEADER_BYTES, SegmentTotals, decode_header, read_index, write_index
+from bascule.log.core.sparse_index import SparseIndex
+from bascule.log.segments.index_file import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    SegmentTotals,
+    decode_header,
+    read_index,
+    write_index,
+)
 from tests.unit.log_helpers import (
     NOW,
     PATIENCE,

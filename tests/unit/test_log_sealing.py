@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bascule.errors import CorruptBatch, EncryptionKeyError
-from bascule.kernels import records
+from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.compactor import compact, rewrap_keys
-from bascule.log.encryption import MasterKeys, master_keys_from_environment
+from bascule.log.cleaning.compactor import compact, rewrap_keys
+from bascule.log.disk.encryption import MasterKeys, master_keys_from_environment
 from tests.unit.log_helpers import (
     Logs,
     batch_positions,

@@ -19,7 +19,7 @@ from bascule.errors import (
     StorageError,
 )
 from bascule.log import LogOptions, LogReader, LogStore, PartitionLog
-from bascule.log.cleaner import CleaningReport
+from bascule.log.cleaning.cleaner import CleaningReport
 from tests.unit.log_helpers import (
     PATIENCE,
     WatchedDisk,

@@ -10,8 +10,8 @@ import pytest
 from bascule import limits
 from bascule.errors import LogClosed, StorageError
 from bascule.log import BatchSlice, LogOptions, LogReader, PartitionLog, SyncPolicy
-from bascule.log.files import FilePool
-from bascule.log.sync import Syncer
+from bascule.log.disk.files import FilePool
+from bascule.log.sync.group_commit import Syncer
 from tests.unit.log_helpers import (
     PATIENCE,
     Logs,

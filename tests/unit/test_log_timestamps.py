@@ -8,9 +8,9 @@ import pytest
 
 from bascule.errors import TimestampOutOfRange
 from bascule.log import PartitionLog
-from bascule.log.cleaner import apply_retention
-from bascule.log.compactor import compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.log.cleaning.compactor import compact
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     NOW,
     Logs,

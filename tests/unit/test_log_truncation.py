@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bascule.core.log.epochs import EpochEntry
 from bascule.errors import CallerError, CorruptBatch, OffsetOutOfRange, StorageError
-from bascule.kernels.records import Record
+from bascule.kernels.records.records import Record
 from bascule.log import LogReader, PartitionLog
-from bascule.log.compactor import compact
-from bascule.log.encryption import MasterKeys
+from bascule.log.cleaning.compactor import compact
+from bascule.log.core.epochs import EpochEntry
+from bascule.log.disk.encryption import MasterKeys
 from tests.unit.log_helpers import (
     ONE_RECORD_PER_SEGMENT,
     Logs,

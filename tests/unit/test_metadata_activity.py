@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bascule import limits
-from bascule.core.metadata.activity import ActivityEvent
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.activity import ActivityEvent
+from bascule.metadata.core.model.ops import (
     DeleteStream,
     JoinConsumerGroup,
     LeaveConsumerGroup,
@@ -16,7 +16,7 @@ from bascule.core.metadata.ops import (
     SetStreamReadonly,
     ShrinkIsr,
 )
-from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
 from tests.unit.metadata_helpers import Cluster, creation
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bascule.core.metadata.failures import CoordinatorFailures, LeaderFailures, Noted
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures, Noted
+from bascule.metadata.core.model.ops import (
     Broker,
     ChangeCoordinator,
     ChangeLeader,
@@ -15,7 +15,7 @@ from bascule.core.metadata.ops import (
     LeaveConsumerGroup,
     ShrinkIsr,
 )
-from bascule.core.metadata.refusal import Refusal
+from bascule.metadata.core.model.refusal import Refusal
 from tests.unit.metadata_helpers import IDS, Cluster
 
 SECOND = 1_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     ChangeLeader,
     ElectUnclean,
     ExpandIsr,
@@ -13,8 +13,8 @@ from bascule.core.metadata.ops import (
     RestartServer,
     SetServerState,
 )
-from bascule.core.metadata.snapshot import encode_snapshot
-from bascule.core.metadata.state import PartitionChanged
+from bascule.metadata.core.snapshot import encode_snapshot
+from bascule.metadata.core.state import PartitionChanged
 from tests.unit.metadata_helpers import Cluster
 
 CHANGED = (PartitionChanged("orders", 0),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     Broker,
     ChangeLeader,
     PauseStream,
@@ -10,7 +10,8 @@ from bascule.core.metadata.ops import (
     SetServerState,
     StopServer,
 )
-from bascule.core.metadata.rebalance import (
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.rebalance import (
     LeaderMove,
     Plan,
     ReplicaMove,
@@ -19,7 +20,6 @@ from bascule.core.metadata.rebalance import (
     plan_removal,
     plan_replication_factor,
 )
-from bascule.core.metadata.refusal import Refusal
 from tests.unit.metadata_helpers import BROKERS, Cluster
 
 FOUR = (*BROKERS, Broker("d"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     Broker,
     CancelReassignment,
     CompleteReassignment,
@@ -13,10 +13,10 @@ from bascule.core.metadata.ops import (
     PauseStream,
     Reassign,
 )
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import encode_snapshot
-from bascule.core.metadata.state import PartitionChanged
-from bascule.core.metadata.streams import Partition
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.snapshot import encode_snapshot
+from bascule.metadata.core.state import PartitionChanged
 from tests.unit.metadata_helpers import Cluster
 
 CHANGED = (PartitionChanged("orders", 0),)

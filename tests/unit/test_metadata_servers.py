@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     Broker,
     ForgetServer,
     JoinConsumerGroup,
@@ -16,9 +16,9 @@ from bascule.core.metadata.ops import (
     SetServerState,
     StopServer,
 )
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
-from bascule.core.metadata.state import PartitionChanged, ServerChanged, ThrottleChanged
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.state import PartitionChanged, ServerChanged, ThrottleChanged
 from tests.unit.metadata_helpers import BROKERS, IDS, Cluster, creation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     ChangeLeader,
     Reassign,
     RestartServer,
@@ -12,8 +12,8 @@ from bascule.core.metadata.ops import (
     SetServerState,
     ShrinkIsr,
 )
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
 from tests.unit.metadata_helpers import Cluster
 
 VERSION_1 = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bascule import limits
-from bascule.core.metadata.ops import (
+from bascule.metadata.core.model.ops import (
     Broker,
     ChangeLeader,
     DeleteStream,
@@ -20,9 +20,9 @@ from bascule.core.metadata.ops import (
     SetStreamReadonly,
     ShrinkIsr,
 )
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.snapshot import encode_snapshot
-from bascule.core.metadata.state import PartitionChanged, StreamCreated, StreamDeleted
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.snapshot import encode_snapshot
+from bascule.metadata.core.state import PartitionChanged, StreamCreated, StreamDeleted
 from tests.unit.metadata_helpers import IDS, Cluster, creation
 
 

@@ -15,15 +15,15 @@ from bascule.broker.metrics.catalogue import METRICS
 from bascule.broker.metrics.cursors import CursorLags, Known
 from bascule.broker.metrics.exposition import Page
 from bascule.broker.metrics.pace import Pace
-from bascule.broker.partition import LedPartition
-from bascule.broker.stream_options import settings_of
-from bascule.core.metadata.groups import ConsumerGroup, Member
-from bascule.core.metadata.ops import Broker, CreateStream
-from bascule.core.metadata.refusal import Refusal
-from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Stream
 from bascule.log import PartitionLog, new_batch
-from bascule.log.backlog import Backlog, backlog
+from bascule.log.partition.backlog import Backlog, backlog
+from bascule.metadata.core.model.groups import ConsumerGroup, Member
+from bascule.metadata.core.model.ops import Broker, CreateStream
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.core.state import Metadata
+from bascule.metadata.stream_options import settings_of
+from bascule.partition.replica import LedPartition
 from tests.support.prometheus_text import Samples, parse
 
 

@@ -13,7 +13,7 @@ import pytest
 from bascule.broker.metrics.catalogue import METRICS
 from bascule.broker.metrics.exposition import Page
 from bascule.log import LogOptions, SyncPolicy
-from bascule.log.histogram import Histogram
+from bascule.log.disk.histogram import Histogram
 from bascule.proto.api_pb2 import ALL, LEADER, NONE
 from tests.support.partitions import LedPartition, envelope
 from tests.support.prometheus_text import parse

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
-from bascule.config.nats import Nats
+from bascule.config.sections.nats import Nats
 from bascule.errors import InvalidConfig, OperatorError, Unavailable
-from bascule.kernels.nats import CallbackSink, CountingSink, publish_many
-from bascule.net.nats_auth import Login, Nkey, client_tls, read_creds, read_seed
-from bascule.net.nats_bus import NatsBus
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.kernels.nats.protocol import CallbackSink, CountingSink, publish_many
+from bascule.net.nats.auth import Login, Nkey, client_tls, read_creds, read_seed
+from bascule.net.nats.bus import NatsBus
+from bascule.net.nats.link import LinkOptions, NatsLink
 from tests.support.nats_server import NatsServer
 from tests.support.nats_setup import Authority, ConfiguredNats, KeyPair, operator_config, tls_config
 from tests.unit.nats_helpers import LOOPS, linked, run, until

@@ -10,7 +10,7 @@ import pytest
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.net.nats_bus import NatsBus
+from bascule.net.nats.bus import NatsBus
 from tests.support.nats_server import NatsServer
 from tests.unit.nats_helpers import accept, run, scripted, serve_on, until
 

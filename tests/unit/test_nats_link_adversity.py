@@ -8,9 +8,9 @@ import pytest
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.kernels.nats import CallbackSink, CountingSink, NatsReader, publish_many
-from bascule.net.nats_connection import Connection
-from bascule.net.nats_link import LinkOptions, NatsLink
+from bascule.kernels.nats.protocol import CallbackSink, CountingSink, NatsReader, publish_many
+from bascule.net.nats.connection import Connection
+from bascule.net.nats.link import LinkOptions, NatsLink
 from tests.unit.nats_helpers import INFO, LOOPS, accept, linked, run, scripted, serve_on, stay, until
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from bascule.broker.api import cluster
 from bascule.broker.api.calls import Deadline
-from bascule.broker.operations import membership
-from bascule.broker.operations.election import common_end, loss
-from bascule.broker.operations.membership import MembershipWatch
-from bascule.broker.operations.moves import stalled
-from bascule.broker.operations.switchboard import Method, Switchboard, refusal
-from bascule.broker.subjects import ControlSubjects
-from bascule.core.metadata.streams import Partition
 from bascule.errors import PermissionDenied, StateError, Unavailable
-from bascule.net.status import GrpcError, Status
+from bascule.metadata.core.model.streams import Partition
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.operations import membership
+from bascule.operations.election import common_end, loss
+from bascule.operations.membership import MembershipWatch
+from bascule.operations.move_queue import stalled
+from bascule.operations.switchboard import Method, Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
 from tests.support.memory_bus import MemoryBus
 

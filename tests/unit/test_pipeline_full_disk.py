@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import BasculeError, DataLost, DiskFull, PipelineFailed
-from bascule.pipeline.full_disk import with_folder
+from bascule.spark.errors.full_disk import with_folder
 from tests.support.small_disk import NotPermitted, SmallDisk
 
 SAID = "Query [id = 7] terminated with exception: java.io.IOException: No space left on device"

@@ -23,13 +23,13 @@ from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.runner import Reports
 from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.spec import PipelineSpec, load
+from bascule.pipeline.spec.pipeline import PipelineSpec, load
 from bascule.pipeline.steps.apply import split_at_dedup
 from bascule.pipeline.steps.decode import REASON, Decoding
 from bascule.pipeline.steps.rows import MESSAGE, literal, quoted
-from bascule.spark.options import value_options
-from bascule.spark.sink_options import ProducerId
-from bascule.spark.values import ValueReader
+from bascule.spark.options.reading import value_options
+from bascule.spark.options.writing import ProducerId
+from bascule.spark.values.decoding import ValueReader
 
 
 def spec_of(folder: Path, more: str = "", name: str = "orders") -> PipelineSpec:

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from bascule.errors import DataLost, InvalidQuery, PipelineFailed
-from bascule.pipeline.failures import from_spark
-from bascule.pipeline.jobs.sql import mentioned, needed_columns, plain
+from bascule.pipeline.sql import mentioned, needed_columns, plain
+from bascule.spark.errors.failures import from_spark
 
 STREAMS = ("orders", "Returns", "shop.events", "a-b", "count")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from bascule import limits
-from bascule.core.partition.producers import producer_headers
 from bascule.errors import DiskFull
 from bascule.log import LogOptions, PartitionLog, new_batch
-from bascule.log.cleaner import clean
-from bascule.log.disk import PosixDisk
-from bascule.log.files import FilePool
+from bascule.log.cleaning.cleaner import clean
+from bascule.log.disk.files import FilePool
+from bascule.log.disk.operations import PosixDisk
+from bascule.partition.core.producers import producer_headers
 
 
 def open_log(directory: Path, **options: Any) -> PartitionLog:

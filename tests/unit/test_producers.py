@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bascule.core.partition.producers import NUMBER_MAX, producer_headers, producer_id_fault
 from bascule.log import LogOptions, SyncPolicy
-from bascule.log.cleaner import apply_retention
+from bascule.log.cleaning.cleaner import apply_retention
+from bascule.partition.core.producers import NUMBER_MAX, producer_headers, producer_id_fault
 from bascule.proto.api_pb2 import ALL, LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from bascule.kernels.client_streams import PublishAsyncClientStream
-from bascule.kernels.messages import ALL, LEADER, NONE
-from bascule.kernels.publish_window import (
+from bascule.kernels.client.streams import PublishAsyncClientStream
+from bascule.kernels.envelope.messages import ALL, LEADER, NONE
+from bascule.kernels.window.window import (
     FAILED,
     NOT_SENT,
     OUTCOME_UNKNOWN,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.publish_headers import encode_publish_headers
-from bascule.kernels.publish_window import PublishColumns, PublishTarget
+from bascule.kernels.window.headers import encode_publish_headers
+from bascule.kernels.window.window import PublishColumns, PublishTarget
 from bascule.proto import api_pb2
 
 ROWS = st.lists(st.dictionaries(st.text(max_size=200), st.binary(max_size=200), max_size=4), max_size=20)

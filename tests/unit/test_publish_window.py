@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels import publish_window as kernel
-from bascule.kernels.message_objects import Ack, ack_envelope
+from bascule.kernels.envelope.message_objects import Ack, ack_envelope
+from bascule.kernels.window import window as kernel
 
 
 class Waiter:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from bascule import limits
-from bascule.core.partition import codec
-from bascule.core.partition.codec import MalformedReplication
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.partition.core import codec
+from bascule.partition.core.codec import MalformedReplication
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 
 KEY = (0x0102030405060708, 9)
 HEAD = b"\x01\x00\x03one"

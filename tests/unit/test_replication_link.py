@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from bascule import limits
-from bascule.broker.replication.half_answers import HalfAnswers
-from bascule.broker.replication.link import ReplicationLink
-from bascule.core.partition import codec
-from bascule.core.partition.codec import PartitionKey
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
-from bascule.net import envelope
-from bascule.net.envelope import MessageType
+from bascule.net.nats import envelope
+from bascule.net.nats.envelope import MessageType
+from bascule.partition.core import codec
+from bascule.partition.core.codec import PartitionKey
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.partition.replication.half_answers import HalfAnswers
+from bascule.partition.replication.link import ReplicationLink
 from tests.support.nats_client import NatsClient
 from tests.support.nats_server import NatsServer
 from tests.support.nats_setup import ConfiguredNats
@@ -329,7 +329,7 @@ def test_a_lost_connection_leaves_no_half_answer(nats: NatsServer) -> None:
 def test_foreign_bytes_are_counted_and_logged_now_and_then(
     nats: NatsServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bascule.broker.replication.link._COMPLAINT_NS", 3_600 * 10**9)  # in place of once a second
+    monkeypatch.setattr("bascule.partition.replication.link._COMPLAINT_NS", 3_600 * 10**9)  # in place of once a second
     good = codec.encode_head("x") + codec.encode_entry(KEY, Notice(3, 4))
 
     async def main() -> None:
@@ -350,7 +350,7 @@ def test_foreign_bytes_are_counted_and_logged_now_and_then(
             assert pair.b.stats.messages_malformed == 11
             assert pair.b.stats.messages_in == 1
 
-    with caplog.at_level(logging.WARNING, logger="bascule.broker.replication.link"):
+    with caplog.at_level(logging.WARNING, logger="bascule.partition.replication.link"):
         run("asyncio", main())
     assert [record.getMessage() for record in caplog.records] == [
         "A message on a subject of replication was dropped, number 1: 0 bytes are no envelope with something in it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.broker.replication.throttle import Throttle
+from bascule.partition.replication.throttle import Throttle
 
 
 class Clock:

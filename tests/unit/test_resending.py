@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bascule.client.publish_session import AckFuture
-from bascule.client.resending import KEPT_MIN, AgainQueue, Outgoing, UnderWay, may_be_sent_again
+from bascule.client.publish.publish_session import AckFuture
+from bascule.client.publish.resending import KEPT_MIN, AgainQueue, Outgoing, UnderWay, may_be_sent_again
 from bascule.errors import BasculeError, OutcomeUnknown, RecordTooLarge, Unavailable
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bascule.broker.broker import Broker
-from bascule.broker.run_marker import FILE_NAME, Ending, RunMarker
 from bascule.config import load
 from bascule.errors import DiskFull
-from bascule.kernels.records import crc32c
-from bascule.log.disk import PosixDisk
+from bascule.kernels.records.records import crc32c
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.run_marker import FILE_NAME, Ending, RunMarker
 
 
 @pytest.fixture

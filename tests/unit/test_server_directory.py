@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.server_directory import PartitionStatus, ServerDirectory, ServerInfo
-from bascule.broker.subjects import ControlSubjects
 from bascule.errors import RejectedEnvelope, Unavailable
-from bascule.net.envelope import MessageType, decode, encode
+from bascule.metadata.server_directory import PartitionStatus, ServerDirectory, ServerInfo
+from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.subjects import ControlSubjects
 from tests.support.memory_bus import MemoryBus
 
 SUBJECTS = ControlSubjects("ns")

@@ -21,12 +21,12 @@ from bascule.errors import (
     StreamNotFound,
     TimestampOutOfRange,
 )
-from bascule.spark import cluster as cluster_module
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.option import BATCH
-from bascule.spark.options import ConnectionOptions, source_options
-from bascule.spark.resolve import covers_subject
-from bascule.spark.table import TABLE, check_schema
+from bascule.spark.options.declaration import BATCH
+from bascule.spark.options.reading import ConnectionOptions, source_options
+from bascule.spark.options.schema import TABLE, check_schema
+from bascule.spark.read import cluster as cluster_module
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.resolve import covers_subject
 from tests.support.memory_cluster import MemoryCluster
 
 

@@ -38,5 +38,5 @@ def test_sessions_that_only_look_for_data_sources_are_not_disturbed(missing: str
 
 
 def test_options_offsets_and_plans_need_neither_spark_nor_arrow() -> None:
-    program = "import bascule.spark.options, bascule.spark.offsets, bascule.spark.plan, bascule.spark.advance"
+    program = "import bascule.spark.options.reading, bascule.spark.read.offsets, bascule.spark.read.plan, bascule.spark.read.advance"
     assert run(program, "pyspark", "pyarrow") == ""

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import CheckpointMismatch
-from bascule.spark.offsets import Offsets, StreamOffsets, effective_start
-from bascule.spark.offsets import end_of_batch as noted_end
+from bascule.spark.read.offsets import Offsets, StreamOffsets, effective_start
+from bascule.spark.read.offsets import end_of_batch as noted_end
 
 GOLDEN = sorted((Path(__file__).parent / "spark_offsets").glob("*.json"))
 

@@ -7,11 +7,11 @@ import pickle
 import pytest
 
 from bascule import limits
-from bascule.config.duration import SECOND_NS
+from bascule.config.values.duration import SECOND_NS
 from bascule.errors import InvalidOption
-from bascule.spark.option import BATCH, STREAMING, declared
-from bascule.spark.options import FOREIGN, SourceOptions, source_options
-from bascule.spark.positions import AtCursor, AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
+from bascule.spark.options.declaration import BATCH, STREAMING, declared
+from bascule.spark.options.positions import AtCursor, AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
+from bascule.spark.options.reading import FOREIGN, SourceOptions, source_options
 
 READS_OF_STREAMING_ONLY = {
     "maxOffsetsPerTrigger",

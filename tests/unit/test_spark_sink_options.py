@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import types
 
 from bascule.errors import InvalidOption, InvalidSchema
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.sink_columns import check_columns
-from bascule.spark.sink_options import AckPolicy, Delivery, Partitioner, sink_options
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.writing import AckPolicy, Delivery, Partitioner, sink_options
+from bascule.spark.write.columns import check_columns
 
 ONCE = {"delivery": "exactly-once"}
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from bascule.errors import RowsChanged, Unavailable
-from bascule.spark.options import ConnectionOptions
-from bascule.spark.sink_routing import Group
-from bascule.spark.sink_task import Identity, Repeats, SinkConnection
+from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.write.routing import Group
+from bascule.spark.write.task import Identity, Repeats, SinkConnection
 
 STORED = [(10, b"k0", b"v0"), (11, b"k1", b"v1"), (12, b"", b"")]
 """Offsets, keys and values of an earlier attempt."""

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.client.columns import MessageColumns
-from bascule.client.partitioner import by_key
+from bascule.client.arrow.columns import MessageColumns
+from bascule.client.arrow.message_columns import message_columns
+from bascule.client.publish.partitioner import by_key
 from bascule.errors import InvalidRecord
-from bascule.flight.message_columns import message_columns
-from bascule.spark.option import BATCH
-from bascule.spark.sink_columns import sorted_rows
-from bascule.spark.sink_options import sink_options
-from bascule.spark.sink_routing import Router
+from bascule.spark.options.declaration import BATCH
+from bascule.spark.options.writing import sink_options
+from bascule.spark.write.columns import sorted_rows
+from bascule.spark.write.routing import Router
 
 
 def router(partitions: int = 3, turn: int = 0, **options: str) -> Router:

@@ -12,11 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from bascule import limits
 from bascule.errors import CheckpointMismatch, DataLost, StreamDeleted, StreamNotFound, StreamRecreated, Unavailable
-from bascule.spark import cluster as cluster_module
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.stream_reader import StreamReader
-from bascule.spark.table import TABLE
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read import cluster as cluster_module
+from bascule.spark.read.stream_reader import StreamReader
 from tests.support.memory_cluster import RECORD_BYTES, MemoryCluster
 
 Json = dict[str, Any]

@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 )
 
 from bascule.errors import InvalidOption, InvalidSchema, MalformedValue
-from bascule.spark.avro_values import avro_decoder, avro_type, parse_schema
-from bascule.spark.json_values import json_decoder
-from bascule.spark.options import value_options
-from bascule.spark.reading import ReadRange, Rows
+from bascule.spark.options.reading import value_options
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read.task import ReadRange, Rows
 from bascule.spark.source import BasculeSource
-from bascule.spark.table import TABLE
-from bascule.spark.values import Malformed, ValueReader
+from bascule.spark.values.avro import avro_decoder, avro_type, parse_schema
+from bascule.spark.values.decoding import Malformed, ValueReader
+from bascule.spark.values.json import json_decoder
 
 ORDER = StructType([StructField("id", LongType(), nullable=False), StructField("name", StringType())])
 JSON = {"valueFormat": "json", "valueSchema": "id BIGINT NOT NULL, name STRING"}
@@ -333,7 +333,7 @@ def descriptors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_protobuf_becomes_columns(descriptors: Path) -> None:
     from google.protobuf import message_factory
 
-    from bascule.spark.protobuf_values import _descriptor
+    from bascule.spark.values.protobuf import _descriptor
 
     reader = value_reader(valueFormat="protobuf", valueSchema=str(descriptors), valueMessage="shop.Order")
     kind = reader.value_type()

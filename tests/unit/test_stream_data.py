@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.stream_data import StreamData
-from bascule.broker.stream_marker import FILE_NAME, read_marker, write_marker
-from bascule.broker.stream_options import StreamSettings, settings_of
-from bascule.core.metadata.streams import Stream
 from bascule.errors import StorageError
 from bascule.log import LogStore, new_batch
-from bascule.log.disk import PosixDisk
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.stream_options import StreamSettings, settings_of
+from bascule.partition.stream_data import StreamData
+from bascule.partition.stream_marker import FILE_NAME, read_marker, write_marker
 
 
 @pytest.fixture

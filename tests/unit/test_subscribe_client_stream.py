@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from bascule.kernels.client_messages import MessageBatch
-from bascule.kernels.client_streams import SubscribeClientStream
+from bascule.kernels.client.messages import MessageBatch
+from bascule.kernels.client.streams import SubscribeClientStream
 from bascule.proto import api_pb2
 from tests.parity.strategies import RANDOMS, examples
 from tests.support.call_pair import CallPair, ServerCall

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bascule import limits
-from bascule.log.sync import Syncer
+from bascule.log.sync.group_commit import Syncer
 from tests.support.waiting import eventually
 
 PATIENCE_SECONDS = 60

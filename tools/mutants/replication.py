@@ -520,14 +520,14 @@ MUTANTS: Final = (
     # ── the shell ────────────────────────────────────────────────────────────────────────────────
     Mutant(
         "a proposal that was not sent settles the one before",
-        "src/bascule/broker/replication/replicator.py",
+        "src/bascule/partition/replication/replicator.py",
         "            outcome = Outcome.UNKNOWN\n",
         "            outcome = Outcome.REFUSED\n",
         f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",
     ),
     Mutant(
         "the outcome of a proposal is told before what the metadata says",
-        "src/bascule/broker/replication/replicator.py",
+        "src/bascule/partition/replication/replicator.py",
         "            leading.refresh(partition)\n            leading.settled(effect.replica, outcome)\n",
         "            leading.settled(effect.replica, outcome)\n            leading.refresh(partition)\n",
         f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",

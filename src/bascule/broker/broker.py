@@ -19,44 +19,44 @@ from pathlib import Path
 from typing import Any
 
 from bascule import __version__, limits
-from bascule.broker.activity import ActivityPublisher
 from bascule.broker.api.routes import all_routes
 from bascule.broker.api.streams import resume
-from bascule.broker.authorization import Authorizer
-from bascule.broker.controller import Controller
-from bascule.broker.controller_start import StartOptions, start_controller
-from bascule.broker.cursors import CursorStore
-from bascule.broker.data_plane import DataPlane
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.flight.service import FlightService
-from bascule.broker.groups import GroupCoordinator
 from bascule.broker.http.service import HttpService
-from bascule.broker.identity import server_id
-from bascule.broker.internal_streams import InternalStreams
-from bascule.broker.metadata_machine import MetadataMachine
 from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
-from bascule.broker.operations.administration import Administration
-from bascule.broker.operations.arrival import arrive
-from bascule.broker.operations.drain import leave
-from bascule.broker.operations.membership import MembershipWatch
-from bascule.broker.operations.quiet import PublishersAtWork
-from bascule.broker.run_marker import RunMarker
-from bascule.broker.server_directory import ServerDirectory, ServerInfo
 from bascule.broker.services import Services
-from bascule.broker.subjects import ControlSubjects
-from bascule.config.address import Address
-from bascule.config.server import ServerConfig
-from bascule.core.metadata.state import Change
+from bascule.config.sections.server import ServerConfig
+from bascule.config.values.address import Address
 from bascule.errors import BasculeError, EncryptionKeyError, OperatorError, StorageError, Unavailable
 from bascule.log import LogStore
-from bascule.log.disk import PosixDisk
-from bascule.log.encryption import MasterKeys, master_keys_from_environment
-from bascule.net.grpc_server import GrpcServer
-from bascule.net.health import HealthState
-from bascule.net.nats_bus import NatsBus
-from bascule.net.nats_link import NatsLink
+from bascule.log.disk.encryption import MasterKeys, master_keys_from_environment
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.state import Change
+from bascule.metadata.identity import server_id
+from bascule.metadata.internal_streams import InternalStreams
+from bascule.metadata.machine import MetadataMachine
+from bascule.metadata.run_marker import RunMarker
+from bascule.metadata.server_directory import ServerDirectory, ServerInfo
+from bascule.metadata.start import StartOptions, start_controller
+from bascule.net.grpc.health import HealthState
+from bascule.net.grpc.server import GrpcServer
+from bascule.net.nats.bus import NatsBus
+from bascule.net.nats.link import NatsLink
+from bascule.net.nats.subjects import ControlSubjects
 from bascule.net.tls import server_tls
+from bascule.operations.activity_stream import ActivityPublisher
+from bascule.operations.administration import Administration
+from bascule.operations.arrival import arrive
+from bascule.operations.drain import leave
+from bascule.operations.membership import MembershipWatch
+from bascule.operations.quiet import PublishersAtWork
+from bascule.partition.data_plane import DataPlane
+from bascule.readers.cursors import CursorStore
+from bascule.readers.groups import GroupCoordinator
+from bascule.security.authorization import Authorizer
 
 _logger = logging.getLogger(__name__)
 

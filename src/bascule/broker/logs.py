@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 
-from bascule.config.node import Level, Logging
+from bascule.config.sections.node import Level, Logging
 
 _LEVELS = {
     Level.DEBUG: logging.DEBUG,

@@ -19,9 +19,9 @@ from bascule.broker.broker import Broker
 from bascule.broker.logs import set_up_logging
 from bascule.cli.main import run_reporting_errors
 from bascule.config import load
-from bascule.config.key import Key
-from bascule.config.kinds import Boolean, Names, NatsServers
-from bascule.config.server import KEYS, ServerConfig
+from bascule.config.sections.server import KEYS, ServerConfig
+from bascule.config.values.key import Key
+from bascule.config.values.kinds import Boolean, Names, NatsServers
 
 _logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 
-from bascule.config.nats import Nats
-from bascule.net.nats_auth import Login, client_tls
-from bascule.net.nats_link import LinkOptions
+from bascule.config.sections.nats import Nats
+from bascule.net.nats.auth import Login, client_tls
+from bascule.net.nats.link import LinkOptions
 
 
 def nats_login(config: Nats) -> Login:

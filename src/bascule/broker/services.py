@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bascule.broker.authorization import Authorizer
-from bascule.broker.controller import Controller
-from bascule.broker.cursor_tables import CursorTables
-from bascule.broker.cursors import CursorStore
-from bascule.broker.groups import GroupCoordinator
-from bascule.broker.operations.administration import Administration
-from bascule.broker.partitions import Partitions
-from bascule.broker.publisher import InFlight, Publisher
-from bascule.broker.raft_transport import Bus
-from bascule.broker.server_directory import ServerDirectory
-from bascule.config.server import ServerConfig
+from bascule.config.sections.server import ServerConfig
+from bascule.metadata.controller import Controller
+from bascule.metadata.server_directory import ServerDirectory
+from bascule.operations.administration import Administration
+from bascule.partition.publisher import InFlight, Publisher
+from bascule.partition.registry import Partitions
+from bascule.raft.transport import Bus
+from bascule.readers.cursor_tables import CursorTables
+from bascule.readers.cursors import CursorStore
+from bascule.readers.groups import GroupCoordinator
+from bascule.security.authorization import Authorizer
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,29 +11,16 @@ import typer
 from typer.core import TyperGroup
 
 from bascule import __version__
-from bascule.cli import (
-    EXIT_BUG,
-    EXIT_CODES,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    bench,
-    cluster,
-    config,
-    context,
-    cursor,
-    doctor,
-    exit_code,
-    group,
-    log,
-    pipeline,
-    publish,
-    server,
-    spark,
-    stream,
-    subscribe,
-    top,
-)
-from bascule.cli.output import styled
+from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, EXIT_USAGE, exit_code
+from bascule.cli.cluster import status as cluster
+from bascule.cli.cluster import top
+from bascule.cli.pipeline import commands as pipeline
+from bascule.cli.pipeline import spark
+from bascule.cli.server import config, context, doctor, log
+from bascule.cli.server import start as server
+from bascule.cli.stream import bench, cursor, group, publish, subscribe
+from bascule.cli.stream import streams as stream
+from bascule.cli.terminal.output import styled
 from bascule.errors import BasculeError, OperatorError
 
 MESSAGES: Final = "Messages"

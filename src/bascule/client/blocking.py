@@ -23,14 +23,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from bascule.client.client import Client
 from bascule.client.client import connect as connect_async
-from bascule.client.consumer import Assignment
-from bascule.client.consumer import Consumer as AsyncConsumer
-from bascule.client.options import Bytes, TlsOptions
-from bascule.client.publisher import BasePublisher
-from bascule.client.subscription import Subscription as AsyncSubscription
+from bascule.client.connection.options import Bytes, TlsOptions
+from bascule.client.consume.consumer import Assignment
+from bascule.client.consume.consumer import Consumer as AsyncConsumer
+from bascule.client.consume.subscription import Subscription as AsyncSubscription
+from bascule.client.publish.publisher import BasePublisher
 from bascule.errors import ClientClosed
-from bascule.kernels.client_messages import Message, MessageBatch
-from bascule.kernels.publish_window import Ack
+from bascule.kernels.client.messages import Message, MessageBatch
+from bascule.kernels.window.window import Ack
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -124,7 +124,7 @@ class _Part(ABC):
 
 
 class Subscription(_Part):
-    """An iterator of messages; see `bascule.client.subscription.Subscription`."""
+    """An iterator of messages; see `bascule.client.consume.subscription.Subscription`."""
 
     def __init__(self, portal: _Portal, subscription: AsyncSubscription) -> None:
         self._portal = portal
@@ -182,7 +182,7 @@ async def _within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
 
 
 class Consumer(_Part):
-    """A member of a consumer group, as an iterator of messages; see `bascule.client.consumer.Consumer`."""
+    """A member of a consumer group, as an iterator of messages; see `bascule.client.consume.consumer.Consumer`."""
 
     def __init__(self, portal: _Portal, consumer: AsyncConsumer) -> None:
         self._portal = portal
@@ -222,7 +222,7 @@ class Consumer(_Part):
 
 
 class Publisher(_Part):
-    """A publisher of many messages; see `bascule.client.publisher`. `send` gives a future of `concurrent.futures`."""
+    """A publisher of many messages; see `bascule.client.publish.publisher`. `send` gives a future of `concurrent.futures`."""
 
     def __init__(self, portal: _Portal, publisher: BasePublisher) -> None:
         self._portal = portal

@@ -10,23 +10,24 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
 
-from bascule.client import options, positions
-from bascule.client.brokers import Brokers
-from bascule.client.consumer import Callback, Consumer
-from bascule.client.cursors import CursorCalls
-from bascule.client.nats_publisher import NatsPublisher
-from bascule.client.options import AckPolicy, Duration, TlsOptions
-from bascule.client.partition_reader import PartitionReader, ReaderOptions
-from bascule.client.partitioner import Partitioner
-from bascule.client.positions import Position, Start, Stop
-from bascule.client.publish_session import AckFuture, PublishSession, PublishSessions, fail
-from bascule.client.publisher import OnError
-from bascule.client.publishing import WINDOW_DEFAULT, PublishCalls
-from bascule.client.retry import Deadline
+from bascule.client.connection import options
+from bascule.client.connection.brokers import Brokers
+from bascule.client.connection.options import AckPolicy, Duration, TlsOptions
+from bascule.client.connection.retry import Deadline
+from bascule.client.consume import positions
+from bascule.client.consume.consumer import Callback, Consumer
+from bascule.client.consume.cursors import CursorCalls
+from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
+from bascule.client.consume.positions import Position, Start, Stop
+from bascule.client.consume.subscription import Subscription
+from bascule.client.publish.nats_publisher import NatsPublisher
+from bascule.client.publish.partitioner import Partitioner
+from bascule.client.publish.publish_session import AckFuture, PublishSession, PublishSessions, fail
+from bascule.client.publish.publisher import OnError
+from bascule.client.publish.publishing import WINDOW_DEFAULT, PublishCalls
 from bascule.client.streams import StreamCalls
-from bascule.client.subscription import Subscription
 from bascule.errors import BasculeError
-from bascule.net.nats_auth import Login
+from bascule.net.nats.auth import Login
 
 
 class _Closable(Protocol):

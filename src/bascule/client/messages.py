@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.kernels.client_messages import Message, MessageBatch
-from bascule.kernels.publish_window import Ack
+from bascule.kernels.client.messages import Message, MessageBatch
+from bascule.kernels.window.window import Ack
 
 __all__ = ["Ack", "Message", "MessageBatch"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bascule.client import options
-from bascule.client.core import ClientCore
-from bascule.client.metadata import Metadata, PartitionInfo
-from bascule.client.options import Duration
-from bascule.client.partition_reader import fetch_partition
+from bascule.client.connection import options
+from bascule.client.connection.core import ClientCore
+from bascule.client.connection.metadata import Metadata, PartitionInfo
+from bascule.client.connection.options import Duration
+from bascule.client.consume.partition_reader import fetch_partition
 
 
 class StreamCalls(ClientCore):

@@ -6,13 +6,13 @@ environment variable to find out what it should do.
 
 from __future__ import annotations
 
-from bascule.config.address import Address
-from bascule.config.cluster import ClusterConfig
-from bascule.config.key import Key
 from bascule.config.loading import Loaded, Setting, load, load_with_sources
-from bascule.config.server import KEYS, ServerConfig
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.server import KEYS, ServerConfig
+from bascule.config.sections.streams import Compression, Sync
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
-from bascule.config.streams import Compression, Sync
+from bascule.config.values.address import Address
+from bascule.config.values.key import Key
 
 __all__ = [
     "KEYS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from bascule.config.duration import format_duration
-from bascule.config.server import ServerConfig
+from bascule.config.sections.server import ServerConfig
+from bascule.config.values.duration import format_duration
 from bascule.errors import InvalidConfig
 
 Problem = tuple[tuple[str, ...], str, str]

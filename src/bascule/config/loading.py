@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bascule.config.checks import check
-from bascule.config.given import Given, from_environ, from_flags
-from bascule.config.key import Key, key_of, section_of
-from bascule.config.kinds import Names, NatsServers, Unfit
-from bascule.config.server import KEYS, ServerConfig
-from bascule.config.yaml_file import read_file
+from bascule.config.sections.server import KEYS, ServerConfig
+from bascule.config.values.given import Given, from_environ, from_flags
+from bascule.config.values.key import Key, key_of, section_of
+from bascule.config.values.kinds import Names, NatsServers, Unfit
+from bascule.config.values.yaml_file import read_file
 from bascule.errors import InvalidConfig
 
 _NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Final
 
-from bascule.config.cluster import ClusterConfig
-from bascule.config.key import Key, keys_of, section_of
-from bascule.config.server import ServerConfig
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.server import ServerConfig
+from bascule.config.values.key import Key, keys_of, section_of
 
 _PAGE_HEAD: Final = """\
 # Configuration reference

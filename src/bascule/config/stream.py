@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from bascule import limits
-from bascule.config.cluster import ClusterConfig
-from bascule.config.duration import MILLISECOND_NS, SECOND_NS
-from bascule.config.key import Key
-from bascule.config.kinds import Unfit
-from bascule.config.server import KEYS
-from bascule.config.streams import Compression, Sync
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.server import KEYS
+from bascule.config.sections.streams import Compression, Sync
+from bascule.config.values.duration import MILLISECOND_NS, SECOND_NS
+from bascule.config.values.key import Key
+from bascule.config.values.kinds import Unfit
 from bascule.errors import InvalidConfig
 
 SEGMENT_AGE_NS_MIN: Final = SECOND_NS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bascule.flight.arrow import require
 from bascule.flight.schema import schema_of
-from bascule.kernels.arrow import NAMES, ColumnBuffer, Columns
+from bascule.kernels.arrow.columns import NAMES, ColumnBuffer, Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

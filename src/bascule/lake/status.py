@@ -21,7 +21,7 @@ from bascule.errors import BasculeError, StreamNotFound
 from bascule.lake import holes
 
 if TYPE_CHECKING:
-    from bascule.flight.reader import FlightConnection
+    from bascule.client.arrow.reader import FlightConnection
     from bascule.lake.manifest import ArchiveState, PartitionId
 
 PROBES_MAX: Final = 64

@@ -26,7 +26,7 @@ from bascule.lake.manifest import Archive, ArchiveState, DataFile, Lost, Partiti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.flight.reader import FlightConnection
+    from bascule.client.arrow.reader import FlightConnection
 
 OFFSETS_NAMED_MAX: Final = 10
 

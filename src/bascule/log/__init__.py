@@ -1,10 +1,10 @@
 """Keeping: partition logs on disk. `PartitionLog` is one partition, `LogStore` all partitions of a data directory."""
 
-from bascule.log.batches import Appended, new_batch
-from bascule.log.options import LogOptions, SyncPolicy
-from bascule.log.partition_log import PartitionLog
-from bascule.log.reader import LogReader, ReverseReader
-from bascule.log.slices import BatchSlice
+from bascule.log.core.options import LogOptions, SyncPolicy
+from bascule.log.partition.batches import Appended, new_batch
+from bascule.log.partition.partition_log import PartitionLog
+from bascule.log.partition.reader import LogReader, ReverseReader
+from bascule.log.segments.slices import BatchSlice
 from bascule.log.store import LogStore
 
 __all__ = [

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bascule import limits
-from bascule.core.metadata.names import stream_name_fault
 from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
-from bascule.log.cleaner import CleaningReport, clean
-from bascule.log.disk import Disk, PosixDisk
-from bascule.log.encryption import MasterKeys
-from bascule.log.files import FilePool
-from bascule.log.options import LogOptions
-from bascule.log.partition_log import PartitionLog
-from bascule.log.sync import Syncer
+from bascule.log.cleaning.cleaner import CleaningReport, clean
+from bascule.log.core.options import LogOptions
+from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.files import FilePool
+from bascule.log.disk.operations import Disk, PosixDisk
+from bascule.log.partition.partition_log import PartitionLog
+from bascule.log.sync.group_commit import Syncer
+from bascule.metadata.core.model.names import stream_name_fault
 
 LOCK_FILE = ".lock"
 

@@ -23,13 +23,13 @@ from bascule.pipeline.sinks.console import ConsoleBatches
 from bascule.pipeline.sinks.dead_letters import DeadLetterBatches
 from bascule.pipeline.sinks.stream import sink_of
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.spec import PipelineSpec, ValueMode
-from bascule.pipeline.spec_sinks import ArchiveSink, ConsoleSink, LatestSink, Sink, StreamSink, TableSink
-from bascule.pipeline.spec_steps import Expect, Otherwise, Sql
+from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
+from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, LatestSink, Sink, StreamSink, TableSink
+from bascule.pipeline.spec.steps import Expect, Otherwise, Sql
 from bascule.pipeline.steps.apply import Broken, Outcome, apply, read, sift, split_at_dedup
 from bascule.pipeline.steps.decode import Decoding
 from bascule.pipeline.steps.rows import MESSAGE, Rows
-from bascule.spark.failures import with_code
+from bascule.spark.options.failures import with_code
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

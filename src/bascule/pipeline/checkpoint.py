@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bascule.errors import CheckpointMismatch, StateError, StorageError
 from bascule.pipeline.sinks.table import write_document
-from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec.pipeline import PipelineSpec
 
 FORMAT: Final = 1
 

@@ -17,21 +17,21 @@ from bascule.lake.manifest import Archive
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
-from bascule.pipeline.failures import from_spark
 from bascule.pipeline.sinks.latest import placed
-from bascule.pipeline.spec import PipelineSpec, ValueMode
-from bascule.pipeline.spec_sinks import ArchiveSink, LatestSink, StreamSink, TableSink
-from bascule.pipeline.spec_steps import Dedup, Expect, Step, Where
+from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
+from bascule.pipeline.spec.sinks import ArchiveSink, LatestSink, StreamSink, TableSink
+from bascule.pipeline.spec.steps import Dedup, Expect, Step, Where
 from bascule.pipeline.steps.apply import apply_step, check_rule, read, sift
 from bascule.pipeline.steps.decode import Decoding
 from bascule.pipeline.steps.rows import Rows
-from bascule.spark import cluster
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.resolve import require, select
-from bascule.spark.state import Streams
-from bascule.spark.table import TABLE
-from bascule.spark.values import Malformed
+from bascule.spark.errors.failures import from_spark
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read import cluster
+from bascule.spark.read.resolve import require, select
+from bascule.spark.read.state import Streams
+from bascule.spark.values.decoding import Malformed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

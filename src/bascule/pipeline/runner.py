@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.config.duration import MILLISECOND_NS, format_duration
+from bascule.config.values.duration import MILLISECOND_NS, format_duration
 from bascule.errors import BasculeError
 from bascule.pipeline.batches import PipelineBatches, planned
 from bascule.pipeline.checkpoint import Checkpoint
-from bascule.pipeline.failures import from_spark
-from bascule.pipeline.full_disk import with_folder
 from bascule.pipeline.progress import BatchReport, late_of
-from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.steps.apply import split_at_dedup
 from bascule.pipeline.steps.decode import Decoding
+from bascule.spark.errors.failures import from_spark
+from bascule.spark.errors.full_disk import with_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,15 +15,15 @@ from bascule.lake.manifest import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import Checkpoint
 from bascule.pipeline.progress import Progress
-from bascule.pipeline.spec import PipelineSpec
-from bascule.pipeline.spec_sinks import ArchiveSink
-from bascule.pipeline.spec_steps import Dedup
-from bascule.spark import cluster
-from bascule.spark.lag import measure
-from bascule.spark.offsets import Offsets
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.resolve import require, select
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import ArchiveSink
+from bascule.pipeline.spec.steps import Dedup
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read import cluster
+from bascule.spark.read.lag import measure
+from bascule.spark.read.offsets import Offsets
+from bascule.spark.read.resolve import require, select
 
 
 def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:

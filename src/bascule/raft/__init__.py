@@ -1,7 +1,1 @@
-"""Raft's shell: what a node must not forget, on disk. docs/internals/raft.md has the formats."""
-
-from bascule.raft.errors import DamagedRaftLog, ForeignRaftLog
-from bascule.raft.opening import Recovered, create_wal, open_wal, wal_exists
-from bascule.raft.wal import Wal
-
-__all__ = ["DamagedRaftLog", "ForeignRaftLog", "Recovered", "Wal", "create_wal", "open_wal", "wal_exists"]
+"""Consensus: the pure core, its disk format, and the driver that runs a node over NATS. See docs/internals/raft.md."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from bascule.spark.batch_reader import BatchReader
-from bascule.spark.failures import coded
-from bascule.spark.option import BATCH, STREAMING
-from bascule.spark.options import SourceOptions, source_options, value_options
+from bascule.spark.options.declaration import BATCH, STREAMING
+from bascule.spark.options.failures import coded
+from bascule.spark.options.reading import SourceOptions, source_options, value_options
+from bascule.spark.options.schema import TABLE
 from bascule.spark.orphans import end_with_parent
-from bascule.spark.reading import Rows
-from bascule.spark.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
-from bascule.spark.stream_reader import StreamReader
-from bascule.spark.table import TABLE
-from bascule.spark.values import ValueReader
+from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.stream_reader import StreamReader
+from bascule.spark.read.task import Rows
+from bascule.spark.values.decoding import ValueReader
+from bascule.spark.write.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bascule.core.log.epochs import EpochCache, EpochEntry
-from bascule.core.partition import follower_events as follow
-from bascule.core.partition.follower import Follower
-from bascule.core.partition.leader import Leader
-from bascule.core.partition.leader_events import (
+from bascule.log.core.epochs import EpochCache, EpochEntry
+from bascule.partition.core import follower_events as follow
+from bascule.partition.core.follower import Follower
+from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader_events import (
     Acknowledge,
     Appended,
     Commit,
@@ -23,8 +23,8 @@ from bascule.core.partition.leader_events import (
     Synced,
     Tick,
 )
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice, Verdict
-from bascule.core.partition.options import ReplicaOptions
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice, Verdict
+from bascule.partition.core.options import ReplicaOptions
 
 MS = 1_000_000
 SECOND = 1_000_000_000

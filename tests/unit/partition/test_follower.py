@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.core.partition import follower_events as follow
-from bascule.core.partition.follower import FollowerState
-from bascule.core.partition.messages import EpochAnswer, EpochQuery, Fetch, Verdict
+from bascule.partition.core import follower_events as follow
+from bascule.partition.core.follower import FollowerState
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, Verdict
 from tests.unit.partition.replica_helpers import ACK, EPOCH, MS, SECOND, FollowerAtWork, of_kind, one
 
 # ── making the logs agree ────────────────────────────────────────────────────────────────────────

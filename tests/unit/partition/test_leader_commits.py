@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.partition.leader_events import Acknowledge, Commit, Expand, Notify, Outcome
+from bascule.partition.core.leader_events import Acknowledge, Commit, Expand, Notify, Outcome
 from tests.unit.partition.replica_helpers import ACK, ALWAYS, INTERVAL, LeaderAtWork, of_kind, one
 
 

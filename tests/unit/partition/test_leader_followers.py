@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.core.partition.leader_events import (
+from bascule.partition.core.leader_events import (
     AnswerEpoch,
     EpochQueryReceived,
     Notify,
@@ -10,7 +10,7 @@ from bascule.core.partition.leader_events import (
     SendBatches,
     StepDown,
 )
-from bascule.core.partition.messages import EpochQuery, Notice, Verdict
+from bascule.partition.core.messages import EpochQuery, Notice, Verdict
 from tests.unit.partition.replica_helpers import ACK, EPOCH, INTERVAL, MS, LeaderAtWork, of_kind, one
 
 # ── fences ───────────────────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bascule.core.partition.leader import ADMISSION_NS
-from bascule.core.partition.leader_events import Expand, Outcome, Shrink
+from bascule.partition.core.leader import ADMISSION_NS
+from bascule.partition.core.leader_events import Expand, Outcome, Shrink
 from tests.unit.partition.replica_helpers import ACK, EPOCH, INTERVAL, MS, SECOND, LeaderAtWork, of_kind, one
 
 LAG: dict[str, Any] = {"max_lag_ns": 1000 * MS, "leader_timeout_ns": 1000 * MS}

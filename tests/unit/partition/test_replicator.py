@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.replication.replicator import Replicator
-from bascule.core.metadata.ops import ExpandIsr, Op
-from bascule.core.metadata.refusal import Refusal, precondition
-from bascule.core.partition.leader_events import Expand, Outcome
 from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
+from bascule.metadata.core.model.ops import ExpandIsr, Op
+from bascule.metadata.core.model.refusal import Refusal, precondition
+from bascule.partition.core.leader_events import Expand, Outcome
+from bascule.partition.replication.replicator import Replicator
 from tests.unit.metadata_helpers import Cluster
 
 OUTCOMES: list[tuple[Refusal | BasculeError | None, Outcome]] = [

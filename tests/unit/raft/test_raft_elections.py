@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.raft.entries import HardState
-from bascule.core.raft.events import Receive, Tick, TransferLeadership
-from bascule.core.raft.messages import Heartbeat, TimeoutNow, VoteReply, VoteRequest
-from bascule.core.raft.state import Role
+from bascule.raft.core.model.entries import HardState
+from bascule.raft.core.model.events import Receive, Tick, TransferLeadership
+from bascule.raft.core.model.messages import Heartbeat, TimeoutNow, VoteReply, VoteRequest
+from bascule.raft.core.state import Role
 from tests.support.raft_cluster import OPTIONS, Cluster
 
 

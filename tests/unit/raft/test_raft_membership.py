@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.raft.codec import encode_membership
-from bascule.core.raft.effects import Reason
-from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.events import ChangeMembership, TransferLeadership
-from bascule.core.raft.membership import AddLearner, MembershipChange, PromoteLearner, RemoveServer
-from bascule.core.raft.messages import AppendEntries, AppendReply, TimeoutNow, VoteReply, VoteRequest
-from bascule.core.raft.state import Role
+from bascule.raft.core.model.codec import encode_membership
+from bascule.raft.core.model.effects import Reason
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.model.events import ChangeMembership, TransferLeadership
+from bascule.raft.core.model.membership import AddLearner, MembershipChange, PromoteLearner, RemoveServer
+from bascule.raft.core.model.messages import AppendEntries, AppendReply, TimeoutNow, VoteReply, VoteRequest
+from bascule.raft.core.state import Role
 from tests.support.raft_cluster import OPTIONS, Cluster, members, with_options
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bascule.core.raft.effects import ReadReady, Reason
-from bascule.core.raft.events import ChangeMembership, Read
-from bascule.core.raft.membership import AddLearner
-from bascule.core.raft.messages import AppendReply, HeartbeatReply, ReadReply, ReadRequest, VoteReply, VoteRequest
+from bascule.raft.core.model.effects import ReadReady, Reason
+from bascule.raft.core.model.events import ChangeMembership, Read
+from bascule.raft.core.model.membership import AddLearner
+from bascule.raft.core.model.messages import AppendReply, HeartbeatReply, ReadReply, ReadRequest, VoteReply, VoteRequest
 from tests.support.raft_cluster import OPTIONS, Cluster, with_options
 
 

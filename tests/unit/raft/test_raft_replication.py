@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.raft.codec import encode_membership
-from bascule.core.raft.effects import Effects, Reason
-from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.events import Propose, TakeSnapshot
-from bascule.core.raft.messages import (
+from bascule.raft.core.model.codec import encode_membership
+from bascule.raft.core.model.effects import Effects, Reason
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.model.events import Propose, TakeSnapshot
+from bascule.raft.core.model.messages import (
     AppendEntries,
     AppendReply,
     ForwardedProposal,
@@ -18,7 +18,7 @@ from bascule.core.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from bascule.core.raft.node import Node
+from bascule.raft.core.node import Node
 from tests.support.raft_cluster import OPTIONS, Cluster, entries_of, members, with_options
 
 ONE_BY_ONE = with_options(append_bytes_max=1)

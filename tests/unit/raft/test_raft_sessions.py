@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.raft.entries import Entry, EntryKind
-from bascule.core.raft.sessions import Applied, Outcome, Sessions
 from bascule.errors import FormatTooNew, StorageError
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.sessions import Applied, Outcome, Sessions
 
 
 class Journal:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, EntryKind, Snapshot
-from bascule.core.raft.events import ChangeMembership, TakeSnapshot
-from bascule.core.raft.membership import AddLearner
-from bascule.core.raft.messages import AppendEntries, AppendReply, SnapshotChunk, SnapshotReply
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, EntryKind, Snapshot
+from bascule.raft.core.model.events import ChangeMembership, TakeSnapshot
+from bascule.raft.core.model.membership import AddLearner
+from bascule.raft.core.model.messages import AppendEntries, AppendReply, SnapshotChunk, SnapshotReply
 from tests.support.raft_cluster import OPTIONS, Cluster, members, with_options
 
 ABC = members("ABC")

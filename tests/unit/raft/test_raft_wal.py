@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bascule.core.raft.effects import Effects
-from bascule.core.raft.entries import Entry, EntryKind, HardState, Snapshot
 from bascule.errors import DiskFull, FormatTooNew, LogClosed, StateError, StorageError
-from bascule.kernels.records import crc32c
-from bascule.log.disk import PosixDisk
-from bascule.raft import DamagedRaftLog, ForeignRaftLog, create_wal, open_wal, wal_exists
+from bascule.kernels.records.records import crc32c
+from bascule.log.disk.operations import PosixDisk
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.disk import DamagedRaftLog, ForeignRaftLog, create_wal, open_wal, wal_exists
 from tests.simulation.simulated_disk import Operation, SimulatedDisk
 from tests.support.raft_cluster import Stored
 from tests.support.raft_wals import ABC, DIRECTORY, create, fresh, new_disk, reopen, state_of, stored_state

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from bascule.core.metadata.ops import Op
-from bascule.core.metadata.refusal import Refusal
 from bascule.errors import OutcomeUnknown, Unavailable
-from bascule.net.grpc_server import Call, Route, unary
-from bascule.net.status import GrpcError, Status
+from bascule.metadata.core.model.ops import Op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.net.grpc.server import Call, Route, unary
+from bascule.net.grpc.status import GrpcError, Status
 
 if TYPE_CHECKING:
-    from bascule.broker.controller import Controller
-    from bascule.broker.server_directory import ServerInfo
     from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.metadata.server_directory import ServerInfo
 
 SECONDS_DEFAULT: Final = 5.0
 """How long a call without a deadline may take."""

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.broker.api.calls import Deadline, Handler, routes_of
-from bascule.broker.operations import election
-from bascule.broker.operations import status as statuses
-from bascule.broker.operations.checks import check_member, submit
-from bascule.broker.operations.switchboard import refusal
-from bascule.core.metadata.ops import SetReplicationThrottle, SetServerState
-from bascule.core.metadata.server_ops import ACTIVE
 from bascule.errors import Unavailable
-from bascule.net.grpc_server import Call, Route
-from bascule.net.status import Status
+from bascule.metadata.core.model.ops import SetReplicationThrottle, SetServerState
+from bascule.metadata.core.server_ops import ACTIVE
+from bascule.net.grpc.server import Call, Route
+from bascule.net.grpc.status import Status
+from bascule.operations import election
+from bascule.operations import status as statuses
+from bascule.operations.checks import check_member, submit
+from bascule.operations.switchboard import refusal
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bascule.broker.api.calls import Deadline, routes_of
-from bascule.net.grpc_server import Call, Route
-from bascule.net.status import GrpcError, Status
+from bascule.net.grpc.server import Call, Route
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:

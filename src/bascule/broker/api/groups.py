@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bascule.broker.api.calls import Deadline, leader_known, reachable, refused, routes_of, submit
-from bascule.core.metadata.ops import JoinConsumerGroup, LeaveConsumerGroup
-from bascule.core.metadata.refusal import NO_GROUP, Refusal
 from bascule.errors import BasculeError
-from bascule.net.grpc_server import Call, Route
-from bascule.net.status import GrpcError, Status
+from bascule.metadata.core.model.ops import JoinConsumerGroup, LeaveConsumerGroup
+from bascule.metadata.core.model.refusal import NO_GROUP, Refusal
+from bascule.net.grpc.server import Call, Route
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bascule.broker.api.calls import SURVEY_SECONDS, Deadline, routes_of
-from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import LogClosed
-from bascule.net.grpc_server import Call, Route
-from bascule.net.status import GrpcError, Status
+from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.net.grpc.server import Call, Route
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:
-    from bascule.broker.partition import LocalPartition
     from bascule.broker.services import Services
+    from bascule.partition.replica import LocalPartition
 
 STREAM_METADATA_TAG: Final = 2 << 3 | 2
 """Field 2 of FetchMetadataResponse, with a length in front."""

@@ -1,9 +1,9 @@
-"""Publish, PublishAsync and PublishToSubject: answered by kernels, see `kernels/publish.pyx`."""
+"""Publish, PublishAsync and PublishToSubject: answered by kernels, see `kernels/calls/publish.pyx`."""
 
 from __future__ import annotations
 
-from bascule.kernels.publish import PublishAsyncStream, PublishGate, PublishStream
-from bascule.net.grpc_server import Route
+from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
+from bascule.net.grpc.server import Route
 
 
 def routes(gate: PublishGate) -> dict[bytes, Route]:

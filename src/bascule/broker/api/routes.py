@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bascule.broker.api import cluster, cursors, groups, metadata, publish, streams, subscribe
 from bascule.broker.services import Services
-from bascule.kernels.publish import PublishGate
-from bascule.net.grpc_server import Route
-from bascule.net.health import HealthState, health_routes
-from bascule.net.reflection import reflection_routes
+from bascule.kernels.calls.publish import PublishGate
+from bascule.net.grpc.health import HealthState, health_routes
+from bascule.net.grpc.reflection import reflection_routes
+from bascule.net.grpc.server import Route
 from bascule.proto import api_pb2, extensions_pb2
 
 

@@ -17,15 +17,22 @@ from weakref import WeakValueDictionary
 
 from bascule import limits
 from bascule.broker.api.calls import Deadline, leader_known, reachable, routes_of, submit
-from bascule.broker.stream_options import RESERVED_STREAMS, stored_config
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
-from bascule.core.metadata.names import stream_name_fault, subject_fault
-from bascule.core.metadata.ops import Broker, CreateStream, DeleteStream, PauseStream, ResumeStream, SetStreamReadonly
-from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import EncryptionKeyError, InvalidConfig, Unavailable
-from bascule.log.encryption import KEY_VARIABLES, master_keys_from_environment
-from bascule.net.grpc_server import Call, Route
-from bascule.net.status import GrpcError, Status
+from bascule.log.disk.encryption import KEY_VARIABLES, master_keys_from_environment
+from bascule.metadata.core.model.names import stream_name_fault, subject_fault
+from bascule.metadata.core.model.ops import (
+    Broker,
+    CreateStream,
+    DeleteStream,
+    PauseStream,
+    ResumeStream,
+    SetStreamReadonly,
+)
+from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.metadata.stream_options import RESERVED_STREAMS, stored_config
+from bascule.net.grpc.server import Call, Route
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from bascule.broker.api.streams import resume
-from bascule.broker.partition import LocalPartition
 from bascule.broker.services import Services
-from bascule.broker.subscription import HeldSlices, ReverseSubscription, Subscription
-from bascule.config.kinds import INT64_MAX
-from bascule.core.metadata.streams import Partition
+from bascule.config.values.kinds import INT64_MAX
 from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
-from bascule.kernels.subscribe import SubscribeStream
+from bascule.kernels.calls.subscribe import SubscribeStream
 from bascule.log import PartitionLog
-from bascule.net.grpc_server import Route
-from bascule.net.status import GrpcError, Status
+from bascule.metadata.core.model.streams import Partition
+from bascule.net.grpc.server import Route
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
+from bascule.readers.subscription import HeldSlices, ReverseSubscription, Subscription
 
 
 def routes(services: Services) -> dict[bytes, Route]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bascule import limits
 from bascule.broker.api.streams import resume
-from bascule.broker.partition import LedPartition
-from bascule.broker.stream_options import settings_of
-from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import StreamNotFound, StreamRecreated, Unavailable
 from bascule.flight.failures import not_leader
 from bascule.flight.tickets import OffsetsQuery
 from bascule.log import PartitionLog
-from bascule.net.status import GrpcError
+from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.metadata.stream_options import settings_of
+from bascule.net.grpc.status import GrpcError
+from bascule.partition.replica import LedPartition
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services

@@ -26,7 +26,7 @@ from bascule.flight.tickets import ReadTicket, parse_ticket
 
 if TYPE_CHECKING:
     from bascule.broker.flight.service import Gate
-    from bascule.log.file_ranges import FileRanges
+    from bascule.log.partition.file_ranges import FileRanges
 
 _logger = logging.getLogger(__name__)
 

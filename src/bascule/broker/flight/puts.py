@@ -29,10 +29,10 @@ from bascule.errors import (
     Unavailable,
 )
 from bascule.flight.tickets import PutCommand
-from bascule.kernels import publish_rows as kernel
-from bascule.kernels.publish import PublishGate
-from bascule.kernels.publish_rows import RowPublisher
-from bascule.net.status import GrpcError
+from bascule.kernels.calls import publish_rows as kernel
+from bascule.kernels.calls.publish import PublishGate
+from bascule.kernels.calls.publish_rows import RowPublisher
+from bascule.net.grpc.status import GrpcError
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from bascule import limits
 from bascule.broker.flight.directory import Directory, retained_from
 from bascule.broker.flight.service import Gate
-from bascule.broker.partition import LedPartition
 from bascule.errors import (
     BasculeError,
     CorruptBatch,
@@ -28,10 +27,11 @@ from bascule.errors import (
 from bascule.flight.batches import take_batch, wanted_bits
 from bascule.flight.failures import below_start
 from bascule.flight.tickets import ReadTicket
-from bascule.kernels import arrow as kernel
-from bascule.kernels.arrow import Columns
-from bascule.log.file_ranges import FileRanges, open_ranges
-from bascule.log.slices import BatchSlice
+from bascule.kernels.arrow import columns as kernel
+from bascule.kernels.arrow.columns import Columns
+from bascule.log.partition.file_ranges import FileRanges, open_ranges
+from bascule.log.segments.slices import BatchSlice
+from bascule.partition.replica import LedPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from bascule.broker.flight.directory import Directory
 from bascule.broker.flight.puts import put
 from bascule.broker.flight.reads import Read
 from bascule.broker.flight.service import Gate
-from bascule.config.address import Address
+from bascule.config.values.address import Address
 from bascule.errors import BasculeError, CallerError
 from bascule.flight.failures import to_flight
 from bascule.flight.schema import schema_of

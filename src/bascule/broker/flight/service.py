@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from bascule import limits
 from bascule.broker.flight.tls_relay import TlsRelay
-from bascule.config.address import LOOPBACK, Address
-from bascule.config.server import ServerConfig
+from bascule.config.sections.server import ServerConfig
+from bascule.config.values.address import LOOPBACK, Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
 from bascule.net.tls import server_tls
@@ -28,7 +28,7 @@ from bascule.net.tls import server_tls
 if TYPE_CHECKING:
     from bascule.broker.flight.local_reads import LocalReads
     from bascule.broker.services import Services
-    from bascule.kernels.publish import PublishGate
+    from bascule.kernels.calls.publish import PublishGate
 
 _logger = logging.getLogger(__name__)
 

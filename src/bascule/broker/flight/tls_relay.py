@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from bascule.config.address import LOOPBACK, Address
+from bascule.config.values.address import LOOPBACK, Address
 from bascule.net.tls import common_name
 
 BUFFER_BYTES: Final = 1 << 20

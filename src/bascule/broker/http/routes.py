@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from bascule.broker.metrics.exposition import CONTENT_TYPE
 from bascule.broker.readiness import why_not_ready
-from bascule.net.grpc_server import Peer
-from bascule.net.http1 import Request
-from bascule.net.http_server import Answer, Response
+from bascule.net.grpc.server import Peer
+from bascule.net.http.http1 import Request
+from bascule.net.http.server import Answer, Response
 
 if TYPE_CHECKING:
     from bascule.broker.http.service import Gate

@@ -12,10 +12,10 @@ from bascule import limits
 from bascule.broker.http.routes import dispatch, routes
 from bascule.broker.metrics.scrape import Scrape
 from bascule.broker.metrics.sources import Sources
-from bascule.config.address import Address
-from bascule.config.server import ServerConfig
+from bascule.config.sections.server import ServerConfig
+from bascule.config.values.address import Address
 from bascule.errors import OperatorError, Unavailable
-from bascule.net.http_server import HttpServer
+from bascule.net.http.server import HttpServer
 from bascule.net.tls import server_tls
 
 _logger = logging.getLogger(__name__)

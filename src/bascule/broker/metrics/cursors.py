@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from bascule import limits
 from bascule.broker.api.calls import Deadline
-from bascule.broker.cursor_tables import Place, each
 from bascule.broker.metrics.exposition import Page, labels
 from bascule.broker.metrics.exposition import number as written
 from bascule.broker.metrics.pace import Pace
-from bascule.broker.partition import LedPartition
-from bascule.broker.stream_options import CURSORS_STREAM
 from bascule.errors import BasculeError
 from bascule.log import PartitionLog
-from bascule.log.backlog import backlog
-from bascule.net.status import GrpcError
+from bascule.log.partition.backlog import backlog
+from bascule.metadata.stream_options import CURSORS_STREAM
+from bascule.net.grpc.status import GrpcError
+from bascule.partition.replica import LedPartition
 from bascule.proto import extensions_pb2 as extensions
+from bascule.readers.cursor_tables import Place, each
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services

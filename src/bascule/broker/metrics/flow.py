@@ -5,7 +5,7 @@ from __future__ import annotations
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, labels
 from bascule.broker.metrics.sources import Sources
-from bascule.net.nats_link import NatsLink
+from bascule.net.nats.link import NatsLink
 
 
 def collect(page: Page, sources: Sources) -> None:

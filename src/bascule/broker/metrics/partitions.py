@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, escape
 from bascule.broker.metrics.pace import Pace
-from bascule.broker.partition import FollowedPartition, LedPartition, LocalPartition
-from bascule.core.metadata.streams import Partition
 from bascule.errors import BasculeError
+from bascule.metadata.core.model.streams import Partition
+from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bascule.broker.data_plane import DataPlane
     from bascule.broker.flight.service import FlightService
     from bascule.broker.services import Services
     from bascule.log import LogStore
-    from bascule.net.grpc_server import GrpcServer
-    from bascule.net.http_server import HttpServer
-    from bascule.net.nats_bus import NatsBus
-    from bascule.net.nats_link import NatsLink
+    from bascule.net.grpc.server import GrpcServer
+    from bascule.net.http.server import HttpServer
+    from bascule.net.nats.bus import NatsBus
+    from bascule.net.nats.link import NatsLink
+    from bascule.partition.data_plane import DataPlane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

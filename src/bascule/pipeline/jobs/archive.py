@@ -26,24 +26,24 @@ from bascule.lake.compaction import Compaction
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_stats
 from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
 from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile, Lost
-from bascule.pipeline.failures import from_spark
-from bascule.pipeline.full_disk import with_folder
 from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
-from bascule.spark.advance import lost as lost_error
-from bascule.spark.cluster import stream_state
-from bascule.spark.option import STREAMING
-from bascule.spark.options import source_options
-from bascule.spark.resolve import INTERNAL_PREFIX, covers_subject
-from bascule.spark.state import StreamState
+from bascule.spark.errors.failures import from_spark
+from bascule.spark.errors.full_disk import with_folder
+from bascule.spark.options.declaration import STREAMING
+from bascule.spark.options.reading import source_options
+from bascule.spark.read.advance import lost as lost_error
+from bascule.spark.read.cluster import stream_state
+from bascule.spark.read.resolve import INTERNAL_PREFIX, covers_subject
+from bascule.spark.read.state import StreamState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from bascule.client.arrow.reader import FlightConnection
     from bascule.client.blocking import BlockingClient
-    from bascule.client.options import TlsOptions
-    from bascule.flight.reader import FlightConnection
+    from bascule.client.connection.options import TlsOptions
 
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 PATIENCE_SECONDS: Final = 10.0
@@ -138,7 +138,7 @@ class ArchiveOptions:
         return {"servers": self.servers, "startingOffsets": "earliest", **which, **self.source}
 
     def _connection(self) -> dict[str, Any]:
-        from bascule.client.options import TlsOptions
+        from bascule.client.connection.options import TlsOptions
 
         given = self.source
         tls: bool | TlsOptions = given.get("tls") == "true"
@@ -148,7 +148,7 @@ class ArchiveOptions:
 
     def tables(self) -> FlightConnection:
         """A connection with what the source is given."""
-        from bascule.flight.reader import FlightConnection
+        from bascule.client.arrow.reader import FlightConnection
 
         return FlightConnection(self.servers, **self._connection(), patience=PATIENCE_SECONDS)
 

@@ -16,7 +16,7 @@ from bascule.lake.files import UNKNOWN_ID
 from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost, PartitionId
 from bascule.lake.ranges import read_rows
 from bascule.pipeline.jobs.archive_ranges import Plan
-from bascule.spark.state import StreamState
+from bascule.spark.read.state import StreamState
 
 Floors = Mapping[tuple[str, int], int]
 """The next offset of each partition that the archive has."""

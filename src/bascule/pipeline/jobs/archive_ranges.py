@@ -17,13 +17,13 @@ from bascule.errors import BasculeError, CheckpointMismatch, OffsetBelowStart, S
 from bascule.flight.schema import COLUMNS
 from bascule.lake.files import UNKNOWN_ID, WriteTask, stats
 from bascule.lake.manifest import DELETED, REMOVED, Lost
-from bascule.spark import cluster
-from bascule.spark.advance import planned_ranges
-from bascule.spark.failures import with_code
-from bascule.spark.offsets import Offsets, effective_start
-from bascule.spark.options import SourceOptions
-from bascule.spark.reading import ReadRange, read_range, tasks
-from bascule.spark.table import TABLE
+from bascule.spark.options.failures import with_code
+from bascule.spark.options.reading import SourceOptions
+from bascule.spark.options.schema import TABLE
+from bascule.spark.read import cluster
+from bascule.spark.read.advance import planned_ranges
+from bascule.spark.read.offsets import Offsets, effective_start
+from bascule.spark.read.task import ReadRange, read_range, tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

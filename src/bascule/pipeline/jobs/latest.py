@@ -1,7 +1,7 @@
 """The latest message of each key, continuously or once, as Parquet: what a fully compacted log would hold, as a table.
 
 Every micro-batch is cut into buckets by the hash of its keys. Tasks merge each bucket with what the table has of it and write it anew;
-then one snapshot replaces the last one. See lake/latest.py for the table and lake/latest_merge.py for what is newest.
+then one snapshot replaces the last one. See lake/latest/table.py for the table and lake/latest/merge.py for what is newest.
 
 `LatestTable.write` is what a query's foreachBatch calls, this job's own or any other's whose rows say which message they are.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import CallerError, InvalidOption, InvalidSchema, StreamNotFound
-from bascule.lake.latest import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, Snapshot
-from bascule.lake.latest_bucket import BUCKET, OUTCOME_DDL, decoded
-from bascule.lake.latest_merge import DELETED, ORDER
-from bascule.lake.latest_writer import LatestWriter
+from bascule.lake.latest.bucket import BUCKET, OUTCOME_DDL, decoded
+from bascule.lake.latest.merge import DELETED, ORDER
+from bascule.lake.latest.table import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, Snapshot
+from bascule.lake.latest.writer import LatestWriter
 from bascule.lake.manifest import FOLDER
 from bascule.pipeline.jobs.archive import COMPRESSIONS, ArchiveOptions, read_stream_ids
 
@@ -177,7 +177,7 @@ class LatestTable:
         Rows need the columns `stream`, `partition`, `offset`, `timestamp` and `leaderEpoch` of the messages they come from; all other
         columns are kept as they are. Messages of one partition have to come in batches in their order, as the source gives them.
         """
-        from bascule.spark.table import arrow_schema
+        from bascule.spark.options.schema import arrow_schema
 
         rows, key = self._keyed(batch)
         schema = arrow_schema(rows.drop(DELETED, BUCKET).schema)

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.client.columns import ColumnPublisher, MessageColumns, Producer, column_publisher
+from bascule.client.arrow.columns import ColumnPublisher, MessageColumns, Producer, column_publisher
 from bascule.errors import (
     CallerError,
     InvalidOption,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from bascule.client.arrow.message_columns import Numbers
+    from bascule.client.arrow.reader import FlightConnection
     from bascule.client.blocking import BlockingClient
-    from bascule.flight.message_columns import Numbers
-    from bascule.flight.reader import FlightConnection
 
 WAYS: Final = ("same", "key", "round-robin")
 WINDOW: Final = 32_768
@@ -329,7 +329,7 @@ def _partitions(piece: pa.RecordBatch, way: str, count: int) -> Numbers:
     import numpy as np
     import pyarrow.compute as pc
 
-    from bascule.flight.message_columns import key_partitions
+    from bascule.client.arrow.message_columns import key_partitions
 
     turns: Numbers = piece["offset"].to_numpy().astype(np.int64) % count
     if way == "round-robin":
@@ -350,7 +350,7 @@ def replayed_columns(rows: pa.RecordBatch) -> MessageColumns:
     import numpy as np
     import pyarrow.compute as pc
 
-    from bascule.flight.message_columns import PRODUCER_HEADERS, TIMESTAMP_HEADER, header_entries, message_columns
+    from bascule.client.arrow.message_columns import PRODUCER_HEADERS, TIMESTAMP_HEADER, header_entries, message_columns
 
     headers = rows["headers"]
     places = headers.offsets.to_numpy()

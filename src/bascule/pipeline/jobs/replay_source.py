@@ -17,7 +17,7 @@ from bascule.lake.ranges import offset_at, read_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.flight.reader import FlightConnection
+    from bascule.client.arrow.reader import FlightConnection
 
 COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 Position = int | datetime | None

@@ -22,7 +22,7 @@ from bascule.errors import CallerError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.flight.reader import FlightConnection
+    from bascule.client.arrow.reader import FlightConnection
 
 CHUNK_OFFSETS: Final = 65_536
 """Chunks end at multiples of this, whoever runs the replay with whatever options: one that is sent again never ends earlier."""

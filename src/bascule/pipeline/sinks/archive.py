@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from bascule.pipeline.sinks.base import Batch, BatchSink
-from bascule.pipeline.spec import PipelineSpec
-from bascule.pipeline.spec_sinks import ArchiveSink
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import ArchiveSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

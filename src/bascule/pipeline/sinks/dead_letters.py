@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.pipeline.sinks.stream import TASKS, StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.spec import PipelineSpec
+from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.steps.rows import literal
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bascule.errors import InvalidSchema
-from bascule.lake.latest_merge import ORDER
+from bascule.lake.latest.merge import ORDER
 from bascule.pipeline.jobs.latest import LatestOptions, LatestTable
 from bascule.pipeline.sinks.base import Batch, BatchSink
-from bascule.pipeline.spec import PipelineSpec
-from bascule.pipeline.spec_sinks import LatestSink
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import LatestSink
 from bascule.pipeline.steps.rows import MESSAGE, Rows
 
 if TYPE_CHECKING:

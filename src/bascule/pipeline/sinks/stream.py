@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.errors import InvalidSchema
 from bascule.pipeline.sinks.base import Batch, BatchSink, must_differ
-from bascule.pipeline.spec import PipelineSpec
-from bascule.pipeline.spec_sinks import StreamSink
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import StreamSink
 from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted
-from bascule.spark.option import BATCH
-from bascule.spark.sink_columns import check_columns
-from bascule.spark.sink_options import PRODUCER_ID_BYTES_MAX, sink_options
+from bascule.spark.options.declaration import BATCH
+from bascule.spark.options.writing import PRODUCER_ID_BYTES_MAX, sink_options
+from bascule.spark.write.columns import check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

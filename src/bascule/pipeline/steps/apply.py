@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bascule.config.duration import MILLISECOND_NS
+from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import InvalidSchema
-from bascule.pipeline.spec import PipelineSpec, ValueMode
-from bascule.pipeline.spec_steps import Dedup, Expect, Otherwise, Select, SetKey, Sql, Step, Where
+from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
+from bascule.pipeline.spec.steps import Dedup, Expect, Otherwise, Select, SetKey, Sql, Step, Where
 from bascule.pipeline.steps.decode import DECODE_RULE, REASON, Decoding
 from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted, with_message
 

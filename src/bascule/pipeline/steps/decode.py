@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import MalformedValue
-from bascule.pipeline.spec import PipelineSpec, ValueMode
+from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
 from bascule.pipeline.steps.rows import MESSAGE, Rows
-from bascule.spark.failures import with_code
-from bascule.spark.options import value_options
-from bascule.spark.table import MALFORMED
-from bascule.spark.values import Malformed, ValueReader
+from bascule.spark.options.failures import with_code
+from bascule.spark.options.reading import value_options
+from bascule.spark.options.schema import MALFORMED
+from bascule.spark.values.decoding import Malformed, ValueReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,128 @@
+"""`bascule cluster elect`: a leader that may lack messages, when there is no other. Nothing else loses what was committed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli.cluster.watch import DryRun, Yes
+from bascule.cli.target import completion
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal.output import plural, say, show_json, show_rows
+from bascule.errors import CallerError
+
+if TYPE_CHECKING:
+    from bascule.client.admin.cluster import Election
+    from bascule.client.client import Client
+
+
+@connected
+def elect(
+    target: Target,
+    stream: Annotated[
+        str,
+        typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="STREAM"),
+    ],
+    partition: Annotated[int, typer.Argument(help="Its partition.", show_default=False, metavar="PARTITION", min=0)],
+    replica: Annotated[
+        str,
+        typer.Argument(
+            help="The server that is to lead.", show_default=False, autocompletion=completion.servers, metavar="SERVER"
+        ),
+    ],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Have a replica lead that is not in sync, because none that is will come back. Shows what is lost by it, and asks first.
+
+    Refused while an in-sync replica answers: then nothing needs to be lost.
+    """
+    found = target.run(_elect, stream, partition, replica, False)
+    if not as_json:
+        _show(found)
+    if not dry_run:
+        _confirm(stream, partition, yes)
+        found = target.run(_elect, stream, partition, replica, True)
+    if as_json:
+        show_json(_document(stream, partition, replica, found))
+    elif found.elected:
+        say(f"`{replica}` leads {stream}/{partition} from offset {found.lost_from_offset} on.")
+    else:
+        say("Nothing was done.")
+
+
+async def _elect(client: Client, stream: str, partition: int, replica: str, confirm: bool) -> Election:
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    return await ClusterAdmin(client).elect_unclean(stream, partition, replica, confirm=confirm)
+
+
+def _show(found: Election) -> None:
+    show_rows(
+        ("Server", "First", "End", "High watermark", "Latest epoch"),
+        [
+            (
+                name,
+                log["log_start_offset"],
+                log["log_end_offset"],
+                log["high_watermark"],
+                max((one["epoch"] for one in log["epochs"]), default=0),
+            )
+            for name, log in found.logs.items()
+        ],
+        right=("First", "End", "High watermark", "Latest epoch"),
+    )
+    say(_loss(found))
+
+
+def _loss(found: Election) -> str:
+    if found.lost_messages:
+        known = (
+            f"Lost: offsets {found.lost_from_offset} to {found.lost_to_offset}, {plural(found.lost_messages, 'message')}, "
+            f"{found.lost_committed_messages:,} of them known to be committed"
+        )
+    else:
+        known = f"Lost: nothing that a server which answers has; it ends at offset {found.lost_from_offset}"
+    if found.silent:
+        known += (
+            f"; and all from {found.lost_from_offset} on that only {', '.join(found.silent)} has, which does not answer"
+        )
+    return known + "."
+
+
+def _confirm(stream: str, partition: int, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CallerError(f"messages of {stream}/{partition} would be lost", hint="say `--yes` if that is meant")
+    if typer.prompt(f"Type `{stream}` to lose them", err=True) != stream:
+        raise typer.Exit(1)
+
+
+def _document(stream: str, partition: int, replica: str, found: Election) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "partition": partition,
+        "replica": replica,
+        "elected": found.elected,
+        "lost": {
+            "from_offset": found.lost_from_offset,
+            "to_offset": found.lost_to_offset,
+            "messages": found.lost_messages,
+            "committed_messages": found.lost_committed_messages,
+        },
+        "silent": list(found.silent),
+        "logs": [
+            {
+                "server": name,
+                "log_start_offset": log["log_start_offset"],
+                "log_end_offset": log["log_end_offset"],
+                "high_watermark": log["high_watermark"],
+                "in_sync": log["in_sync"],
+            }
+            for name, log in found.logs.items()
+        ],
+    }

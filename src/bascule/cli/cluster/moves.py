@@ -1,0 +1,208 @@
+"""`bascule cluster rebalance|reassign|cancel|throttle`: where replicas and leaderships are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bascule.cli.cluster.watch import (
+    DryRun,
+    Throttle,
+    Wait,
+    carry_out,
+    move_document,
+    set_throttle,
+    throttle_bytes,
+)
+from bascule.cli.target import completion
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import bytes_per_second, plural, say, show_json
+from bascule.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from bascule.client.admin.cluster import Move, Moves
+    from bascule.client.client import Client
+
+Stream = Annotated[
+    str,
+    typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="STREAM"),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option("--partition", "-p", metavar="N", help="Only this one, or several with commas.", show_default=False),
+]
+
+
+@connected
+def rebalance(
+    target: Target,
+    streams: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Move only these; without any, all.",
+            show_default=False,
+            autocompletion=completion.streams,
+            metavar="[STREAM]...",
+        ),
+    ] = None,
+    leaders_only: Annotated[
+        bool, typer.Option("--leaders-only", help="Leave replicas where they are, spread only who leads.")
+    ] = False,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
+    wait: Wait = True,
+    as_json: Json = False,
+) -> None:
+    """Even out replicas and leaderships over the servers, with as few moves as that takes."""
+    target.run(_rebalance, list(streams or ()), leaders_only, throttle, dry_run, wait, as_json)
+
+
+async def _rebalance(
+    client: Client,
+    streams: list[str],
+    leaders_only: bool,
+    throttle: str | None,
+    dry_run: bool,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    admin = ClusterAdmin(client)
+
+    async def ask(dry: bool) -> Moves:
+        return await admin.rebalance(streams, leaders_only=leaders_only, dry_run=dry)
+
+    if not dry_run:
+        await set_throttle(admin, throttle)
+    await carry_out(admin, ask, dry_run=dry_run, wait=wait, as_json=as_json, leaders=True)
+
+
+@connected
+def reassign(
+    target: Target,
+    stream: Stream,
+    partition: Partitions = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            "--replicas",
+            metavar="ID,ID,…",
+            help="The servers to move to, the preferred leader first.",
+            show_default=False,
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            metavar="N",
+            help="Have each partition on so many servers, -1 for all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
+    wait: Wait = True,
+    as_json: Json = False,
+) -> None:
+    """Move the partitions of a stream to named servers, or give them more or fewer replicas."""
+    if (replicas is None) == (replication_factor is None):
+        raise InvalidOption(
+            "it is not said where the partitions are to be",
+            hint="say either `--replicas a,b,c` or `--replication-factor 3`",
+        )
+    servers = [] if replicas is None else [one.strip() for one in replicas.split(",")]
+    if replicas is not None and not all(servers):
+        raise values.wrong("--replicas", replicas, "ids of servers with commas, such as `a,b,c`")
+    if replication_factor is not None and not (replication_factor == -1 or replication_factor >= 1):
+        raise values.wrong("--replication-factor", replication_factor, "1 or more, or -1 for all servers")
+    numbers = values.partitions("--partition", partition or [])
+    target.run(_reassign, stream, numbers or [], servers, replication_factor or 0, throttle, dry_run, wait, as_json)
+
+
+async def _reassign(
+    client: Client,
+    stream: str,
+    partitions: list[int],
+    servers: list[str],
+    factor: int,
+    throttle: str | None,
+    dry_run: bool,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    admin = ClusterAdmin(client)
+
+    async def ask(dry: bool) -> Moves:
+        return await admin.reassign(stream, partitions, replicas=servers, replication_factor=factor, dry_run=dry)
+
+    if not dry_run:
+        await set_throttle(admin, throttle)
+    await carry_out(admin, ask, dry_run=dry_run, wait=wait, as_json=as_json)
+
+
+@connected
+def cancel(
+    target: Target,
+    stream: Annotated[
+        str | None,
+        typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="[STREAM]"),
+    ] = None,
+    partition: Partitions = None,
+    every: Annotated[bool, typer.Option("--all", help="All moves of all streams.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Give up moves that are under way or wait: the partitions stay where they were."""
+    if (stream is None) != every or (every and partition):
+        raise InvalidOption("it is not said what is to be given up", hint="name a stream, or say `--all`")
+    found = target.run(_cancel, stream or "", values.partitions("--partition", partition or []) or [])
+    if as_json:
+        show_json({"cancelled": [move_document(one) for one in found]})
+        return
+    for one in found:
+        say(f"{one.place} stays on {', '.join(one.before if one.after == () else one.after)}")
+    say(f"Gave up {plural(len(found), 'move')}." if found else "Nothing moves.")
+
+
+async def _cancel(client: Client, stream: str, partitions: list[int]) -> tuple[Move, ...]:
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    return await ClusterAdmin(client).cancel(stream, partitions)
+
+
+@connected
+def throttle(
+    target: Target,
+    limit: Annotated[
+        str | None,
+        typer.Argument(
+            help="In a second, such as `50MB`; `off` for no bound. Without it the present one is shown.",
+            show_default=False,
+            metavar="[SIZE]",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bound what each server sends to replicas that catch up. Replicas that are in sync are never held up."""
+    wanted = None if limit is None else throttle_bytes("SIZE", limit)
+    found = target.run(_throttle, wanted)
+    if as_json:
+        show_json({"throttle_bytes_per_second": found})
+    else:
+        say("There is no bound." if not found else f"The bound is {bytes_per_second(found)} for each server.")
+
+
+async def _throttle(client: Client, wanted: int | None) -> int:
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    admin = ClusterAdmin(client)
+    if wanted is None:
+        return (await admin.status()).throttle_bytes_per_second
+    await admin.set_throttle(wanted)
+    return wanted

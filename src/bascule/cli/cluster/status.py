@@ -1,0 +1,271 @@
+"""`bascule cluster …`: the servers, what they carry, what needs somebody, and what can be done about it."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bascule.cli.cluster import election as cluster_election
+from bascule.cli.cluster import moves as cluster_moves
+from bascule.cli.cluster import servers as cluster_servers
+from bascule.cli.cluster.watch import move_document
+from bascule.cli.target import facts
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal.output import bytes_per_second, known, milliseconds, plural, say, show_json, show_rows
+from bascule.errors import BasculeError, OperatorError, PermissionDenied
+
+if TYPE_CHECKING:
+    from bascule.client.admin.cluster import ClusterStatus, Member, Reassignment
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import BrokerInfo, StreamInfo
+
+app = typer.Typer(help="Look at the servers of a cluster, and run it.", no_args_is_help=True)
+
+_UNKNOWN: Final[dict[str, Any]] = {"role": None, "state": None, "version": None, "uptime_seconds": None, "groups": None}
+"""Of a server that does not say, or of a cluster that is not Bascule's."""
+
+
+@app.command()
+@connected
+def status(
+    target: Target,
+    moves: Annotated[
+        bool, typer.Option("--moves", help="Show the partitions that move, and how far they are.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show every broker and whether it answers, and every partition that needs somebody. Exit code 3 if one has no leader."""
+    document = target.run(_status, target)
+    if as_json:
+        show_json(document)
+    elif moves:
+        _show_moves(document)
+    else:
+        _show(document)
+    if document["partitions"]["without_leader"]:
+        raise typer.Exit(3)
+
+
+for _command in (
+    cluster_servers.drain,
+    cluster_servers.add,
+    cluster_servers.remove,
+    cluster_moves.rebalance,
+    cluster_moves.reassign,
+    cluster_moves.cancel,
+    cluster_election.elect,
+    cluster_moves.throttle,
+):
+    app.command()(_command)
+
+
+# ── for the eye ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _show(document: dict[str, Any]) -> None:
+    show_rows(
+        ("Broker", "Address", "Answers", "Latency", "Partitions", "Leads", "Role", "State", "Version", "Uptime"),
+        [
+            (
+                one["id"],
+                one["address"],
+                "ok" if one["answers"] else "failed",
+                "" if one["latency_ms"] is None else milliseconds(one["latency_ms"] / 1000),
+                one["partitions"],
+                one["leads"],
+                one["role"] or "",
+                one["state"] or "",
+                one["version"] or "",
+                _uptime(one["uptime_seconds"]),
+            )
+            for one in document["brokers"]
+        ],
+        right=("Latency", "Partitions", "Leads", "Uptime"),
+    )
+    if sys.stdout.isatty():
+        _show_summary(document)
+
+
+def _show_summary(document: dict[str, Any]) -> None:
+    counts = document["partitions"]
+    say("")
+    words = [plural(document["streams"], "stream"), plural(counts["total"], "partition")]
+    words += [
+        f"{counts[kind]} {kind.replace('_', ' ')}"
+        for kind in ("without_leader", "under_replicated", "paused", "readonly")
+        if counts[kind]
+    ]
+    say(", ".join(words) + ".")
+    for one in document["problems"]:
+        say(f"  {one['stream']}/{one['partition']}: {one['state']}")
+    moving = document["reassignments"]
+    if moving or document["waiting"]:
+        say(f"{plural(len(moving), 'partition')} moving, {len(document['waiting'])} to follow.")
+        _show_moves(document)
+    if document["throttle_bytes_per_second"]:
+        say(f"Replicas that catch up get at most {bytes_per_second(document['throttle_bytes_per_second'])}.")
+
+
+def _show_moves(document: dict[str, Any]) -> None:
+    """A row for each replica that is on its way; those that wait have no server yet."""
+    rows: list[tuple[object, ...]] = []
+    for one in document["reassignments"]:
+        place = (one["stream"], one["partition"], ",".join(one["from"]), ",".join(one["to"]))
+        rows += [
+            (
+                *place,
+                replica["server"],
+                known(replica["log_end_offset"]),
+                known(one["log_end_offset"]),
+                known(replica["lag_messages"]),
+                "in sync" if replica["in_sync"] else one["stalled"] or "catching up",
+            )
+            for replica in one["replicas"]
+            if replica["server"] in one["to"]
+        ]
+    for one in document["waiting"]:
+        place = (one["stream"], one["partition"], ",".join(one["from"]), ",".join(one["to"]))
+        rows.append((*place, "", "", "", "", "waiting"))
+    if rows or not sys.stdout.isatty():
+        titles = ("Stream", "Partition", "From", "To", "Replica", "Has", "Of", "Lag", "State")
+        show_rows(titles, rows, right=("Partition", "Has", "Of", "Lag"))
+    elif not document["reassignments"]:
+        say("Nothing moves.")
+
+
+def _uptime(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+# ── finding out ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def _status(client: Client, target: Target) -> dict[str, Any]:
+    import asyncio
+
+    (metadata, streams), cluster = await asyncio.gather(facts.streams(client), _cluster_status(client))
+    brokers = list(metadata.brokers.values())
+    latencies = await asyncio.gather(*(_latency(target, one) for one in brokers))
+    partitions = [(stream, one) for stream in streams for one in stream.partitions.values()]
+    shown = [_broker(one, latency) for one, latency in zip(brokers, latencies, strict=True)]
+    return {
+        "server": target.server,
+        "controller": None if cluster is None else cluster.controller,
+        "brokers": _with_members(shown, cluster),
+        "streams": len(streams),
+        "partitions": {
+            "total": len(partitions),
+            "without_leader": sum(not one.leader for _, one in partitions),
+            "under_replicated": sum(len(one.in_sync_replicas) < len(one.replicas) for _, one in partitions),
+            "paused": sum(one.paused for _, one in partitions),
+            "readonly": sum(one.readonly for _, one in partitions),
+        },
+        "problems": _problems(streams),
+        "reassignments": [] if cluster is None else [_reassignment(one) for one in cluster.reassignments],
+        "waiting": [] if cluster is None else [move_document(one) for one in cluster.waiting],
+        "leaders_waiting": 0 if cluster is None else cluster.leaders_waiting,
+        "throttle_bytes_per_second": 0 if cluster is None else cluster.throttle_bytes_per_second,
+    }
+
+
+async def _cluster_status(client: Client) -> ClusterStatus | None:
+    """None from brokers that do not know the question, or will not tell us."""
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    try:
+        return await ClusterAdmin(client).status()
+    except (OperatorError, PermissionDenied):
+        return None
+
+
+def _broker(broker: BrokerInfo, latency: float | None) -> dict[str, object]:
+    return {
+        "id": broker.id,
+        "address": f"{broker.host}:{broker.port}",
+        "answers": latency is not None,
+        "latency_ms": None if latency is None else round(latency * 1000, 3),
+        "partitions": broker.partition_count,
+        "leads": broker.leader_count,
+        **_UNKNOWN,
+    }
+
+
+def _with_members(shown: list[dict[str, Any]], cluster: ClusterStatus | None) -> list[dict[str, Any]]:
+    """What the cluster says of each, and those of which brokers do not know an address any more."""
+    if cluster is None:
+        return shown
+    found = []
+    for one in shown:
+        member = cluster.member(one["id"])
+        found.append(one if member is None else {**one, **_member(member)})
+    known_ids = {one["id"] for one in shown}
+    for member in cluster.members:
+        if member.id not in known_ids:
+            gone = {"id": member.id, "address": "", "answers": False, "latency_ms": None}
+            found.append({**gone, "partitions": member.replicas, "leads": member.leaders, **_member(member)})
+    return found
+
+
+def _member(member: Member) -> dict[str, object]:
+    return {
+        "role": "controller" if member.is_controller else "voter" if member.is_voter else "learner",
+        "state": member.state,
+        "version": member.version or None,
+        "uptime_seconds": member.uptime_seconds,
+        "groups": member.groups,
+    }
+
+
+def _reassignment(one: Reassignment) -> dict[str, object]:
+    return {
+        **move_document(one.move),
+        "leader": one.leader,
+        "log_end_offset": _told(one.log_end_offset),
+        "high_watermark": _told(one.high_watermark),
+        "stalled": one.stalled,
+        "replicas": [
+            {
+                "server": replica.server,
+                "log_end_offset": _told(replica.log_end_offset),
+                "lag_messages": _told(replica.lag_messages),
+                "in_sync": replica.in_sync,
+            }
+            for replica in one.replicas
+        ],
+    }
+
+
+def _told(number: int) -> int | None:
+    """-1 stands for what nobody says."""
+    return None if number < 0 else number
+
+
+def _problems(streams: list[StreamInfo]) -> list[dict[str, object]]:
+    return [
+        {"stream": stream.name, "partition": one.id, "state": facts.state(one)}
+        for stream in streams
+        for one in stream.partitions.values()
+        if not one.leader or len(one.in_sync_replicas) < len(one.replicas)
+    ]
+
+
+async def _latency(target: Target, broker: BrokerInfo) -> float | None:
+    """How long this broker takes to answer at the address it tells clients, or None."""
+    import bascule
+
+    host = f"[{broker.host}]" if ":" in broker.host else broker.host
+    try:
+        async with bascule.connect(f"{host}:{broker.port}", **target.client_options()) as client:
+            started = monotonic()
+            await client.fetch_metadata([])
+            return monotonic() - started
+    except BasculeError:
+        return None

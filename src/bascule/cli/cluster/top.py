@@ -1,0 +1,229 @@
+"""`bascule top`: a live view of a cluster. In a pipe, one look at it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bascule.cli.stream.group_positions import GroupCursors
+from bascule.cli.target import facts
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import known, rate, show_json, show_rows, table
+from bascule.errors import BasculeError, Unavailable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rich.console import RenderableType
+
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import Metadata, StreamInfo
+
+TITLES: Final = ("Stream", "Partitions", "Rate/s", "Received", "Lag", "In sync", "State")
+RIGHT: Final = ("Partitions", "Rate/s", "Received", "Lag", "In sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stream, or one of its partitions, at this moment."""
+
+    stream: str
+    partition: int | None
+    partitions: int
+    rate: float
+    received: int | None
+    lag: int | None
+    in_sync: int
+    replicas: int
+    state: str
+
+    def cells(self) -> tuple[object, ...]:
+        place = self.partitions if self.partition is None else f"#{self.partition}"
+        numbers = rate(self.rate), known(self.received), known(self.lag)
+        return self.stream, place, *numbers, f"{self.in_sync}/{self.replicas}", self.state
+
+    def document(self) -> dict[str, object]:
+        place = {"partitions": self.partitions} if self.partition is None else {"partition": self.partition}
+        return {
+            "stream": self.stream,
+            **place,
+            "rate": round(self.rate, 3),
+            "received": self.received,
+            "lag": self.lag,
+            "in_sync": self.in_sync,
+            "replicas": self.replicas,
+            "state": self.state,
+        }
+
+
+@connected
+def top(
+    target: Target,
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="How often to look.")] = "2s",
+    each: Annotated[bool, typer.Option("--partitions", "-p", help="A line for each partition.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also streams the cluster keeps for itself.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Watch streams: messages a second, the largest lag of a consumer group, the smallest in-sync set. Ctrl-C ends.
+
+    In a pipe, and with --json, it looks twice, one interval apart, prints what it saw, and leaves.
+    """
+    seconds = values.seconds("--interval", interval) or 2.0
+    view = View(each=each, everything=everything)
+    if as_json or not sys.stdout.isatty():
+        rows = target.run(_once, view, seconds)
+        if as_json:
+            show_json([row.document() for row in rows])
+        else:
+            show_rows(TITLES, [row.cells() for row in rows])
+        return
+    target.run(_watch, view, seconds, target)
+
+
+class View:
+    """Two looks at a cluster make rates."""
+
+    def __init__(self, *, each: bool, everything: bool) -> None:
+        self.each = each
+        self.everything = everything
+        self.cursors = GroupCursors()
+        self.knows_lag = False
+        self.brokers = 0
+        self._before: dict[tuple[str, int], int] = {}
+        self._seen_at = 0.0
+
+    def update(self, metadata: Metadata, streams: list[StreamInfo], now: float) -> list[Row]:
+        self.brokers = len(metadata.brokers)
+        seconds = now - self._seen_at if self._before else 0.0
+        newest = {(one.name, part.id): part.newest_offset for one in streams for part in one.partitions.values()}
+        rates = {
+            place: max(0, offset - self._before.get(place, offset)) / seconds if seconds > 0 else 0.0
+            for place, offset in newest.items()
+        }
+        self._before, self._seen_at = newest, now
+        lags = self._lags(streams)
+        shown = [one for one in streams if self.everything or not facts.is_internal(one.name)]
+        rows = [row for one in shown for row in self._rows(one, rates, lags)]
+        return sorted(rows, key=lambda row: (-row.rate, row.stream, row.partition or 0))
+
+    def _lags(self, streams: list[StreamInfo]) -> dict[tuple[str, int], int]:
+        """Of the group that is the farthest behind, by partition."""
+        found: dict[tuple[str, int], int] = {}
+        for one in self.cursors.progress(streams):
+            if one.lag is not None:
+                place = one.stream, one.partition
+                found[place] = max(found.get(place, 0), one.lag)
+        return found
+
+    def _rows(
+        self, stream: StreamInfo, rates: dict[tuple[str, int], float], lags: dict[tuple[str, int], int]
+    ) -> list[Row]:
+        parts = list(stream.partitions.values())
+        if self.each:
+            return [
+                Row(
+                    stream.name,
+                    one.id,
+                    len(parts),
+                    rates[stream.name, one.id],
+                    None if one.paused and one.newest_offset < 0 else one.newest_offset + 1,
+                    lags.get((stream.name, one.id)),
+                    len(one.in_sync_replicas),
+                    len(one.replicas),
+                    facts.state(one),
+                )
+                for one in parts
+            ]
+        known = [lags[stream.name, one.id] for one in parts if (stream.name, one.id) in lags]
+        worst = min(parts, key=lambda one: len(one.in_sync_replicas) - len(one.replicas))
+        return [
+            Row(
+                stream.name,
+                None,
+                len(parts),
+                sum(rates[stream.name, one.id] for one in parts),
+                facts.received(stream),
+                max(known) if known else None,
+                len(worst.in_sync_replicas),
+                len(worst.replicas),
+                facts.stream_state(stream),
+            )
+        ]
+
+
+async def _look(client: Client, view: View) -> list[Row]:
+    metadata, streams = await facts.streams(client)
+    return view.update(metadata, [one for one in streams if one.partitions], monotonic())
+
+
+async def _follow_cursors(client: Client, view: View) -> asyncio.Task[None] | None:
+    """Keep an eye on the groups' cursors, where the cluster has any."""
+    import asyncio
+
+    if facts.CURSORS_STREAM not in (await client.fetch_metadata([facts.CURSORS_STREAM])).streams:
+        return None
+    view.knows_lag = True
+    subscription = client.subscribe(facts.CURSORS_STREAM, partition="all", start="earliest", resume=True)
+
+    async def follow() -> None:
+        try:
+            async with subscription:
+                async for batch in subscription.batches():
+                    view.cursors.take(batch)
+        except BasculeError:
+            view.knows_lag = False  # the rest of the view goes on without
+
+    return asyncio.create_task(follow())
+
+
+async def _once(client: Client, view: View, seconds: float) -> list[Row]:
+    import asyncio
+
+    following = await _follow_cursors(client, view)
+    try:
+        await _look(client, view)
+        await asyncio.sleep(seconds)
+        return await _look(client, view)
+    finally:
+        if following is not None:
+            following.cancel()
+
+
+async def _watch(client: Client, view: View, seconds: float, target: Target) -> None:
+    import asyncio
+
+    from rich.live import Live
+
+    following = await _follow_cursors(client, view)
+    problem = ""
+    rows: list[Row] = []
+    try:
+        with Live(_screen(view, rows, target, problem), screen=True, auto_refresh=False) as live:
+            while True:
+                try:
+                    rows, problem = await _look(client, view), ""
+                except Unavailable as error:
+                    problem = error.message  # it may come back: the last look stays
+                live.update(_screen(view, rows, target, problem), refresh=True)
+                await asyncio.sleep(seconds)
+    finally:
+        if following is not None:
+            following.cancel()
+
+
+def _screen(view: View, rows: list[Row], target: Target, problem: str) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    name = f"{target.name} · " if target.name else ""
+    total = sum(row.rate for row in rows)
+    head = Text(f"{name}{target.server} · {view.brokers} brokers · {rate(total)} messages/s", style="bold")
+    parts: list[RenderableType] = [head]
+    if problem:
+        parts.append(Text(problem, style="bold red"))
+    return Group(*parts, Text(""), table(TITLES, [row.cells() for row in rows], right=RIGHT))

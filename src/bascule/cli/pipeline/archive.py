@@ -1,0 +1,382 @@
+"""`bascule pipeline archive`, `compact`, `status`, `verify`: a stream into Parquet files, how far it is, and the proof of it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from datetime import UTC
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bascule.cli.pipeline import archive_arguments as arguments
+from bascule.cli.pipeline.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
+from bascule.cli.pipeline.run import archives_of, show_status
+from bascule.cli.pipeline.silent_spark import quiet_session
+from bascule.cli.target.target import Json, Target, connected, explain
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
+from bascule.cli.terminal.progress import ProgressBar
+from bascule.errors import ArchiveDamaged, BasculeError, DataLost, MissingExtra
+from bascule.lake.holes import named
+from bascule.lake.tables import TABLE_FORMATS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bascule.client.arrow.reader import FlightConnection
+    from bascule.lake.manifest import Archive, Commit, Lost
+    from bascule.lake.verification import Report
+    from bascule.pipeline.jobs.archive import ArchiveOptions
+    from bascule.pipeline.jobs.table_archive import Appended
+
+
+SINCE_RIGHT: Final = "a time such as `2026-11-15`, or how long ago as `7d`"
+
+
+@connected
+def archive(
+    target: Target,
+    path: ArchivePath,
+    streams: arguments.Streams = None,
+    pattern: arguments.Pattern = None,
+    subject: arguments.Subject = None,
+    once: arguments.Once = False,
+    every: arguments.Every = "10s",
+    file_size: arguments.FileSize = None,
+    compact_every: arguments.CompactEvery = None,
+    keep_replaced: arguments.KeepReplaced = None,
+    on_data_loss: arguments.OnDataLoss = "fail",
+    cursor: arguments.Cursor = None,
+    master: Master = None,
+    table_format: arguments.Format = arguments.PARQUET,
+    table: arguments.TableName = None,
+    packages: arguments.Packages = None,
+    conf: arguments.Conf = None,
+) -> None:
+    """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
+    _must_have_spark()
+    from bascule.pipeline.jobs.archive import ArchiveOptions
+
+    only_parquet: dict[str, object] = {
+        "--file-size": file_size,
+        "--compact-every": compact_every,
+        "--keep-replaced": keep_replaced,
+    }
+    arguments.check_format(table_format, table, only_parquet)
+    settings = arguments.spark_settings(conf, packages)
+    given: dict[str, Any] = {
+        "file_bytes": values.size("--file-size", file_size),
+        "compact_every": compact_every,
+        "keep_replaced_seconds": arguments.kept_seconds(keep_replaced),
+    }
+    options = ArchiveOptions(
+        streams=tuple(streams or ()),
+        pattern=pattern,
+        subject=subject,
+        cursor=cursor,
+        path=str(path),
+        servers=target.server,
+        trigger_seconds=values.seconds("--every", every) or 0.1,
+        source={
+            **source_options(target),
+            "onDataLoss": values.choice("--on-data-loss", on_data_loss, ("fail", "skip")),
+        },
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    _must_have_streams(options, target)
+    if table is not None:
+        settings = {**TABLE_FORMATS[table_format].settings, **settings}
+    try:
+        with quiet_session(f"archive {path.name}", master, settings) as spark:
+            said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
+    except KeyboardInterrupt:
+        note("stopped; run it again to go on")
+        raise
+    except DataLost as error:
+        error.hint = (error.hint or "").replace("set `onDataLoss` to `skip`", "give `--on-data-loss skip`") or None
+        raise
+    say(said)
+
+
+def _must_have_spark() -> None:
+    """The job cannot even be imported without it."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"Spark is not installed: {error.name} is missing", hint='`pip install "bascule[spark]"`'
+        ) from None
+
+
+def _must_have_streams(options: ArchiveOptions, target: Target) -> None:
+    """Who misspelt a stream hears of it before a Spark has started."""
+    try:
+        found = options.stream_ids()
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    if not found:
+        note("no stream is meant yet; those that are created later will be archived")
+
+
+def _run(spark: SparkSession, options: ArchiveOptions, once: bool) -> str:
+    from bascule.pipeline.jobs.archive import run_archive
+
+    state = run_archive(spark, options, once=once, on_commit=_Narrator())
+    return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
+
+
+def _run_table(spark: SparkSession, options: ArchiveOptions, once: bool, table_format: str, table: str) -> str:
+    from bascule.pipeline.jobs.table_archive import TableArchive, run_table_archive
+
+    narrator = _TableNarrator()
+    run_table_archive(TableArchive(spark, options, table, TABLE_FORMATS[table_format], narrator), once=once)
+    return f"{plural(narrator.rows, 'message')} came into {table}."
+
+
+class _TableNarrator:
+    """A line for every batch."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def __call__(self, appended: Appended) -> None:
+        self.rows += appended.rows
+        note(f"batch {appended.batch}: {plural(appended.rows, 'message')}")
+
+
+class _Narrator:
+    """A line for every commit."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def __call__(self, commit: Commit) -> None:
+        if commit.kind == "compact":
+            note(f"{iso_ns(commit.at_ns)}  {plural(len(commit.removed), 'file')} became {len(commit.added)}")
+            return
+        rows = sum(one.rows for one in commit.added)
+        seconds, self._last = monotonic() - self._last, monotonic()
+        note(f"{iso_ns(commit.at_ns)}  {plural(rows, 'message')}, {plural(len(commit.added), 'file')}, {seconds:.1f} s")
+        for one in commit.lost:
+            note(f"{iso_ns(commit.at_ns)}  {_lost_text(one)}")
+
+
+def compact(
+    path: ArchivePath,
+    file_size: arguments.FileSize = None,
+    keep_replaced: arguments.KeepReplaced = None,
+) -> None:
+    """Merge small files of ARCHIVE into large ones, and clear away what is not needed any more. Nobody else may write it meanwhile."""
+    from bascule.lake.compaction import Compaction, plan_merges
+    from bascule.lake.housekeeping import Housekeeping
+    from bascule.lake.manifest import Archive
+
+    target_bytes = values.size("--file-size", file_size or "128MB") or 1
+    kept = arguments.kept_seconds(keep_replaced or "1h") or 0.0
+    found = Archive(path)
+    found.describe()
+    with found.writing():
+        keeper = Housekeeping(found, kept)
+        state = keeper.begin()
+        before = len(state.files)
+        work = Compaction(found, target_bytes=target_bytes)
+        total = sum(merge.bytes for merge in plan_merges(state.files.values(), target_bytes))
+        with ProgressBar("merging, bytes", total) as bar:
+            sizes, done = {one.path: one.bytes for one in state.files.values()}, 0
+            while (commit := work.round(state)) is not None:
+                keeper.after(commit, state)
+                done += sum(sizes.get(name, 0) for name in commit.removed)
+                bar.update(done)
+        keeper.save(state)
+    say(f"{plural(before, 'file')} before, {len(state.files)} now; {plural(state.rows, 'message')}.")
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@connected
+def status(
+    target: Target,
+    path: ArchiveOrFile,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no broker: what it holds, not its lag.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what ARCHIVE holds, or what the pipeline of FILE has done, and how far it is behind: in offsets, bytes and seconds."""
+    from bascule.lake.manifest import Archive
+    from bascule.lake.status import archive_status
+
+    if path.is_file():
+        show_status(path, target, as_json=as_json)
+        return
+    found = Archive(path)
+    state, streams = found.state(), found.describe()["streams"]
+    if offline:
+        document = archive_status(state, None, streams)
+    else:
+        with tables(target) as connection:
+            document = archive_status(state, connection, streams)
+    if as_json:
+        show_json(document)
+        return
+    lag = document["lag"]
+    show_facts(
+        (
+            ("Messages", document["messages"]),
+            ("Files", document["files"]),
+            ("Bytes", document["bytes"]),
+            ("Last commit", document["last_commit"]),
+            *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds") if lag is not None),
+            *([("Lost, offsets", document["lost"])] if document["lost"] else []),
+        )
+    )
+    numbers = {
+        "Partition": "partition",
+        "Next": "next_offset",
+        "Log from": "log_start",
+        "Log to": "high_watermark",
+        "Behind": "behind",
+        "Bytes": "behind_bytes",
+        "Seconds": "behind_seconds",
+    }
+    show_rows(
+        ("Stream", *numbers, "Problem"),
+        [
+            (one["stream"], *(_known(one[name]) for name in numbers.values()), _known(one["problem"]))
+            for one in document["partitions"]
+        ],
+        right=tuple(numbers),
+    )
+
+
+def _known(value: object) -> object:
+    return "" if value is None else value
+
+
+# ── proving ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@connected
+def verify(
+    target: Target,
+    path: ArchiveOrFile,
+    offline: Annotated[bool, typer.Option("--offline", help="Compare it with its own checksums alone.")] = False,
+    streams: Annotated[
+        list[str] | None,
+        typer.Option("--stream", help="This stream alone; may be given again.", show_default=False, metavar="STREAM"),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Messages of that day (UTC) and later ones alone: `2026-11-15`, or how long ago as `7d`.",
+            show_default=False,
+            metavar="TIME",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Prove that ARCHIVE, or those that the pipeline of FILE writes, and their streams hold the same: every file, offset and byte. Exit
+    code 4 if not, and what is wrong. What was lost before it could be archived is named. A folder of `pipeline latest` is compared key
+    by key."""
+    day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
+    paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
+    for one in paths:
+        with contextlib.nullcontext() if offline else connect() as connection:
+            report = _proof(one, connection, streams or [], day)
+        _show(report, as_json)
+        if not report.is_equal:
+            raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'fault')}")
+
+
+def _proof(path: Path, connection: FlightConnection | None, streams: list[str], day: str) -> Report:
+    from bascule.lake.latest.table import LatestStore
+    from bascule.lake.latest.verification import verify_latest
+    from bascule.lake.manifest import Archive
+
+    if not LatestStore(path).exists:
+        archive = Archive(path)
+        _must_be_archived(archive, streams)
+        return _verified(archive, connection, streams, day)
+    for option, value in (("--stream", ", ".join(streams)), ("--since", day)):
+        if value:
+            raise values.wrong(option, value, "left out: a table of the latest messages is looked at as a whole")
+    return verify_latest(path, connection)
+
+
+def _must_be_archived(archive: Archive, streams: list[str]) -> None:
+    """Who misspelt a stream must not read `equal`."""
+    there = {stream for stream, _, _ in archive.state().next_offsets}
+    for name in streams:
+        if name not in there:
+            raise values.wrong("--stream", name, "a stream of the archive: " + ", ".join(sorted(there)))
+
+
+def _verified(archive: Archive, tables: FlightConnection | None, streams: list[str], since: str) -> Report:
+    from bascule.lake.verification import Verification
+
+    done = 0
+
+    def on_rows(count: int) -> None:
+        nonlocal done
+        done += count
+        bar.update(done)
+
+    proof = Verification(archive, tables, on_rows, streams=streams, since=since)
+    total = sum(one.rows for files in proof.partitions(archive.state()).values() for one in files)
+    with ProgressBar("verifying", total) as bar:
+        return proof.run()
+
+
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        show_json(
+            {
+                "equal": report.is_equal,
+                "complete": not report.lost,
+                "files": report.files,
+                "messages": report.rows,
+                "messages_compared_with_the_log": report.rows_compared,
+                "faults": [{"kind": fault.kind, "text": fault.text} for fault in report.faults],
+                "lost_offsets": report.lost_offsets,
+                "lost": [_lost_document(one) for one in report.lost],
+                "unchecked": report.unchecked,
+            }
+        )
+        return
+    for fault in report.faults:
+        say(f"{fault.kind}: {fault.text}")
+    for one in report.lost:
+        say(f"lost: {_lost_text(one)}, since {iso_ns(one.at_ns)}; `skip` allowed it")
+    for text in report.unchecked:
+        note(f"not compared with the log: {text}")
+    if report.is_equal:
+        lost = report.lost_offsets
+        without = (
+            f" but for {plural(lost, 'offset')} that {'was' if lost == 1 else 'were'} never archived" if lost else ""
+        )
+        say(
+            f"equal{without}: {plural(report.rows, 'message')} in {plural(report.files, 'file')}, "
+            f"{report.rows_compared} compared with the log."
+        )
+
+
+def _lost_text(one: Lost) -> str:
+    why = {"removed": "retention was faster", "deleted": "the stream was deleted"}.get(one.reason, one.reason)
+    were = "was" if one.end - one.start == 1 else "were"
+    return f"{one.stream}/{one.partition}: {named(one.start, one.end)} {were} never archived, {why}"
+
+
+def _lost_document(one: Lost) -> dict[str, Any]:
+    return {
+        "stream": one.stream,
+        "stream_id": one.stream_id,
+        "partition": one.partition,
+        "first": one.start,
+        "last": one.end - 1,
+        "reason": one.reason,
+        "since": iso_ns(one.at_ns),
+        "allowed_by": "onDataLoss=skip",
+    }

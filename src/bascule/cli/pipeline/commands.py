@@ -1,0 +1,30 @@
+"""`bascule pipeline …`: streams into a lake and back on Spark, each message exactly once, and the proof of it."""
+
+from __future__ import annotations
+
+import typer
+
+from bascule.cli.pipeline import archive as pipeline_archive
+from bascule.cli.pipeline import latest as pipeline_latest
+from bascule.cli.pipeline import replay as pipeline_replay
+from bascule.cli.pipeline import run as pipeline_run
+from bascule.cli.pipeline import sql as pipeline_sql
+
+app = typer.Typer(
+    help="Streams through Spark: into a lake and other streams, each message exactly once, and the proof of it.",
+    no_args_is_help=True,
+)
+
+for _command in (
+    pipeline_run.init,
+    pipeline_run.check,
+    pipeline_run.run,
+    pipeline_sql.sql,
+    pipeline_archive.archive,
+    pipeline_archive.compact,
+    pipeline_archive.status,
+    pipeline_archive.verify,
+    pipeline_latest.latest,
+    pipeline_replay.replay,
+):
+    app.command()(_command)

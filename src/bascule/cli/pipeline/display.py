@@ -1,0 +1,160 @@
+"""What whoever watches a pipeline sees: on a terminal a picture that is kept up to date, else a line for each batch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from bascule.cli.terminal.output import iso_ns, plural, rate, say, styled
+from bascule.pipeline.progress import BatchReport, Progress, late_of
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+
+def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
+    """Of all streams that a query reads, from Spark's report on it: offsets, bytes and seconds."""
+    lags: dict[str, float] = {"offsets": 0, "bytes": 0, "seconds": 0.0}
+    for source in document.get("sources", ()):
+        latest = source.get("latestOffset")
+        if isinstance(latest, str):
+            try:
+                latest = json.loads(latest)
+            except ValueError:
+                continue
+        for stream in (latest or {}).values() if isinstance(latest, dict) else ():
+            lag = stream.get("lag", {}) if isinstance(stream, dict) else {}
+            lags["offsets"] += lag.get("offsets", 0)
+            lags["bytes"] += lag.get("bytes", 0)
+            lags["seconds"] = max(lags["seconds"], lag.get("seconds", 0.0))
+    return lags
+
+
+def total(document: Mapping[str, Any], name: str) -> float:
+    """Of all sources. Spark adds them up itself in classic sessions, but not with Spark Connect."""
+    return sum(float(source.get(name) or 0.0) for source in document.get("sources", ()))
+
+
+def size(count: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def lag_text(lag: Mapping[str, float]) -> str:
+    return f"{plural(int(lag['offsets']), 'message')}, {lag['seconds']:.1f} s, {size(lag['bytes'])}"
+
+
+def _reported(document: Mapping[str, Any]) -> BatchReport:
+    """What Spark says of a batch that was written in another process."""
+    seconds = float(document.get("batchDuration") or 0) / 1000
+    return BatchReport(int(document["batchId"]), int(total(document, "numInputRows")), 0, seconds=seconds)
+
+
+class Display:
+    """Told of every batch by the pipeline, and of every report by Spark."""
+
+    def __init__(self, name: str, *, live: bool, is_remote: bool = False) -> None:
+        self._name = name
+        self._is_remote = is_remote
+        """Whether batches are written elsewhere, and only Spark tells of them."""
+        self._is_live = live and sys.stderr.isatty()
+        self._live: Live | None = None
+        self._began = monotonic()
+        self._totals = Progress()
+        self._rate = 0.0
+        self._lag: dict[str, float] | None = None
+        self._late = 0
+        self._told: object = None
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(self._picture(), console=Console(stderr=True), refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def batch(self, report: BatchReport) -> None:
+        self._totals.add(report)
+        if not self._is_live and report.read:
+            say(self._line(report))
+
+    def progress(self, document: dict[str, Any]) -> None:
+        self._lag = lag_of(document)
+        self._rate = total(document, "processedRowsPerSecond")
+        if self._is_remote and total(document, "numInputRows"):
+            self.batch(_reported(document))
+        late = late_of(document)
+        self._late += late
+        if late and not self._is_live:
+            say(f"{plural(late, 'row')} came too late, and {'was' if late == 1 else 'were'} dropped")
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def warn(self, text: str) -> None:
+        """Stays on the screen, above a picture that is kept up to date."""
+        if self._live is None:
+            styled(f"warning: {text}", err=True, fg="yellow")
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text(f"warning: {text}", style="yellow"))
+
+    def _line(self, report: BatchReport) -> str:
+        left = [] if self._is_remote else [f"{report.rows:,} left"]
+        parts = [plural(report.read, "message"), *left, f"{report.seconds:.1f} s"]
+        if report.dead_letters:
+            parts.append(plural(report.dead_letters, "dead letter"))
+        parts += [f"{name} broken by {plural(count, 'row')}" for name, count in report.broken.items() if count]
+        return f"{iso_ns(self._totals.at_ns)[:19]}Z batch {report.id}: " + ", ".join(parts)
+
+    def _picture(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for name, value in self._facts():
+            grid.add_row(Text(name, style="bold"), Text(value))
+        return grid
+
+    def _facts(self) -> list[tuple[str, str]]:
+        totals = self._totals
+        facts = [
+            (self._name, f"running for {monotonic() - self._began:.0f} s"),
+            (
+                "Batches",
+                f"{totals.batches:,}" + (f", the last one {totals.last['seconds']:.1f} s" if totals.last else ""),
+            ),
+            ("Messages", f"{totals.read:,}, {rate(self._rate)}/s"),
+            ("Behind", "…" if self._lag is None else lag_text(self._lag)),
+        ]
+        facts += [(f"→ {name}", plural(count, "row")) for name, count in totals.sinks.items()]
+        if totals.dead_letters:
+            facts.append(("Dead letters", f"{totals.dead_letters:,}"))
+        facts += [(f"{name} broken", plural(count, "row")) for name, count in totals.broken.items() if count]
+        if self._late:
+            facts.append(("Too late", plural(self._late, "row")))
+        return facts
+
+    def summary(self) -> str:
+        totals = self._totals
+        parts = [f"{plural(totals.read, 'message')} in {plural(totals.batches, 'batch').replace('batchs', 'batches')}"]
+        parts += [f"{name}: {plural(count, 'row')}" for name, count in totals.sinks.items()]
+        if totals.dead_letters:
+            parts.append(plural(totals.dead_letters, "dead letter"))
+        return f"{self._name}: " + "; ".join(parts) + "."

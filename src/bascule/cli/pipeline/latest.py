@@ -1,0 +1,119 @@
+"""`bascule pipeline latest`: the latest message of each key as a table in Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bascule.cli.pipeline.pipeline_target import Master, source_options
+from bascule.cli.target import completion
+from bascule.cli.target.target import Target, connected, explain
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import iso_ns, note, plural, say
+from bascule.errors import BasculeError
+
+if TYPE_CHECKING:
+    from bascule.lake.latest.table import Snapshot
+
+VALUE_RIGHT = "a format and its schema such as `json:id bigint, name string` or `avro:{…}`"
+
+
+@connected
+def latest(
+    target: Target,
+    path: Annotated[
+        Path, typer.Argument(help="The folder of the table.", show_default=False, metavar="TABLE", file_okay=False)
+    ],
+    streams: Annotated[
+        list[str],
+        typer.Argument(
+            help="The streams to read.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
+        ),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Take what is there now and leave.")] = False,
+    every: Annotated[str, typer.Option(help="How often to make a snapshot while it runs.", metavar="DURATION")] = "10s",
+    key: Annotated[
+        str, typer.Option(help="What rows are told apart by: a column, or an expression of SQL.", metavar="SQL")
+    ] = "key",
+    deleted: Annotated[
+        str | None,
+        typer.Option(
+            help="When a message deletes its key, in SQL. Without it, when it has no value.",
+            metavar="SQL",
+            show_default=False,
+        ),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            help="Decode values: `json:` and the columns, or `avro:` and the schema.",
+            metavar="FORMAT:SCHEMA",
+            show_default=False,
+        ),
+    ] = None,
+    null_keys: Annotated[
+        str, typer.Option(help="Messages without a key: `keep`, `skip` or `fail`.", metavar="CHOICE")
+    ] = "keep",
+    buckets: Annotated[
+        int, typer.Option(help="Into how many files a new table is cut; a change rewrites one of them.", metavar="N")
+    ] = 16,
+    keep: Annotated[
+        str, typer.Option(help="How long a snapshot that was replaced can still be read.", metavar="DURATION")
+    ] = "1h",
+    master: Master = None,
+) -> None:
+    """Keep the latest message of each key in TABLE as Parquet; messages without a value delete. Run it again to go on."""
+    from bascule.pipeline.jobs.latest import LatestOptions, run_latest
+    from bascule.spark import session
+
+    keep_for = values.duration("--keep", keep)
+    options = LatestOptions(
+        streams=tuple(streams),
+        path=str(path),
+        servers=target.server,
+        key=key,
+        deleted=deleted,
+        buckets=buckets,
+        keep_seconds=0.0 if keep_for is None else keep_for.total_seconds(),
+        null_keys=values.choice("--null-keys", null_keys, ("keep", "skip", "fail")),
+        trigger_seconds=values.seconds("--every", every) or 0.1,
+        source={**source_options(target), **value_options(value)},
+    )
+    try:
+        options.selection().stream_ids()  # who misspelt a stream hears of it before a Spark has started
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    spark = session(f"latest {path.name}", master)
+    try:
+        snapshot = run_latest(spark, options, once=once, on_commit=_Narrator())
+    except KeyboardInterrupt:
+        note("stopped; run it again to go on")
+        raise
+    finally:
+        spark.stop()
+    say(f"{plural(snapshot.rows, 'row')} in {plural(len(snapshot.data_files), 'file')} of {path}.")
+
+
+def value_options(text: str | None) -> dict[str, str]:
+    """`json:id bigint` as the source's options."""
+    if text is None:
+        return {}
+    name, separator, schema = text.partition(":")
+    if name not in ("json", "avro") or not separator or not schema.strip():
+        raise values.wrong("--value", text, VALUE_RIGHT)
+    return {"valueFormat": name, "valueSchema": schema.strip()}
+
+
+class _Narrator:
+    """A line for every snapshot."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        seconds, self._last = monotonic() - self._last, monotonic()
+        note(f"{iso_ns(snapshot.at_ns)}  snapshot {snapshot.number}, {plural(snapshot.rows, 'row')}, {seconds:.1f} s")

@@ -1,0 +1,41 @@
+"""What the commands for pipelines share: their arguments, and how Spark and Arrow reach the brokers that a command was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bascule.cli.target.target import Target
+
+if TYPE_CHECKING:
+    from bascule.client.arrow.reader import FlightConnection
+
+ArchivePath = Annotated[
+    Path, typer.Argument(help="The folder of the archive.", show_default=False, metavar="ARCHIVE", file_okay=False)
+]
+ArchiveOrFile = Annotated[
+    Path,
+    typer.Argument(
+        help="The folder of an archive, or the file of a pipeline.", show_default=False, metavar="ARCHIVE|FILE"
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", help="Where Spark runs. Without it, on this machine.", show_default=False)
+]
+
+
+def source_options(target: Target) -> dict[str, str]:
+    """How Spark's tasks reach the brokers: as this command does."""
+    context = target.context
+    token = target.client_options()["token"]
+    given = {"tlsCa": context.tls_ca, "tlsCert": context.tls_cert, "tlsKey": context.tls_key, "token": token}
+    found = {name: str(value) for name, value in given.items() if value is not None}
+    return {**found, "tls": "true"} if target.speaks_tls else found
+
+
+def tables(target: Target) -> FlightConnection:
+    from bascule.client.arrow.reader import FlightConnection
+
+    return FlightConnection(target.server, **target.client_options())

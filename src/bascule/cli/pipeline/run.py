@@ -1,0 +1,208 @@
+"""`bascule pipeline init`, `check`, `run`: a pipeline from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli.pipeline.pipeline_target import Master
+from bascule.cli.pipeline.silent_spark import quiet_session
+from bascule.cli.target import completion
+from bascule.cli.target.target import Json, Server, Target, choose, explain
+from bascule.cli.terminal import values
+from bascule.cli.terminal.finding import FAILED, OK, WARNING, Check
+from bascule.cli.terminal.output import note, say, show_facts, show_json, styled
+from bascule.errors import BasculeError, CallerError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bascule.client.arrow.reader import FlightConnection
+    from bascule.pipeline.checks import Finding
+    from bascule.pipeline.spec.pipeline import PipelineSpec
+
+PipelineFile = Annotated[
+    Path, typer.Argument(help="The pipeline's file.", show_default=False, metavar="FILE", dir_okay=False)
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="A context of `bascule context list`.", show_default=False),
+]
+
+
+def spec_of(file: Path, server: str | None, context: str | None) -> tuple[PipelineSpec, Target]:
+    """The pipeline, with the brokers that the command names, else those of the file, else those of the context."""
+    from bascule.pipeline.spec.pipeline import load
+
+    spec = load(file)
+    target = choose(server=server or (None if context else spec.servers), context=context)
+    if spec.servers is not None and server is None and context is None:
+        return spec, target
+    return _at(spec, target), target
+
+
+def spec_at(file: Path, target: Target) -> PipelineSpec:
+    """The same for a command that was given its brokers already: those of the file, unless others were asked for."""
+    from bascule.pipeline.spec.pipeline import load
+
+    spec = load(file)
+    is_asked_for = target.context != choose().context
+    return _at(spec, target) if is_asked_for or spec.servers is None else spec
+
+
+def _at(spec: PipelineSpec, target: Target) -> PipelineSpec:
+    from bascule.pipeline.spec.sinks import Connection
+
+    here = target.context
+    token = target.client_options()["token"]
+    connection = Connection(target.speaks_tls, here.tls_ca, here.tls_cert, here.tls_key, token)
+    return spec.at(target.server, connection)
+
+
+def init(
+    file: PipelineFile,
+    stream: Annotated[
+        str, typer.Option("--stream", help="The stream that it reads.", autocompletion=completion.streams)
+    ] = "orders",
+) -> None:
+    """Write a pipeline to begin with into FILE: it archives a stream, and shows in comments what else could be in it."""
+    from bascule.config.values.kinds import Unfit
+    from bascule.pipeline.sample import sample
+    from bascule.pipeline.spec.kinds import StreamName
+
+    try:
+        StreamName().parse(stream)
+    except Unfit as unfit:
+        raise values.wrong("--stream", stream, str(unfit)) from None
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in file.stem) or "pipeline"
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(sample(name, stream))
+    except FileExistsError:
+        raise StateError(f"{file} is there already", hint="choose another name, or remove it") from None
+    except OSError as error:
+        raise CallerError(f"cannot write {file}: {error.strerror}") from None
+    say(f"{file} is a pipeline that archives `{stream}`. Next: `bascule pipeline check {file}`")
+
+
+def check(file: PipelineFile, server: Server = None, context: ContextName = None, as_json: Json = False) -> None:
+    """Say whether the pipeline of FILE would run: brokers, streams, values, steps, columns, folders, checkpoint. Nothing is changed."""
+    from bascule.pipeline.checks import look_around, look_with_spark
+
+    spec, target = spec_of(file, server, context)
+    checks = _told(look_around(spec), target, as_json)
+    if not any(one.name in ("brokers", "source") and one.state == FAILED for one in checks):
+        with quiet_session(f"check {spec.name}", None, spec.spark) as spark:
+            checks += _told(look_with_spark(spec, spark), target, as_json)
+    failed = [one for one in checks if one.state == FAILED]
+    if as_json:
+        show_json(
+            [{"name": one.name, "state": one.state, "found": one.found, "next_step": one.next_step} for one in checks]
+        )
+    if failed:
+        raise StateError(f"{file} would not run: {failed[0].name}: {failed[0].found}", hint=failed[0].next_step or None)
+    if not as_json:
+        say(f"{file} is ready to run.")
+
+
+def _told(findings: Iterable[Finding], target: Target, as_json: bool) -> list[Check]:
+    checks = []
+    for finding in findings:
+        if finding.error is not None:
+            explain(finding.error, target)
+        state = FAILED if finding.error is not None else WARNING if finding.is_warning else OK
+        made = Check(finding.name, state, finding.text, (finding.error and finding.error.hint) or "")
+        checks.append(made)
+        if not as_json:
+            _print(made)
+    return checks
+
+
+def _print(made: Check) -> None:
+    mark, colour = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red")}[made.state]
+    styled(f"{mark} ", line_break=False, fg=colour)
+    say(f"{made.name}: {made.found}" + (f"\n  {made.next_step}" if made.next_step and made.state == FAILED else ""))
+
+
+def run(
+    file: PipelineFile,
+    once: Annotated[bool, typer.Option("--once", help="Work through what is there now and leave.")] = False,
+    master: Master = None,
+    server: Server = None,
+    context: ContextName = None,
+) -> None:
+    """Run the pipeline of FILE until it is stopped, each message exactly once in every sink. Run again, it goes on where it was."""
+    from bascule.pipeline.checks import look_around, must_run
+
+    spec, target = spec_of(file, server, context)
+    try:
+        warnings = must_run(look_around(spec))  # who misspelt a stream hears of it before a Spark has started
+    except BasculeError as error:
+        explain(error, target)
+        raise
+    with quiet_session(f"pipeline {spec.name}", master, spec.spark) as spark:
+        try:
+            run_with(spark, spec, once=once, warnings=warnings)
+        except KeyboardInterrupt:
+            note("stopped; run it again to go on")
+            raise
+
+
+def run_with(spark: Any, spec: PipelineSpec, *, once: bool, warnings: list[str]) -> None:
+    """With a session that somebody has made: this command, or spark-submit."""
+    from bascule.cli.pipeline.display import Display
+    from bascule.pipeline.checks import look_with_spark, must_run
+    from bascule.pipeline.runner import Pipeline, is_connect
+    from bascule.pipeline.spec.sinks import ConsoleSink
+
+    for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
+        styled(f"warning: {warning}", err=True, fg="yellow")
+    shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
+    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
+        Pipeline(spark, spec, display.batch, display.warn).run(once=once, on_progress=display.progress)
+    say(display.summary())
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def show_status(file: Path, target: Target, *, as_json: bool) -> None:
+    """What `bascule pipeline status FILE` prints."""
+    from bascule.pipeline.status import pipeline_status
+
+    document = pipeline_status(spec_at(file, target))
+    if as_json:
+        show_json(document)
+        return
+    lag = document["lag"]
+    show_facts(
+        (
+            ("Pipeline", document["name"]),
+            ("Running", document["running"]),
+            ("Batches", document["batches"]),
+            ("Last batch", document["last_batch"] or ""),
+            ("Messages", document["messages"]),
+            *((f"→ {name}", count) for name, count in document["sinks"].items()),
+            ("Dead letters", document["dead_letters"]),
+            *((f"{name} broken", count) for name, count in document["broken"].items()),
+            *((("Too late for dedup", document["late"]),) if document["late"] is not None else ()),
+            *((("Lost, offsets", document["lost"]),) if document["lost"] else ()),
+            *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
+        )
+    )
+
+
+def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
+    """The archives that a pipeline writes, and how its brokers are reached: for `bascule pipeline verify FILE`."""
+    from bascule.pipeline.checkpoint import Checkpoint
+    from bascule.pipeline.sinks.archive import archive_options
+    from bascule.pipeline.spec.sinks import ArchiveSink
+
+    spec = spec_at(file, target)
+    place = Checkpoint.of(spec).spark_path
+    found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    if not found:
+        raise CallerError(f"{file} writes no archive", hint="add a sink `archive`: it is what can be proved")
+    return [one.folder for one in found], found[0].tables

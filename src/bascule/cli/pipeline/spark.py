@@ -1,0 +1,114 @@
+"""`bascule spark shell`: Python with a session that is ready for streams."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli.target.target import Target, connected
+from bascule.cli.terminal import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = typer.Typer(help="Spark that is ready for streams.", no_args_is_help=True)
+
+BANNER = """\
+Spark {version}, brokers at {server}
+
+    stream("orders")                          a stream as a table, to query in batch
+    stream("orders").groupBy("key").count().show()
+    spark.readStream.format("bascule")…       everything else, `servers` is {server}
+"""
+
+
+@app.callback()
+def options() -> None:
+    """Spark that is ready for streams."""
+
+
+@app.command()
+@connected
+def shell(
+    target: Target,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Where Spark runs: `local[4]`, `spark://host:7077`, `sc://host:15002`. Without it, on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given often.", show_default=False),
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--command", "-c", metavar="CODE", help="Run this and leave.", show_default=False),
+    ] = None,
+) -> None:
+    """Python with a session `spark` and a function `stream(name)`; with IPython if it is installed. In a pipe it runs what it reads."""
+    from bascule.spark import session
+
+    settings = dict(_setting(text) for text in conf or ())
+    spark = session("bascule shell", master, **settings)
+    try:
+        names = {"spark": spark, "stream": _stream(spark, target), "servers": target.server}
+        if command is not None:
+            _run(command, names)
+        elif not sys.stdin.isatty():
+            _run(sys.stdin.read(), names)
+        else:
+            _interact(BANNER.format(version=spark.version, server=target.server), names)
+    finally:
+        spark.stop()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise values.wrong("--conf", text, "a setting such as `spark.driver.memory=4g`")
+    return key, value
+
+
+def _stream(spark: Any, target: Target) -> Callable[..., Any]:
+    """For who types: everything about the connection is known already."""
+    context = target.context
+    given = {
+        "servers": target.server,
+        "tls": "true" if target.speaks_tls else None,
+        "tlsCa": context.tls_ca,
+        "tlsCert": context.tls_cert,
+        "tlsKey": context.tls_key,
+        "token": target.client_options()["token"],
+    }
+    connection = {name: value for name, value in given.items() if value}
+
+    def stream(name: str, **more: Any) -> Any:
+        """A stream as a table, with options of a batch read if you like."""
+        return spark.read.format("bascule").options(**connection, stream=name, **more).load()
+
+    return stream
+
+
+def _run(text: str, names: dict[str, Any]) -> None:
+    try:
+        exec(compile(text, "<command>", "exec"), names)
+    except Exception:  # of the code that was given, for whoever gave it
+        traceback.print_exc()
+        raise typer.Exit(1) from None
+
+
+def _interact(banner: str, names: dict[str, Any]) -> None:
+    try:
+        from IPython import start_ipython
+    except ImportError:
+        import code
+
+        code.interact(banner, local=names, exitmsg="")
+    else:
+        typer.echo(banner)
+        start_ipython(argv=["--no-banner"], user_ns=names)

@@ -1,0 +1,1 @@
+"""Commands for one machine: start a broker, check its configuration, files and surroundings."""

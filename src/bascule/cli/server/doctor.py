@@ -1,0 +1,364 @@
+"""`bascule doctor`: looks at everything between this machine and a working cluster, and says of each what to do next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bascule.cli import EXIT_CODES
+from bascule.cli.target import facts
+from bascule.cli.target.target import Target, connected
+from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
+from bascule.cli.terminal.output import milliseconds, plural, printable, say, show_json, styled
+from bascule.errors import BasculeError, StateError
+
+if TYPE_CHECKING:
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import BrokerInfo, PartitionInfo, StreamInfo
+
+MARKS: Final = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red"), SKIPPED: ("-", "bright_black")}
+
+CLOCK_SECONDS_MAX: Final = 5.0
+"""Clocks that differ by more make reading by time a surprise."""
+DISK_FREE_SHARE_MIN: Final = 0.10
+OPEN_FILES_MIN: Final = 4096
+CERTIFICATE_DAYS_MIN: Final = 14
+
+
+class What(StrEnum):
+    SPARK = "spark"
+
+
+@connected
+def doctor(
+    target: Target,
+    what: Annotated[
+        What | None, typer.Argument(help="`spark`: look at Spark on this machine instead.", show_default=False)
+    ] = None,
+    nats: Annotated[
+        str | None, typer.Option(metavar="URL", help="Also look at this NATS server.", show_default=False)
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Also look at this data directory of a broker.", show_default=False)
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Also create a stream, publish, read it back, compare clocks, delete it.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="With `spark`: also look at this directory for checkpoints.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look for what is wrong: address, connection, TLS, API, brokers, streams, NATS, clocks, disk. Exit code 3 if something is.
+
+    `bascule doctor spark` looks at Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also
+    runs a job.
+    """
+    import asyncio
+
+    if what is What.SPARK:
+        _report(_spark_checks(checkpoint, write, quiet=as_json), as_json)
+        return
+    url = nats or target.context.nats
+    _report(asyncio.run(_checks(target, url, data_dir, write, quiet=as_json)), as_json)
+
+
+def _spark_checks(checkpoint: Path | None, write: bool, *, quiet: bool) -> list[Check]:
+    from bascule.cli.server import doctor_spark
+
+    found = []
+    for check in doctor_spark.look(checkpoint, write):
+        found.append(check)
+        if not quiet:
+            _print(check)
+    return found
+
+
+def _report(checks: list[Check], as_json: bool) -> None:
+    if as_json:
+        show_json(
+            [{"check": one.name, "state": one.state, "found": one.found, "next": one.next_step} for one in checks]
+        )
+    failed = sum(one.state == FAILED for one in checks)
+    warned = sum(one.state == WARNING for one in checks)
+    if not as_json and not failed:
+        say("Everything is well." if not warned else f"It works; {plural(warned, 'thing')} to look at.")
+    if failed:
+        if not as_json:
+            say(f"{plural(failed, 'check')} failed.")
+        raise typer.Exit(EXIT_CODES[StateError])
+
+
+async def _checks(target: Target, nats: str | None, data_dir: Path | None, write: bool, *, quiet: bool) -> list[Check]:
+    found = []
+    async for check in _look(target, nats, data_dir, write):
+        found.append(check)
+        if not quiet:
+            _print(check)
+    return found
+
+
+def _print(check: Check) -> None:
+    """A line at a time: the one that takes long is the one after the last."""
+    if not sys.stdout.isatty():
+        say("\t".join((check.name, check.state, printable(check.found), check.next_step or "-")))
+        return
+    mark, colour = MARKS[check.state]
+    styled(f"{mark} ", fg=colour, line_break=False)
+    styled(f"{check.name}: ", bold=True, line_break=False)
+    typer.echo(printable(check.found))
+    if check.next_step:
+        styled(f"    {check.next_step}", fg="cyan")
+
+
+async def _look(target: Target, nats: str | None, data_dir: Path | None, write: bool) -> AsyncIterator[Check]:
+    where = f"context `{target.name}`" if target.name else "the command line, or the default"
+    yield Check("server", OK, f"{target.server}, from {where}")
+    reachable = False
+    async for check in _network(target):
+        reachable = reachable or (check.name.startswith("connection") and check.state == OK)
+        yield check
+    if reachable:
+        async for check in _cluster(target, write):
+            yield check
+    else:
+        yield Check("api", SKIPPED, "no broker can be reached")
+    yield await _nats(nats, target.timeout)
+    if data_dir is not None:
+        for check in _disk(data_dir):
+            yield check
+    yield _open_files()
+
+
+# ── network ──────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _network(target: Target) -> AsyncIterator[Check]:
+    import asyncio
+
+    from bascule.client.connection.options import addresses
+
+    loop = asyncio.get_running_loop()
+    for host, port in addresses(target.server):
+        shown = f"{host}:{port}"
+        try:
+            async with asyncio.timeout(target.timeout):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            yield Check(f"name {host}", FAILED, _reason(error), "correct the name, or the name server of this machine")
+            continue
+        yield Check(f"name {host}", OK, ", ".join(sorted({str(one[4][0]) for one in found})))
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(target.timeout):
+                _, writer = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError) as error:
+            yield Check(
+                f"connection {shown}",
+                FAILED,
+                _reason(error),
+                "start a broker there with `bascule server`, or open the port",
+            )
+            continue
+        writer.close()
+        yield Check(f"connection {shown}", OK, milliseconds(time.monotonic() - started))
+        yield await _tls(target, host, port)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, socket.gaierror):
+        return (error.strerror or str(error)).lower()
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else "no answer in time"
+
+
+async def _tls(target: Target, host: str, port: int) -> Check:
+    import asyncio
+    import ssl
+
+    from bascule.client.connection.options import tls_context
+
+    if not target.speaks_tls:
+        return Check("tls", SKIPPED, "not asked for: what is sent can be read on the way")
+    try:
+        context = tls_context(target.client_options()["tls"])
+        assert context is not None
+        async with asyncio.timeout(target.timeout):
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        return Check("tls", FAILED, error.verify_message, "name the authority that signed it with `--tls-ca FILE`")
+    except ssl.SSLError as error:
+        return Check("tls", FAILED, error.reason or str(error), "does the broker speak TLS? If not, leave out `--tls`")
+    except (OSError, TimeoutError):
+        return Check("tls", FAILED, "the handshake did not end", "does the broker speak TLS? If not, leave out `--tls`")
+    except BasculeError as error:
+        return Check("tls", FAILED, error.message, error.hint or "")
+    certificate = writer.get_extra_info("peercert") or {}
+    chosen = writer.get_extra_info("ssl_object").version()
+    writer.close()
+    days = (ssl.cert_time_to_seconds(certificate["notAfter"]) - time.time()) / 86_400
+    if days < CERTIFICATE_DAYS_MIN:
+        return Check(
+            "tls",
+            WARNING,
+            f"{chosen}; the certificate ends in {days:.0f} days",
+            "renew it, then send the broker SIGHUP",
+        )
+    return Check("tls", OK, f"{chosen}; the certificate is good for {days:.0f} days")
+
+
+# ── the cluster ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
+    import bascule
+
+    started = time.monotonic()
+    try:
+        async with bascule.connect(target.server, **target.client_options()) as client:
+            metadata, streams = await facts.streams(client)
+            yield Check("api", OK, f"answers in {milliseconds(time.monotonic() - started)}")
+            for broker in metadata.brokers.values():
+                yield await _broker(target, broker)
+            yield _streams(streams)
+            if facts.CURSORS_STREAM in {one.name for one in streams}:
+                yield Check("cursors", OK, "kept: consumer groups can go on where they were")
+            else:
+                yield Check(
+                    "cursors",
+                    WARNING,
+                    "not kept",
+                    "consumer groups need them: set `cursors.stream.partitions` of the brokers",
+                )
+            if write:
+                yield await _write(client)
+            else:
+                yield Check("clock", SKIPPED, "seen only by publishing: `bascule doctor --write`")
+    except BasculeError as error:
+        yield Check("api", FAILED, error.message, "is it a broker, and does it want TLS or a certificate of yours?")
+
+
+async def _broker(target: Target, broker: BrokerInfo) -> Check:
+    """At the address that it tells clients, which is where they go."""
+    import asyncio
+
+    name = f"broker {broker.id}"
+    try:
+        async with asyncio.timeout(target.timeout):
+            _, writer = await asyncio.open_connection(broker.host, broker.port)
+    except (OSError, TimeoutError):
+        return Check(
+            name,
+            FAILED,
+            f"tells clients to come to {broker.host}:{broker.port}, which cannot be reached from here",
+            "start it; if it runs, set its `host` to a name that clients can reach",
+        )
+    writer.close()
+    return Check(name, OK, f"{broker.host}:{broker.port}, leads {plural(broker.leader_count, 'partition')}")
+
+
+def _streams(streams: list[StreamInfo]) -> Check:
+    def those(wanted: Callable[[PartitionInfo], bool]) -> str:
+        return ", ".join(one.name for one in streams if any(map(wanted, one.partitions.values())))
+
+    headless = those(lambda one: not one.leader)
+    if headless:
+        return Check("streams", FAILED, f"without a leader: {headless}", "start the brokers that have their replicas")
+    behind = those(lambda one: len(one.in_sync_replicas) < len(one.replicas))
+    if behind:
+        return Check(
+            "streams", WARNING, f"under-replicated: {behind}", "`bascule cluster status` shows what is missing"
+        )
+    return Check("streams", OK, f"{plural(len(streams), 'stream')}, all with leaders and in sync")
+
+
+async def _write(client: Client) -> Check:
+    """There and back again, with a look at the broker's clock on the way."""
+    import secrets
+
+    name = f"bascule-doctor-{secrets.token_hex(4)}"
+    await client.create_stream(name)
+    try:
+        started, sent_at = time.monotonic(), time.time()
+        ack = await client.publish(name, b"doctor", ack="all", timeout=5.0)
+        seconds, answered_at = time.monotonic() - started, time.time()
+        assert ack is not None
+        async for _ in client.subscribe(name, start="earliest", stop="latest"):
+            pass
+    finally:
+        await client.delete_stream(name)
+    received = ack.reception_timestamp / 1e9
+    off = max(sent_at - received, received - answered_at, 0.0)
+    if off > CLOCK_SECONDS_MAX:
+        return Check("clock", WARNING, f"the broker's differs from ours by {off:.1f} s", "synchronise both with NTP")
+    return Check(
+        "clock", OK, f"agrees with the broker's; a message was stored by all in {milliseconds(seconds)} and read back"
+    )
+
+
+# ── NATS and this machine ────────────────────────────────────────────────────────────────────────
+
+
+async def _nats(url: str | None, timeout: float) -> Check:
+    if url is None:
+        return Check("nats", SKIPPED, "no address known: `--nats nats://HOST:4222`")
+    from bascule.net.nats.link import LinkOptions, NatsLink
+
+    link = None
+    try:
+        link = NatsLink(
+            LinkOptions(servers=(url,), name="bascule doctor", connect_attempts=1, connect_seconds_max=timeout)
+        )
+        started = time.monotonic()
+        await link.connect()
+        await link.flush(timeout)
+        seconds = time.monotonic() - started
+        size = link.max_payload
+    except BasculeError as error:
+        return Check("nats", FAILED, error.message, error.hint or "start nats-server there, or correct the address")
+    except TimeoutError:
+        return Check("nats", FAILED, f"{url} does not answer", "start nats-server there, or correct the address")
+    finally:
+        if link is not None:
+            await link.close()
+    return Check("nats", OK, f"answers in {milliseconds(seconds)}, takes messages of up to {size:,} bytes")
+
+
+def _disk(directory: Path) -> list[Check]:
+    name = "data directory"
+    if not directory.is_dir():
+        return [Check(name, FAILED, f"{directory} is no directory", "name the broker's `data.dir`")]
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return [Check(name, FAILED, f"{directory} cannot be read and written by us", "run as the broker's user")]
+    usage = shutil.disk_usage(directory)
+    share = usage.free / usage.total
+    found = f"{usage.free / 1e9:,.1f} GB free ({share:.0%})"
+    serving = (directory / "addresses.json").exists()
+    checks = [Check(name, OK, f"{directory}, {'in use by a broker' if serving else 'not in use'}")]
+    if share < DISK_FREE_SHARE_MIN:
+        return [
+            *checks,
+            Check("disk", WARNING, found, "make room, or keep less: `bascule stream create --max-age`, `--max-bytes`"),
+        ]
+    return [*checks, Check("disk", OK, found)]
+
+
+def _open_files() -> Check:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 < soft < OPEN_FILES_MIN:
+        return Check(
+            "open files", WARNING, f"at most {soft:,} here", f"raise it for a broker: `ulimit -n {OPEN_FILES_MIN * 16}`"
+        )
+    return Check("open files", OK, f"at most {soft:,}" if soft > 0 else "without limit")

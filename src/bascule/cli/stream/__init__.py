@@ -1,0 +1,1 @@
+"""Commands that create, read and write streams."""

@@ -1,0 +1,102 @@
+"""How far consumer groups have come: their cursors, as the stream `__cursors` keeps them.
+
+The API answers for a group or a cursor that one names; only the stream knows which there are. A group has the cursor `__group:<group>`;
+it stands at the last offset that was dealt with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bascule.cli.target.facts import CURSORS_STREAM
+from bascule.errors import BasculeError, StateError
+
+if TYPE_CHECKING:
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import StreamInfo
+    from bascule.client.messages import Message
+
+GROUP_PREFIX: Final = "__group:"
+
+Place = tuple[str, str, int]
+"""Group, stream and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a group stands in a partition. `newest` is None when nobody can say, as for a partition that is paused."""
+
+    group: str
+    stream: str
+    partition: int
+    offset: int
+    newest: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Messages that wait for the group."""
+        return None if self.newest is None else max(0, self.newest - self.offset)
+
+    def document(self) -> dict[str, object]:
+        return {
+            "stream": self.stream,
+            "partition": self.partition,
+            "offset": self.offset,
+            "newest_offset": self.newest,
+            "lag": self.lag,
+        }
+
+
+class GroupCursors:
+    """Cursors of groups, read message by message."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[Place, int] = {}
+
+    def take(self, messages: Iterable[Message]) -> None:
+        from bascule.client.connection import wire
+
+        for message in messages:
+            try:
+                # A cursor is stored with the fields, and the numbers, of the request that set it.
+                fields = wire.decode("SetCursorRequest", message.value)
+            except BasculeError:
+                continue
+            cursor = fields["cursorId"]
+            if isinstance(cursor, str) and cursor.startswith(GROUP_PREFIX):
+                place = (cursor.removeprefix(GROUP_PREFIX), fields["stream"], fields["partition"])
+                self.offsets[place] = fields["offset"]
+
+    def progress(self, streams: Iterable[StreamInfo], group: str | None = None) -> list[Progress]:
+        """By group, stream and partition; of streams that are gone, nothing."""
+        newest = {
+            (stream.name, one.id): None if one.paused else one.newest_offset
+            for stream in streams
+            for one in stream.partitions.values()
+        }
+        return [
+            Progress(name, stream, partition, offset, newest[stream, partition])
+            for (name, stream, partition), offset in sorted(self.offsets.items())
+            if (stream, partition) in newest and group in (None, name)
+        ]
+
+
+async def read_cursors(client: Client) -> GroupCursors:
+    """All there are now. StateError where the cluster keeps no cursors."""
+    found = GroupCursors()
+    if CURSORS_STREAM not in (await client.fetch_metadata([CURSORS_STREAM])).streams:
+        raise no_cursors()
+    subscription = client.subscribe(CURSORS_STREAM, partition="all", start="earliest", stop="latest", resume=True)
+    async with subscription:
+        async for batch in subscription.batches():
+            found.take(batch)
+    return found
+
+
+def no_cursors() -> StateError:
+    return StateError(
+        "this cluster keeps no cursors, so it cannot say which groups there are",
+        hint="set `cursors.stream.partitions` of the brokers, to 1 for example",
+    )

@@ -1,0 +1,365 @@
+"""`bascule publish`: messages from arguments, a pipe or a file, through a broker or straight to NATS."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bascule.cli.target import completion, facts
+from bascule.cli.target.target import Target, connected
+from bascule.cli.terminal import message_input, values
+from bascule.cli.terminal.message_input import Outgoing
+from bascule.cli.terminal.output import iso_ns, json_line, note, plural, say
+from bascule.cli.terminal.progress import ProgressBar
+from bascule.errors import BasculeError, InvalidOption, PartitionReadonly
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import StreamInfo
+    from bascule.client.messages import Ack
+    from bascule.client.publish.publisher import BasePublisher
+
+ACKS: Final = ("leader", "all", "none")
+PARTITIONERS: Final = ("key", "round-robin")
+PIECES_AHEAD: Final = 8
+"""Of what was read and not yet published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How to publish."""
+
+    stream: str
+    ack: str
+    partition: int | None
+    partitioner: str
+    key: bytes | None
+    headers: dict[str, bytes]
+    expected_offset: int | None
+    rate: float | None
+    repeat: int
+    nats: str | None
+    as_json: bool
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the messages so far."""
+
+    sent: int = 0
+    stored: int = 0
+    offsets: dict[int, list[int]] = field(default_factory=dict)
+    """The first and the last offset by partition."""
+    failed_at: int = 0
+    error: BasculeError | None = None
+
+    def note(self, partition: int, ack: Ack | None) -> None:
+        self.stored += 1
+        if ack is not None:
+            known = self.offsets.setdefault(partition, [ack.offset, ack.offset])
+            known[0], known[1] = min(known[0], ack.offset), max(known[1], ack.offset)
+
+    def fail(self, number: int, error: BasculeError) -> None:
+        if self.error is None:
+            self.failed_at, self.error = number, error
+
+
+Stream = Annotated[
+    str, typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="STREAM")
+]
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(help="Messages. Without any, they are read from stdin.", show_default=False, metavar="[VALUE]..."),
+]
+File = Annotated[Path | None, typer.Option("--file", "-F", help="Read messages from this file.", show_default=False)]
+Input = Annotated[
+    str,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="FORMAT",
+        help="`lines`: each line a message. `json`: an object a line, with value, key, headers, partition. `whole`: all is one.",
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.", show_default=False),
+]
+AckPolicy = Annotated[
+    str,
+    typer.Option(metavar="POLICY", help="Wait until the `leader` or `all` in-sync replicas stored it, or for `none`."),
+]
+How = Annotated[
+    str, typer.Option(metavar="HOW", help="Which partition, where none is said: by `key`, or `round-robin`.")
+]
+
+
+@connected
+def publish(
+    target: Target,
+    stream: Stream,
+    texts: Texts = None,
+    file: File = None,
+    form: Input = "lines",
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="The key of messages that bring none.", show_default=False)
+    ] = None,
+    header: Header = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="To this partition.", show_default=False)
+    ] = None,
+    partitioner: How = "key",
+    ack: AckPolicy = "leader",
+    expected_offset: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Store the first message only at this offset, the next at the next.", show_default=False
+        ),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Messages a second, at most.", show_default=False)] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Publish everything so many times.")] = 1,
+    nats: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Straight to this NATS server, without a broker in between.", show_default=False
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless something fails.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each ack as a line of JSON.")] = False,
+) -> None:
+    """Publish messages and wait for their acks. Stops at the first that is refused.
+
+    `bascule publish orders lamp desk`, `tail -f app.log | bascule publish logs`, `bascule publish orders -i json -F orders.jsonl`.
+    """
+    if rate is not None and not 0 < rate <= 1e9:
+        raise values.wrong("--rate", rate, "more than 0")
+    if partition is not None and partitioner != "key":
+        raise InvalidOption("`--partition` and `--partitioner` are given together", hint="choose one of them")
+    if texts and file is not None:
+        raise InvalidOption(f"messages are given, and `--file {file}` too", hint="choose one of them")
+    wanted = Wanted(
+        stream,
+        values.choice("--ack", ack, ACKS),
+        partition,
+        values.choice("--partitioner", partitioner, PARTITIONERS),
+        None if key is None else key.encode("utf-8", "surrogateescape"),
+        values.headers("--header", header or ()),
+        expected_offset,
+        rate,
+        repeat,
+        nats,
+        as_json,
+    )
+    values.choice("--input", form, message_input.INPUTS)
+    with _source(texts or [], file, form, repeat) as pieces:
+        outcome = target.run(_publish, wanted, pieces)
+    if not (quiet or as_json):
+        say(_summary(wanted, outcome))
+
+
+@contextmanager
+def _source(texts: list[str], file: Path | None, form: str, repeat: int) -> Iterator[Iterable[list[Outgoing]]]:
+    if texts:
+        arguments = enumerate(texts, 1)
+        if form == "json":
+            found = [
+                message_input.parse(text.encode("utf-8", "surrogateescape"), f"argument {number}")
+                for number, text in arguments
+            ]
+        else:
+            found = list(message_input.from_arguments(texts))
+        yield [found] * repeat
+        return
+    name = "stdin" if file is None or str(file) == "-" else f"`{file}`"
+    if name == "stdin" and sys.stdin.isatty():
+        note("Type a message a line; Ctrl-D ends.")
+    with message_input.opened(file) as descriptor:
+        pieces = message_input.read(descriptor, form, name)
+        # To be published again, it has to be remembered.
+        yield pieces if repeat == 1 else list(pieces) * repeat
+
+
+def _summary(wanted: Wanted, outcome: Outcome) -> str:
+    count = plural(outcome.stored, "message")
+    if wanted.ack == "none":
+        return f"Sent {count} to `{wanted.stream}`; no ack was asked for."
+    if not outcome.stored:
+        return f"Published no message to `{wanted.stream}`."
+    places = []
+    for partition, (first, last) in sorted(outcome.offsets.items()):
+        offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        places.append(offsets if len(outcome.offsets) == 1 and partition == 0 else f"partition {partition} {offsets}")
+    return f"Published {count} to `{wanted.stream}`: {', '.join(places)}."
+
+
+# ── publishing ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def _publish(client: Client, wanted: Wanted, pieces: Iterable[list[Outgoing]]) -> Outcome:
+    stream = await facts.one_stream(client, wanted.stream)
+    if wanted.partition is not None and wanted.partition not in stream.partitions:
+        raise values.no_partition(wanted.partition, facts.partitions_of(stream))
+    outcome = Outcome()
+    sender = _Sender(wanted, stream, outcome)
+    try:
+        async with _publisher(client, wanted) as publisher:
+            with ProgressBar(f"Publishing to {wanted.stream}") as bar:
+                async for piece in _arriving(pieces):
+                    if not await sender.send_all(publisher, piece):
+                        break
+                    bar.update(outcome.sent)
+                await publisher.flush()
+            sender.settle()
+    except BasculeError as error:
+        sender.settle()
+        outcome.fail(outcome.sent + 1, error)
+    if outcome.error is not None:
+        raise _told(wanted.stream, outcome)
+    return outcome
+
+
+def _publisher(client: Client, wanted: Wanted) -> BasePublisher:
+    options: dict[str, Any] = {"ack": wanted.ack, "on_error": lambda _: None}
+    if wanted.nats is not None:
+        return client.nats_publisher(wanted.stream, nats=wanted.nats, **options)
+    return client.publisher(wanted.stream, **options)
+
+
+def _told(stream: str, outcome: Outcome) -> BasculeError:
+    error = outcome.error
+    assert error is not None
+    if isinstance(error, PartitionReadonly):
+        error.message = f"stream `{stream}` is readonly"
+    if error.hint is not None and "client.publisher" in error.hint:
+        error.hint = "publish through a broker: without `--nats`"
+    if outcome.sent > 1:
+        before = f"message {outcome.failed_at}: {error.message}" if outcome.failed_at <= outcome.sent else error.message
+        error.message = f"{before} ({plural(outcome.stored, 'message')} of {outcome.sent} were stored)"
+    return error
+
+
+class _Sender:
+    """Sends messages at their pace, and notes what became of each in their order."""
+
+    def __init__(self, wanted: Wanted, stream: StreamInfo, outcome: Outcome) -> None:
+        from bascule.client.publish.partitioner import partitioner
+
+        self._wanted = wanted
+        self._stream = stream
+        self._partitions = len(stream.partitions)
+        self._outcome = outcome
+        self._choose = partitioner(wanted.partitioner)
+        self._waiting: deque[tuple[int, int, asyncio.Future[Any]]] = deque()
+        self._due = monotonic()
+
+    async def send_all(self, publisher: BasePublisher, piece: list[Outgoing]) -> bool:
+        """False when one was refused: what follows stays unsent."""
+        wanted, outcome = self._wanted, self._outcome
+        for message in piece:
+            if wanted.rate is not None:
+                await self._pace(wanted.rate)
+            partition = self._partition(message)
+            future = await publisher.send(
+                message.value,
+                key=wanted.key if message.key is None else message.key,
+                headers={**wanted.headers, **message.headers} or None,
+                partition=partition,
+                expected_offset=None if wanted.expected_offset is None else wanted.expected_offset + outcome.sent,
+            )
+            outcome.sent += 1
+            self._waiting.append((outcome.sent, partition, future))
+            self.settle(only_done=True)
+            if outcome.error is not None:
+                return False
+        return True
+
+    def _partition(self, message: Outgoing) -> int:
+        found = self._wanted.partition if message.partition is None else message.partition
+        if found is None:
+            key = self._wanted.key if message.key is None else message.key
+            return self._choose(key, message.value, self._partitions)
+        if found >= self._partitions:
+            raise values.no_partition(found, facts.partitions_of(self._stream))
+        return found
+
+    async def _pace(self, rate: float) -> None:
+        import asyncio
+
+        now = monotonic()
+        # Whoever was late does not catch up in a burst.
+        self._due = max(self._due, now - 1 / rate)
+        if self._due > now:
+            await asyncio.sleep(self._due - now)
+        self._due += 1 / rate
+
+    def settle(self, *, only_done: bool = False) -> None:
+        """Note outcomes, the oldest first."""
+        while self._waiting and (self._waiting[0][2].done() or not only_done):
+            number, partition, future = self._waiting.popleft()
+            if not future.done() or future.cancelled():
+                continue
+            error = future.exception()
+            if isinstance(error, BasculeError):
+                self._outcome.fail(number, error)
+            elif error is not None:
+                raise error
+            else:
+                self._stored(partition, future.result())
+
+    def _stored(self, partition: int, ack: Ack | None) -> None:
+        self._outcome.note(partition, ack)
+        if self._wanted.as_json:
+            document: dict[str, object] = {"stream": self._wanted.stream, "partition": partition}
+            if ack is not None:
+                document |= {
+                    "offset": ack.offset,
+                    "timestamp": ack.reception_timestamp,
+                    "time": iso_ns(ack.reception_timestamp),
+                }
+            typer.echo(json_line(document))
+
+
+async def _arriving(pieces: Iterable[list[Outgoing]]) -> AsyncIterator[list[Outgoing]]:
+    """Read beside the loop: a pipe may say nothing for hours, and acks have to be read meanwhile."""
+    if isinstance(pieces, list):
+        for piece in pieces:
+            yield piece
+        return
+    import asyncio
+    import threading
+
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[list[Outgoing] | BaseException | None] = asyncio.Queue()
+    room = threading.Semaphore(PIECES_AHEAD)
+
+    def tell(found: list[Outgoing] | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and nobody listens
+            loop.call_soon_threadsafe(queue.put_nowait, found)
+
+    def read() -> None:
+        try:
+            for piece in pieces:
+                room.acquire()
+                tell(piece)
+        except BaseException as error:
+            tell(error)
+        else:
+            tell(None)
+
+    # A daemon, since a thread that waits for input cannot be told to leave.
+    threading.Thread(target=read, name="input", daemon=True).start()
+    while (found := await queue.get()) is not None:
+        if isinstance(found, BaseException):
+            raise found
+        room.release()
+        yield found

@@ -1,0 +1,349 @@
+"""`bascule stream …`: made, listed, looked at, paused, closed for writing, deleted."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bascule.cli.target import completion, facts
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import known, plural, say, show_facts, show_json, show_rows
+from bascule.errors import CallerError, EndOfPartition, StreamNotFound
+
+if TYPE_CHECKING:
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import StreamInfo
+
+app = typer.Typer(help="Create, list, describe, pause and delete streams.", no_args_is_help=True)
+
+LIMITS: Final = "Retention and log files"
+BEHAVIOUR: Final = "Behaviour"
+
+Name = Annotated[
+    str, typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="NAME")
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition", "-p", metavar="NUMBER", help="Only this partition; may be repeated.", show_default=False
+    ),
+]
+
+
+def _limit(flag: str, meaning: str, metavar: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=meaning, rich_help_panel=LIMITS, show_default=False)
+
+
+def _switch(flags: str, meaning: str) -> Any:
+    return typer.Option(flags, help=meaning, rich_help_panel=BEHAVIOUR, show_default=False)
+
+
+# ── create ───────────────────────────────────────────────────────────────────────────────────────
+
+
+Subject = Annotated[
+    str | None,
+    typer.Option(help="The NATS subject to keep; `*` and `>` are wildcards. Without it, the name.", show_default=False),
+]
+Replicas = Annotated[
+    int, typer.Option("--replicas", "-r", min=-1, help="Copies of each partition; -1 is one on every broker.")
+]
+QueueGroup = Annotated[
+    str,
+    typer.Option(
+        help="Share the subject's messages with the other streams of this NATS queue group.", show_default=False
+    ),
+]
+MaxMessages = Annotated[int | None, _limit("--max-messages", "Keep so many messages of each partition.", "COUNT")]
+Cleaner = Annotated[str | None, _limit("--cleaner-interval", "How often to look at retention.", "DURATION")]
+Compact = Annotated[bool | None, _switch("--compact/--no-compact", "Keep only the newest message of each key.")]
+Workers = Annotated[int | None, _limit("--compact-workers", "Segments compacted at a time.", "COUNT")]
+AutoPause = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION", help="Pause partitions idle for so long.", rich_help_panel=BEHAVIOUR, show_default=False
+    ),
+]
+PauseSubscribed = Annotated[
+    bool | None,
+    _switch("--auto-pause-subscribed/--no-auto-pause-subscribed", "Pause idle partitions that somebody reads."),
+]
+MinInSync = Annotated[
+    int | None,
+    typer.Option(min=1, help="In-sync replicas that a message needs.", rich_help_panel=BEHAVIOUR, show_default=False),
+]
+ExpectOffsets = Annotated[
+    bool | None,
+    _switch("--expect-offsets/--no-expect-offsets", "Check the offset a publisher expects (optimistic concurrency)."),
+]
+
+
+@app.command()
+@connected
+def create(
+    target: Target,
+    name: Annotated[str, typer.Argument(help="The new stream's name.", show_default=False, metavar="NAME")],
+    subject: Subject = None,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
+    replicas: Replicas = 1,
+    group: QueueGroup = "",
+    max_bytes: Annotated[str | None, _limit("--max-bytes", "Keep so much of each partition.", "SIZE")] = None,
+    max_messages: MaxMessages = None,
+    max_age: Annotated[str | None, _limit("--max-age", "Keep messages so long.", "DURATION")] = None,
+    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Begin another file at this size.", "SIZE")] = None,
+    segment_age: Annotated[str | None, _limit("--segment-age", "Begin another file after so long.", "DURATION")] = None,
+    cleaner_interval: Cleaner = None,
+    compact: Compact = None,
+    compact_workers: Workers = None,
+    auto_pause: AutoPause = None,
+    auto_pause_subscribed: PauseSubscribed = None,
+    min_in_sync: MinInSync = None,
+    expect_offsets: ExpectOffsets = None,
+    encrypt: Annotated[bool | None, _switch("--encrypt/--no-encrypt", "Encrypt what is stored.")] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content when it is there already.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Create a stream that keeps what is published to a NATS subject. What is not said here, the server's settings say."""
+    if replicas == 0:
+        raise values.wrong("--replicas", replicas, "a number from 1 on, or -1 for every broker")
+    settings: dict[str, Any] = {
+        "partitions": partitions,
+        "replication_factor": replicas,
+        "group": group,
+        "retention_max_bytes": values.size("--max-bytes", max_bytes),
+        "retention_max_messages": _count("--max-messages", max_messages),
+        "retention_max_age": values.duration("--max-age", max_age),
+        "segment_max_bytes": values.size("--segment-bytes", segment_bytes),
+        "segment_max_age": values.duration("--segment-age", segment_age),
+        "cleaner_interval": values.duration("--cleaner-interval", cleaner_interval),
+        "compact": compact,
+        "compact_max_goroutines": _count("--compact-workers", compact_workers),
+        "auto_pause_time": values.duration("--auto-pause", auto_pause),
+        "auto_pause_disable_if_subscribers": None if auto_pause_subscribed is None else not auto_pause_subscribed,
+        "min_insync_replicas": min_in_sync,
+        "optimistic_concurrency_control": expect_offsets,
+        "encryption": encrypt,
+    }
+    created, stream = target.run(_create, name, subject, settings, if_not_exists)
+    if as_json:
+        show_json(facts.stream_document(stream) | {"created_now": created})
+    elif created:
+        say(
+            f"Created stream `{name}` on subject `{stream.subject}` with {plural(len(stream.partitions), 'partition')}."
+        )
+    else:
+        say(f"Stream `{name}` is there already, on subject `{stream.subject}`.")
+
+
+def _count(option: str, number: int | None) -> int | None:
+    if number is not None and number < 0:
+        raise values.wrong(option, number, "a number from 0 on; 0 is without limit")
+    return number
+
+
+async def _create(
+    client: Client, name: str, subject: str | None, settings: dict[str, Any], if_not_exists: bool
+) -> tuple[bool, StreamInfo]:
+    from bascule.errors import StreamExists
+
+    created = True
+    try:
+        await client.create_stream(name, subject, **settings)
+    except StreamExists:
+        if not if_not_exists:
+            raise StreamExists(f"there is a stream `{name}` already") from None
+        created = False
+    return created, await facts.one_stream(client, name)
+
+
+# ── list and describe ────────────────────────────────────────────────────────────────────────────
+
+
+@app.command("list")
+@connected
+def list_streams(
+    target: Target,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also streams the cluster keeps for itself.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the streams: name, subject, partitions, messages received so far, state, creation."""
+    _, found = target.run(facts.streams)
+    shown = [stream for stream in found if everything or not facts.is_internal(stream.name)]
+    if as_json:
+        show_json([facts.stream_document(stream) for stream in shown])
+        return
+    if not shown and sys.stdout.isatty():
+        say("There are no streams yet: `bascule stream create NAME` makes one.")
+        return
+    show_rows(
+        ("Name", "Subject", "Partitions", "Received", "State", "Created"),
+        [
+            (
+                one.name,
+                one.subject,
+                len(one.partitions),
+                known(facts.received(one)),
+                facts.stream_state(one),
+                one.created,
+            )
+            for one in shown
+        ],
+        right=("Partitions", "Received"),
+    )
+
+
+@app.command()
+@connected
+def describe(target: Target, name: Name, as_json: Json = False) -> None:
+    """Show a stream and each of its partitions: leader, replicas in sync, offsets, state, last message."""
+    stream = target.run(facts.one_stream, name)
+    if as_json:
+        show_json(facts.stream_document(stream))
+        return
+    show_facts(
+        [
+            ("stream", stream.name),
+            ("subject", stream.subject),
+            ("created", stream.created),
+            ("received", known(facts.received(stream))),
+            ("state", facts.stream_state(stream)),
+        ]
+    )
+    if sys.stdout.isatty():
+        say("")
+    show_rows(
+        ("Partition", "Leader", "In sync", "Replicas", "Committed", "Newest", "State", "Last message"),
+        [
+            (
+                one.id,
+                one.leader,
+                ",".join(one.in_sync_replicas),
+                ",".join(one.replicas),
+                one.high_watermark,
+                one.newest_offset,
+                facts.state(one),
+                one.messages_received.latest or "",
+            )
+            for one in stream.partitions.values()
+        ],
+        right=("Partition", "Committed", "Newest"),
+    )
+
+
+# ── delete, pause, resume, readonly ──────────────────────────────────────────────────────────────
+
+
+@app.command()
+@connected
+def delete(
+    target: Target,
+    names: Annotated[
+        list[str],
+        typer.Argument(help="The streams.", show_default=False, autocompletion=completion.streams, metavar="NAME..."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete streams and all their messages. Asks first; scripts say `--yes`."""
+    if not yes:
+        shown = ", ".join(f"`{name}`" for name in names)
+        if not sys.stdin.isatty():
+            raise CallerError(f"{shown} would be deleted with all messages", hint="say `--yes` if that is meant")
+        if not typer.confirm(f"Delete {shown} and all messages?", err=True):
+            raise typer.Exit(1)
+    target.run(_delete, names)
+    for name in names:
+        say(f"Deleted stream `{name}`.")
+
+
+async def _delete(client: Client, names: list[str]) -> None:
+    # All or, because of a misspelt name, none.
+    await facts.streams(client, names)
+    for name in names:
+        await client.delete_stream(name)
+
+
+@app.command()
+@connected
+def pause(
+    target: Target,
+    name: Name,
+    partition: Partitions = None,
+    resume_all: Annotated[
+        bool, typer.Option("--resume-all", help="Publishing to one of the paused partitions later resumes all of them.")
+    ] = False,
+) -> None:
+    """Pause a stream: its partitions take no messages over NATS and hold no files open until they are resumed."""
+    numbers = values.partitions("--partition", partition or ()) or []
+    target.run(_on_partitions, name, numbers, "pause", resume_all)
+    say(f"Paused {_what(name, numbers)}.")
+
+
+@app.command()
+@connected
+def resume(target: Target, name: Name, partition: Partitions = None) -> None:
+    """Resume partitions that are paused. Nothing is published."""
+    numbers = values.partitions("--partition", partition or ()) or []
+    resumed = target.run(_resume, name, numbers)
+    if resumed:
+        say(f"Resumed {_what(name, resumed)}.")
+    else:
+        say(f"Nothing is paused in {_what(name, numbers)}.")
+
+
+@app.command()
+@connected
+def readonly(
+    target: Target,
+    name: Name,
+    partition: Partitions = None,
+    off: Annotated[bool, typer.Option("--off", help="Take messages again.")] = False,
+) -> None:
+    """Have a stream take no more messages; what it holds can be read. `--off` undoes it."""
+    numbers = values.partitions("--partition", partition or ()) or []
+    target.run(_on_partitions, name, numbers, "readonly", not off)
+    what = _what(name, numbers)
+    say(f"{what[0].upper()}{what[1:]} {'takes messages again' if off else 'is readonly'}.")
+
+
+def _what(name: str, numbers: list[int]) -> str:
+    if not numbers:
+        return f"stream `{name}`"
+    several = "s" if len(numbers) > 1 else ""
+    return f"partition{several} {', '.join(map(str, numbers))} of stream `{name}`"
+
+
+async def _on_partitions(client: Client, name: str, numbers: list[int], action: str, flag: bool) -> None:
+    await _checked(client, name, numbers)
+    if action == "pause":
+        await client.pause_stream(name, numbers, resume_all=flag)
+    else:
+        await client.set_readonly(name, numbers, flag)
+
+
+async def _checked(client: Client, name: str, numbers: list[int]) -> StreamInfo:
+    """The stream, which has these partitions."""
+    found = (await client.fetch_metadata([name])).streams.get(name)
+    if found is None:
+        raise StreamNotFound(f"there is no stream `{name}`")
+    for number in numbers:
+        if number not in found.partitions:
+            raise values.no_partition(number, facts.partitions_of(found))
+    return found
+
+
+async def _resume(client: Client, name: str, numbers: list[int]) -> list[int]:
+    """The API resumes what is subscribed to with `resume`; so that is done, and left at once."""
+    stream = await _checked(client, name, numbers)
+    paused = [one.id for one in stream.partitions.values() if one.paused and one.id in (numbers or stream.partitions)]
+    for number in paused:
+        try:
+            async with client.subscribe(name, partition=number, start="new", resume=True):
+                pass
+        except EndOfPartition:
+            pass  # readonly and empty-handed, but awake
+    return paused

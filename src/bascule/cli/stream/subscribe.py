@@ -1,0 +1,270 @@
+"""`bascule subscribe`: read a stream, from where you like to where you like."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bascule.cli.target import completion, facts
+from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.terminal import messages, values
+from bascule.cli.terminal.output import note, wants_colour
+from bascule.cli.terminal.values import LastMessages
+from bascule.errors import EndOfPartition, InvalidOption
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from bascule.client.client import Client
+    from bascule.client.consume.subscription import Subscription
+    from bascule.client.messages import Message, MessageBatch
+
+Renderer = Callable[[bool], Callable[[messages.Messages], bytes]]
+"""From whether several partitions are read to what turns messages into bytes."""
+
+BATCHES_AHEAD: Final = 16
+"""Of each partition, while several are read one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for."""
+
+    stream: str
+    partitions: list[int] | None
+    start: values.Start
+    stop: str | int | datetime | None
+    reverse: bool
+    resume: bool
+    read_replica: bool
+    count: int | None
+
+
+@connected
+def subscribe(
+    target: Target,
+    stream: Annotated[
+        str, typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="STREAM")
+    ],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            "-o",
+            metavar="WHERE",
+            help="`earliest`, `latest`, `new`, an offset, the last ten as `-10`, a time, or how long ago as `15m`.",
+            show_default=False,
+        ),
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="WHERE", help="`latest`, an offset, a time, or how long ago. Included.", show_default=False
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Leave after so many messages.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f/-e", help="Wait for new messages, or leave at the present end.")
+    ] = True,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="NUMBER",
+            help="A partition, several, or `all`. Without it all.",
+            show_default=False,
+        ),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="From the newest message to the oldest.")] = False,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="`raw` (the value and a line break), `json` (one object a line), `hex`, or `pretty`. "
+            "Without it `pretty` on a terminal, `raw` in a pipe.",
+            show_default=False,
+        ),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template", "-t", metavar="TEXT", help=r"Such as `{offset} {key}: {value}\n`.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Wake partitions that are paused.")] = False,
+    replica: Annotated[
+        bool, typer.Option("--replica", help="Read from any in-sync replica, not only from the leader.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    r"""Read a stream from the beginning and follow it. Ends at `--to`, after `--count` messages, or with Ctrl-C.
+
+    It lives through restarts of brokers without a gap or a repeat. Fields of a template: offset, partition, stream, subject,
+    reply, key, value, timestamp, time, headers, and one header as `headers\[name]`.
+    """
+    render = chosen_renderer(form, template, as_json)
+    wanted = Wanted(
+        stream,
+        values.partitions("--partition", partition or ()),
+        values.start("--from", start if start is not None else ("latest" if reverse else "earliest")),
+        values.stop("--to", stop) if stop is not None else (None if follow or reverse else "latest"),
+        reverse,
+        resume,
+        replica,
+        count,
+    )
+    _check(wanted)
+    received = target.run(_subscribe, wanted, render)
+    if received == 0:
+        note("No messages.")
+
+
+def chosen_renderer(form: str | None, template: str | None, as_json: bool) -> Renderer:
+    given = [name for name, value in (("--format", form), ("--template", template), ("--json", as_json)) if value]
+    if len(given) > 1:
+        raise InvalidOption(f"`{given[0]}` and `{given[1]}` are given together", hint="choose one of them")
+    is_terminal = sys.stdout.isatty()
+    chosen = "json" if as_json else form or ("pretty" if is_terminal else "raw")
+    values.choice("--format", chosen, messages.FORMATS)
+    # A wrong template is refused before anything is connected.
+    messages.renderer(chosen, template, colour=False, partitions=False)
+    return lambda several: messages.renderer(
+        chosen, template, colour=is_terminal and wants_colour(), partitions=several
+    )
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.reverse and isinstance(wanted.start, LastMessages):
+        raise InvalidOption(
+            f"`--from` is `-{wanted.start.count}` with `--reverse`",
+            hint=f"say `--reverse --count {wanted.start.count}`",
+        )
+    if wanted.reverse and wanted.start in ("new", "earliest"):
+        raise values.wrong("--from", wanted.start, "`latest`, an offset or a time when reading with `--reverse`")
+    if isinstance(wanted.start, int) and isinstance(wanted.stop, int):
+        backward = wanted.stop > wanted.start if wanted.reverse else wanted.stop < wanted.start
+        if backward:
+            side = "at or before" if wanted.reverse else "at or behind"
+            raise values.wrong("--to", wanted.stop, f"{side} `--from`, which is {wanted.start}")
+
+
+async def _subscribe(client: Client, wanted: Wanted, renderer: Renderer) -> int:
+    stream = await facts.one_stream(client, wanted.stream)
+    numbers = wanted.partitions if wanted.partitions is not None else list(stream.partitions)
+    for number in numbers:
+        if number not in stream.partitions:
+            raise values.no_partition(number, facts.partitions_of(stream))
+    render = renderer(len(stream.partitions) > 1)
+    starts = {number: await _start(client, wanted, number) for number in numbers}
+    left = wanted.count
+    received = 0
+    async with AsyncExitStack() as stack:
+        async for batch in _batches(client, wanted, starts, stack):
+            if left is not None and len(batch) >= left:
+                write(render(Few([batch[place] for place in range(left)])))
+                return received + left
+            write(render(batch))
+            received += len(batch)
+            left = None if left is None else left - len(batch)
+    return received
+
+
+class Few:
+    """The first messages of a batch, as renderers see batches."""
+
+    def __init__(self, found: list[Message]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._found)
+
+    def values(self) -> list[bytes]:
+        return [message.value for message in self._found]
+
+
+def write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+async def _start(client: Client, wanted: Wanted, number: int) -> str | int | datetime:
+    if not isinstance(wanted.start, LastMessages):
+        return wanted.start
+    newest = (await client.fetch_partition_metadata(wanted.stream, number)).newest_offset
+    return max(0, newest + 1 - wanted.start.count)
+
+
+async def _batches(
+    client: Client, wanted: Wanted, starts: dict[int, str | int | datetime], stack: AsyncExitStack
+) -> AsyncIterator[MessageBatch]:
+    if len(starts) == 1:
+        subscription = await stack.enter_async_context(_one(client, wanted, list(starts), next(iter(starts.values()))))
+        async for batch in _until_end(subscription):
+            yield batch
+        return
+    import asyncio
+
+    # One subscription for each: one that ends, since it is readonly, ends nothing but itself. What comes first is shown first.
+    queue: asyncio.Queue[MessageBatch | BaseException | None] = asyncio.Queue(BATCHES_AHEAD)
+    subscriptions = [
+        await stack.enter_async_context(_one(client, wanted, [number], start)) for number, start in starts.items()
+    ]
+    tasks = [asyncio.create_task(_forward(one, queue)) for one in subscriptions]
+    try:
+        running = len(tasks)
+        while running:
+            found = await queue.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                running -= 1
+            else:
+                yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _one(client: Client, wanted: Wanted, numbers: list[int], start: str | int | datetime) -> Subscription:
+    return client.subscribe(
+        wanted.stream,
+        partition=numbers,
+        start=start,
+        stop=wanted.stop,
+        reverse=wanted.reverse,
+        resume=wanted.resume,
+        read_replica=wanted.read_replica,
+    )
+
+
+async def _until_end(subscription: Subscription) -> AsyncIterator[MessageBatch]:
+    """A readonly partition that was read to its end is no failure: all of it was shown."""
+    try:
+        async for batch in subscription.batches():
+            yield batch
+    except EndOfPartition:
+        note("The stream is readonly: nothing more will come.")
+
+
+async def _forward(subscription: Subscription, queue: asyncio.Queue[MessageBatch | BaseException | None]) -> None:
+    try:
+        async for batch in _until_end(subscription):
+            await queue.put(batch)
+    except Exception as error:
+        await queue.put(error)
+    else:
+        await queue.put(None)

@@ -1,0 +1,128 @@
+"""What several commands want to know of a cluster: streams with their leaders' offsets, and in which state they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from bascule.errors import BasculeError, StreamNotFound, Unavailable
+
+if TYPE_CHECKING:
+    from bascule.client.client import Client
+    from bascule.client.connection.metadata import Metadata, PartitionInfo, StreamInfo
+
+CURSORS_STREAM: Final = "__cursors"
+QUESTIONS_AT_ONCE: Final = 64
+"""To leaders, about their partitions."""
+LEADER_SECONDS_MAX: Final = 1.5
+"""For an answer. A leader that takes longer counts as away."""
+
+
+async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[Metadata, list[StreamInfo]]:
+    """All streams, or those that are named, each partition as its leader knows it; one whose leader is away has none.
+
+    Raises StreamNotFound for a name.
+    """
+    import asyncio
+    from dataclasses import replace
+
+    wanted = None if names is None else list(names)
+    metadata = await client.fetch_metadata(wanted)
+    for name in wanted or ():
+        if name not in metadata.streams:
+            raise StreamNotFound(f"there is no stream `{name}`")
+    asked = next(iter(metadata.brokers), "")
+    gate = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def known_to_leader(stream: str, partition: PartitionInfo) -> PartitionInfo:
+        # The broker that was asked knows the offsets of what it leads, and nobody knows those of a paused partition.
+        if partition.paused or not partition.leader or partition.leader == asked:
+            return partition
+        async with gate:
+            try:
+                return await client.fetch_partition_metadata(stream, partition.id, timeout=LEADER_SECONDS_MAX)
+            except Unavailable:
+                return replace(partition, leader="")  # until it is back, or another is chosen, nobody leads
+            except BasculeError:
+                return partition
+
+    found = []
+    for name in sorted(metadata.streams):
+        info = metadata.streams[name]
+        partitions = await asyncio.gather(*(known_to_leader(name, one) for one in info.partitions.values()))
+        found.append(replace(info, partitions={one.id: one for one in partitions}))
+    return metadata, found
+
+
+async def one_stream(client: Client, name: str) -> StreamInfo:
+    return (await streams(client, [name]))[1][0]
+
+
+def is_internal(name: str) -> bool:
+    """Kept by the cluster for itself."""
+    return name.startswith("__")
+
+
+def state(partition: PartitionInfo) -> str:
+    """In one word, or several with commas, the worst first."""
+    found = []
+    if not partition.leader:
+        found.append("no leader")
+    if len(partition.in_sync_replicas) < len(partition.replicas):
+        found.append("under-replicated")
+    if partition.paused:
+        found.append("paused")
+    if partition.readonly:
+        found.append("readonly")
+    return ", ".join(found) or "ok"
+
+
+def stream_state(stream: StreamInfo) -> str:
+    """Of the partitions together: a word that holds for some of them says for how many."""
+    counts: dict[str, int] = {}
+    for partition in stream.partitions.values():
+        for word in state(partition).split(", "):
+            counts[word] = counts.get(word, 0) + 1
+    everyone = len(stream.partitions)
+    words = [word for word in ("no leader", "under-replicated", "paused", "readonly") if word in counts]
+    return (
+        ", ".join(word if counts[word] == everyone else f"{word} {counts[word]}/{everyone}" for word in words) or "ok"
+    )
+
+
+def received(stream: StreamInfo) -> int | None:
+    """Messages that the partitions have ever taken: offsets are given out one by one. None while one that is paused cannot say."""
+    if any(partition.paused and partition.newest_offset < 0 for partition in stream.partitions.values()):
+        return None
+    return sum(partition.newest_offset + 1 for partition in stream.partitions.values())
+
+
+def partitions_of(stream: StreamInfo) -> str:
+    """For hints: which numbers there are."""
+    last = len(stream.partitions) - 1
+    return f"`{stream.name}` has partitions 0 to {last}" if last else f"`{stream.name}` has only partition 0"
+
+
+def partition_document(partition: PartitionInfo) -> dict[str, object]:
+    return {
+        "partition": partition.id,
+        "state": state(partition),
+        "leader": partition.leader,
+        "replicas": list(partition.replicas),
+        "in_sync_replicas": list(partition.in_sync_replicas),
+        "high_watermark": partition.high_watermark,
+        "newest_offset": partition.newest_offset,
+        "paused": partition.paused,
+        "readonly": partition.readonly,
+        "last_message": partition.messages_received.latest,
+    }
+
+
+def stream_document(stream: StreamInfo) -> dict[str, object]:
+    return {
+        "name": stream.name,
+        "subject": stream.subject,
+        "created": stream.created,
+        "state": stream_state(stream),
+        "partitions": [partition_document(one) for one in stream.partitions.values()],
+    }

@@ -1,0 +1,1 @@
+"""Operating a cluster from Python: status, drain, moves, elections."""

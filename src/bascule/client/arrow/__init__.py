@@ -1,0 +1,1 @@
+"""Streams as Arrow tables: reading over Flight or from local files, publishing from columns."""

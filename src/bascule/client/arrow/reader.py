@@ -1,0 +1,393 @@
+"""The reading end of Arrow Flight: follows leaders, covers exactly what was asked for or says why it cannot.
+
+    with FlightConnection("127.0.0.1:9292") as tables:
+        ends = tables.offsets(["orders"])["orders"]["partitions"][0]
+        for batch in tables.read("orders", 0, ends["log_start"], ends["high_watermark"] + 1):
+            ...
+
+A connection may be used by many threads. It holds no thread and no socket until it is used; it is not pickled: keep `servers`, and
+make one in each process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from bascule import limits
+from bascule.client.arrow.local import NoShortCut, read_local
+from bascule.client.arrow.locations import Locations, Patience, Servers, Tls
+from bascule.client.arrow.stalls import Opening, Stalls
+from bascule.errors import ClientClosed, IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
+from bascule.flight.arrow import require_flight
+from bascule.flight.failures import as_bascule_errors
+from bascule.flight.schema import check_columns, table_schema
+from bascule.flight.tickets import OFFSETS_ACTION, OffsetsQuery, PutCommand, ReadTicket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_logger = logging.getLogger(__name__)
+
+SERVERS_DEFAULT: Final = "127.0.0.1:9292"
+
+
+class FlightConnection:
+    def __init__(
+        self,
+        servers: Servers = SERVERS_DEFAULT,
+        *,
+        tls: Tls = None,
+        token: str | None = None,
+        timeout: float = 10.0,
+        patience: float = 60.0,
+        local: bool = True,
+    ) -> None:
+        """`timeout` is what a question may take, and how long a read waits for its next batch; `patience` how long a server that is
+        away, or a partition without leader, is tried again. `local` False has even a server on this machine send record batches,
+        where its files would be read."""
+        self._locations = Locations(servers, tls, token, timeout)
+        self._token = token
+        self._timeout = timeout
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+        self._known: list[str] = []
+        self._leaders: dict[tuple[str, int], str] = {}
+        self._is_local = local and sys.platform == "linux"  # handles come over sockets of its kind
+        self._local_names: dict[str, str] = {}
+        """By location: what servers are called on their own machine, whichever that is."""
+        self._stalls = Stalls(timeout)
+        self._closed = False
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    def schema(self, stream: str) -> pa.Schema:
+        """Of a stream that exists; it is the same for all."""
+        self.offsets([stream])
+        return table_schema()
+
+    def offsets(
+        self,
+        streams: Iterable[str] | None = None,
+        timestamps: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> dict[str, Any]:
+        """Of each stream `id`, `subject`, `retention` and `partitions`, and of each partition, by its number, `leader`, `location`,
+        `log_start`, `high_watermark` (-1 for none), `log_end`, `leader_epoch`, `last_timestamp` (ns), `size_bytes` and `paused`.
+
+        With `timestamps` (stream → partition → ns) also `timestamp_offset`: the first at or behind that time. None asks for all
+        streams; then what is paused, or has no leader that answers, has None for its numbers. Named streams have all of them, or
+        Unavailable is raised.
+        """
+        names = None if streams is None else tuple(dict.fromkeys(streams))
+        patience = Patience(self._patience)
+        while True:
+            try:
+                return self._offsets(OffsetsQuery(streams=names, timestamps=timestamps))
+            except Unavailable as error:
+                self._forget()
+                patience.wait(error)
+
+    def _offsets(self, query: OffsetsQuery) -> dict[str, Any]:
+        answer = self._ask_anyone(query)
+        found = {name: _numbered(stream) for name, stream in answer["streams"].items()}
+        for location, names in _asked_elsewhere(found, answer["server"]).items():
+            try:
+                others = self._ask(location, OffsetsQuery(streams=names, timestamps=_some(query.timestamps, names)))
+            except Unavailable:
+                if query.streams is not None:
+                    raise
+                continue
+            for name, stream in others["streams"].items():
+                _merge(found[name], _numbered(stream), others["server"])
+        if query.streams is not None:
+            _must_be_known(found)
+        for name, stream in found.items():
+            for number, partition in stream["partitions"].items():
+                if partition["location"] is not None:
+                    self._leaders[(name, number)] = partition["location"]
+        return found
+
+    def _ask_anyone(self, query: OffsetsQuery) -> dict[str, Any]:
+        if not self._known:
+            self._known = self._locations.find()
+        failure: Unavailable | None = None
+        for location in list(self._known):
+            try:
+                return self._ask(location, query)
+            except Unavailable as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _ask(self, location: str, query: OffsetsQuery) -> dict[str, Any]:
+        flight = require_flight()
+        client = self._client(location)
+        with as_bascule_errors():
+            results = list(
+                client.do_action(flight.Action(OFFSETS_ACTION, query.encode()), self._options(self._timeout))
+            )
+        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        if self._is_local and answer.get("local"):
+            self._local_names[answer["locations"].get(answer["server"], location)] = answer["local"]
+        return answer
+
+    def _forget(self) -> None:
+        """Servers may have come, gone and moved."""
+        self._known = []
+        self._leaders.clear()
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def read(
+        self,
+        stream: str,
+        partition: int,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Iterable[str] | None = None,
+        *,
+        stream_id: int | None = None,
+        batch_rows: int | None = None,
+        batch_bytes: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of the offsets `start <= offset < end`, all of them and each once, or an error.
+
+        None for `start` is the start of the log, for `end` the high watermark now. When the leader changes, reading goes on at the
+        next one. Raises OffsetBelowStart, OffsetOutOfRange, StreamNotFound, StreamRecreated (with `stream_id`), and Unavailable when
+        nobody led the partition for as long as the connection is patient. Batches without rows are left out.
+        """
+        if start is None or end is None:
+            ends = self._ends(stream, partition)
+            start = ends["log_start"] if start is None else start
+            end = max(start, ends["high_watermark"] + 1) if end is None else end
+        ticket = ReadTicket(
+            stream=stream,
+            stream_id=stream_id,
+            partition=partition,
+            start=start,
+            end=end,
+            columns=check_columns(columns),
+            batch_rows=batch_rows or limits.FLIGHT_BATCH_ROWS,
+            batch_bytes=batch_bytes or limits.FLIGHT_BATCH_BYTES,
+        )
+        return self._read(ticket, start, end)
+
+    def _ends(self, stream: str, partition: int) -> dict[str, Any]:
+        partitions = self.offsets([stream])[stream]["partitions"]
+        if partition not in partitions:
+            raise StreamNotFound(f"the stream {stream!r} has no partition {partition}, it has {len(partitions)}")
+        found: dict[str, Any] = partitions[partition]
+        return found
+
+    def _read(self, ticket: ReadTicket, position: int, end: int) -> Iterator[pa.RecordBatch]:
+        patience = Patience(self._patience)
+        while position < end:
+            try:
+                location = self._leader(ticket.stream, ticket.partition)
+                for covered, batch in self._nearest(location, _from(ticket, position), end):
+                    position = covered
+                    patience.begin_anew()
+                    if batch.num_rows:
+                        yield batch
+                if position < end:
+                    raise IncompleteRead(
+                        f"{ticket.stream}/{ticket.partition}: the read ended at {position} without a word, {end} was asked for"
+                    )
+            except Unavailable as error:
+                self._lost(ticket, error)
+                patience.wait(error)
+
+    def _leader(self, stream: str, partition: int) -> str:
+        known = self._leaders.get((stream, partition))
+        if known is not None:
+            return known
+        location: str | None = self._ends(stream, partition)["location"]
+        if location is None:
+            raise Unavailable(
+                f"the leader of {stream}/{partition} serves no tables",
+                hint="`flight.enabled` must not be false there, and pyarrow must be installed",
+            )
+        return location
+
+    def _lost(self, ticket: ReadTicket, error: Unavailable) -> None:
+        """The partition may have another leader now; who the last one says it is, is asked next."""
+        self._leaders.pop((ticket.stream, ticket.partition), None)
+        location = getattr(error, "location", None)
+        if isinstance(error, NotLeader) and location:
+            self._leaders[(ticket.stream, ticket.partition)] = location
+        elif not isinstance(error, NotLeader):
+            self._known = []
+
+    def _nearest(self, location: str, ticket: ReadTicket, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """From the server's files, if they are on this machine; what cannot be read so is asked for as record batches."""
+        name, position = self._local_names.get(location), ticket.start or 0
+        if name is not None:
+            try:
+                for covered, batch in read_local(name, ticket, position, end):
+                    position = covered
+                    yield covered, batch
+            except NoShortCut as reason:
+                _logger.debug("%s/%d from offset %d: %s", ticket.stream, ticket.partition, position, reason)
+            else:
+                return
+        yield from self._batches(location, _from(ticket, position))
+
+    def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:
+        reader = self._open(location, ticket)
+        try:
+            while True:
+                try:
+                    with as_bascule_errors(), self._stalls.watch(reader):
+                        chunk = reader.read_chunk()
+                except StopIteration:
+                    return
+                yield int(chunk.app_metadata.to_pybytes()), chunk.data
+        finally:
+            reader.cancel()
+
+    def _open(self, location: str, ticket: ReadTicket) -> Any:
+        """Arrow waits here for the server's first word, for ever: so another thread does, and is left alone if none comes."""
+        client, wanted = self._client(location), require_flight().Ticket(ticket.encode())
+        opening = Opening(lambda: client.do_get(wanted, self._options(None)))
+        with as_bascule_errors():
+            reader = opening.wait(self._timeout)
+        if reader is None:
+            with self._lock:
+                self._clients.pop(location, None)
+            raise Unavailable(f"{location} has not answered for {self._timeout:g} s")
+        return reader
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def put(
+        self, stream: str, batches: pa.Table | Iterable[pa.RecordBatch], *, ack_policy: str = "all"
+    ) -> list[dict[str, Any]]:
+        """Publish rows: columns `value`, and `key`, `headers` and `partition` where they are wanted. Waits for all acks.
+
+        Of each batch its `rows`, and their `partitions` and `offsets`. Nothing is sent twice: OutcomeUnknown when the connection was
+        lost in between; batches that were answered before are stored.
+        """
+        flight = require_flight()
+        found = iter(batches.to_batches() if hasattr(batches, "to_batches") else batches)
+        first = next(found, None)
+        if first is None:
+            return []
+        if not self._known:
+            self._known = self._locations.find()
+        descriptor = flight.FlightDescriptor.for_command(PutCommand(stream=stream, ack_policy=ack_policy).encode())
+        answers: list[dict[str, Any]] = []
+        try:
+            with as_bascule_errors():
+                writer, answered = self._client(self._known[0]).do_put(descriptor, first.schema, self._options(None))
+                with writer:
+                    for batch in _with_first(first, found):
+                        writer.write_batch(batch)
+                        answer = answered.read()
+                        if answer is None:
+                            break
+                        answers.append(json.loads(answer.to_pybytes()))
+                    writer.done_writing()
+        except Unavailable as error:
+            self._forget()
+            raise OutcomeUnknown(
+                f"{error.message}; {len(answers)} batches are stored, the next may be",
+                hint="look which rows are there before you send them again",
+            ) from None
+        return answers
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────
+
+    def _client(self, location: str) -> Any:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the connection was closed")
+            found = self._clients.get(location)
+            if found is None:
+                with as_bascule_errors():
+                    options = self._locations.tls_options if location.startswith("grpc+tls") else {}
+                    found = require_flight().FlightClient(location, **options)
+                self._clients[location] = found
+            return found
+
+    def _options(self, timeout: float | None) -> Any:
+        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
+        return require_flight().FlightCallOptions(timeout=timeout, headers=headers)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            clients, self._clients = list(self._clients.values()), {}
+        self._stalls.close()
+        for client in clients:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _numbered(stream: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows names only; partitions have numbers."""
+    return {**stream, "partitions": {int(number): one for number, one in stream["partitions"].items()}}
+
+
+def _is_known(partition: dict[str, Any]) -> bool:
+    return partition["log_start"] is not None
+
+
+def _asked_elsewhere(found: dict[str, Any], server: str) -> dict[str, tuple[str, ...]]:
+    """Which streams to ask whom about: leaders answer for their own partitions."""
+    wanted: dict[str, list[str]] = {}
+    for name, stream in found.items():
+        places = {
+            one["location"] for one in stream["partitions"].values() if not _is_known(one) and one["leader"] != server
+        }
+        for location in places - {None}:
+            wanted.setdefault(location, []).append(name)
+    return {location: tuple(names) for location, names in wanted.items()}
+
+
+def _merge(into: dict[str, Any], stream: dict[str, Any], server: str) -> None:
+    if into["id"] != stream["id"]:
+        raise Unavailable("the servers do not agree yet which stream there is", hint="try again in a moment")
+    for number, partition in stream["partitions"].items():
+        if partition["leader"] == server:
+            into["partitions"][number] = partition
+
+
+def _must_be_known(found: dict[str, Any]) -> None:
+    for name, stream in found.items():
+        for number, partition in stream["partitions"].items():
+            if not _is_known(partition):
+                raise Unavailable(
+                    f"the leader of {name}/{number}, {partition['leader'] or 'nobody'}, does not say where it ends"
+                )
+
+
+def _some(
+    timestamps: Mapping[str, Mapping[int, int]] | None, names: tuple[str, ...]
+) -> Mapping[str, Mapping[int, int]] | None:
+    return None if timestamps is None else {name: times for name, times in timestamps.items() if name in names}
+
+
+def _from(ticket: ReadTicket, position: int) -> ReadTicket:
+    return replace(ticket, start=position)
+
+
+def _with_first(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others

@@ -1,0 +1,149 @@
+"""What brokers say about brokers, streams and partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bascule.client.connection import wire
+from bascule.client.connection.wire import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """When something happened first and last; None for never."""
+
+    first: datetime | None
+    latest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    id: str
+    host: str
+    port: int
+    partition_count: int
+    leader_count: int
+    flight_port: int = 0
+    """Where it serves streams as Arrow tables; 0 when it does not."""
+    answers_pings: bool = False
+    """It may be asked every few seconds whether it lives."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """`high_watermark` and `newest_offset` are what the answering broker knows; `Client.fetch_partition_metadata` asks the leader."""
+
+    id: int
+    leader: str
+    replicas: tuple[str, ...]
+    in_sync_replicas: tuple[str, ...]
+    high_watermark: int
+    newest_offset: int
+    """-1 while the partition is empty."""
+    paused: bool
+    readonly: bool
+    messages_received: EventTimes
+    pause_changes: EventTimes
+    readonly_changes: EventTimes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    name: str
+    subject: str
+    created: datetime
+    partitions: dict[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    id: str
+    coordinator: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Streams and groups that do not exist are left out."""
+
+    brokers: dict[str, BrokerInfo]
+    streams: dict[str, StreamInfo]
+    groups: dict[str, GroupInfo]
+
+
+def parse(data: bytes) -> Metadata:
+    fields = wire.decode("FetchMetadataResponse", data)
+    brokers = [_broker(entry) for entry in fields["brokers"]]
+    streams = [_stream(entry) for entry in fields["streamMetadata"] if entry["error"] == 0]
+    groups = [_group(entry) for entry in fields["groupMetadata"] if entry["error"] == 0]
+    return Metadata(
+        {broker.id: broker for broker in brokers},
+        {stream.name: stream for stream in streams},
+        {group.id: group for group in groups},
+    )
+
+
+def parse_partition(data: bytes) -> PartitionInfo:
+    return partition(
+        wire.decode("FetchPartitionMetadataResponse", data)["metadata"] or wire.decode("PartitionMetadata", b"")
+    )
+
+
+def _broker(fields: Fields) -> BrokerInfo:
+    return BrokerInfo(
+        fields["id"],
+        fields["host"],
+        fields["port"],
+        fields["partitionCount"],
+        fields["leaderCount"],
+        fields["flightPort"],
+        fields["answersPings"],
+    )
+
+
+def _stream(fields: Fields) -> StreamInfo:
+    partitions = {entry["key"]: partition(entry["value"]) for entry in fields["partitions"] if entry["value"]}
+    created = moment(fields["creationTimestamp"])
+    return StreamInfo(fields["name"], fields["subject"], created, dict(sorted(partitions.items())))
+
+
+def _group(fields: Fields) -> GroupInfo:
+    return GroupInfo(fields["groupId"], fields["coordinator"], fields["epoch"])
+
+
+def partition(fields: Fields) -> PartitionInfo:
+    return PartitionInfo(
+        fields["id"],
+        fields["leader"],
+        tuple(fields["replicas"]),
+        tuple(fields["isr"]),
+        fields["highWatermark"],
+        fields["newestOffset"],
+        fields["paused"],
+        fields["readonly"],
+        _times(fields["messagesReceivedTimestamps"]),
+        _times(fields["pauseTimestamps"]),
+        _times(fields["readonlyTimestamps"]),
+    )
+
+
+def _times(fields: Fields | None) -> EventTimes:
+    if fields is None:
+        return EventTimes(None, None)
+    first, latest = fields["firstTimestamp"], fields["latestTimestamp"]
+    return EventTimes(moment(first) if first else None, moment(latest) if latest else None)
+
+
+def moment(timestamp_ns: int) -> datetime:
+    """Nanoseconds since 1970 as a datetime, which knows microseconds."""
+    try:
+        return datetime.fromtimestamp(timestamp_ns // 1_000_000_000, UTC).replace(
+            microsecond=timestamp_ns // 1000 % 1_000_000
+        )
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)

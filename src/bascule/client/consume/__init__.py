@@ -1,0 +1,1 @@
+"""Subscriptions, cursors and consumer groups of the client."""

@@ -1,0 +1,524 @@
+"""A member of a consumer group: reads the partitions it is given, remembers how far it came, and hands partitions over in order.
+
+    async with client.consumer("billing", ["orders"]) as consumer:
+        async for message in consumer:
+            …                              # dealt with when the next message is asked for
+
+How far a partition was dealt with is a cursor, `__group:<group>`, of the last such offset. Who holds a partition notes so in a
+second cursor, `__hold:<group>`, and takes the note away when it lets go: by then the first cursor is written. Who is given the
+partition next waits for that, so that nothing is dealt with twice; it waits `handover_timeout` at most, since the one before may
+be dead. Nobody overwrites a note that he has not seen: of two that take a partition at the same moment, one has to wait for the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from bascule.client.connection import options, wire
+from bascule.client.connection.brokers import Brokers
+from bascule.client.connection.retry import Backoff, Deadline
+from bascule.client.consume.coordination import Coordination
+from bascule.client.consume.cursors import fetch_cursor, replace_cursor, set_cursor
+from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
+from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
+from bascule.client.consume.positions import Position, Range
+from bascule.errors import (
+    BasculeError,
+    ClientClosed,
+    Conflict,
+    NotGroupMember,
+    OperatorError,
+    StateError,
+    Unavailable,
+)
+from bascule.kernels.client.messages import Message, MessageBatch
+
+REOPEN_SECONDS: Final = 1.0
+"""Between two looks at a partition that cannot be read now: paused, readonly to its end, or without a leader."""
+
+
+TAG_BITS: Final = 20
+TAG_MASK: Final = (1 << TAG_BITS) - 1
+
+NOBODY: Final = -1
+"""In `__hold`: the partition is free."""
+
+NEVER: Final = -1
+"""In `__group`: nobody of this group has read the partition."""
+
+BEGINNING: Final = -2
+"""In `__group`: read from offset 0 on, and nothing is dealt with yet."""
+
+
+class Assignment(NamedTuple):
+    """A partition that this consumer reads."""
+
+    stream: str
+    partition: int
+
+
+Callback = Callable[[list[Assignment]], Awaitable[None] | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A partition that is ours."""
+
+    place: Assignment
+    position: Position
+    epoch: int
+    reader: PartitionReader
+    progress: Progress = field(default_factory=Progress)
+    revoked: bool = False
+    """Nothing more of it is handed out."""
+    announced: bool = False
+    """The application was told that it is ours, and not yet that it is not."""
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Consumer:
+    """An async iterator of the messages of all partitions that the group gives to this member. Made by `Client.consumer`."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        streams: Iterable[str],
+        *,
+        consumer_id: str | None,
+        wanted: Range,
+        auto_checkpoint: float | None,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+        handover_timeout: float,
+        patience: float,
+    ) -> None:
+        self.group = group
+        self.consumer_id = consumer_id or f"bascule-{secrets.token_hex(8)}"
+        self._brokers = brokers
+        self._wanted_range = wanted
+        self._auto_checkpoint = auto_checkpoint
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._handover_timeout = handover_timeout
+        self._reader_options = ReaderOptions(patience=patience)
+        self._coordination = Coordination(
+            brokers,
+            group,
+            self.consumer_id,
+            list(streams),
+            on_assignments=self._assigned,
+            on_put_out=self._put_out,
+        )
+        self._held: dict[Place, _Held] = {}
+        self._notes: dict[Place, int] = {}
+        """What we wrote into `__hold` and have not taken away: the epoch, and behind it what tells us from others of the same
+        epoch."""
+        self._tag = secrets.randbits(TAG_BITS)
+        self._epoch = 0
+        """Of the assignments that `_wanted` is from."""
+        self._turns: deque[_Held] = deque()
+        self._wanted: frozenset[Place] = frozenset()
+        self._lost = False
+        self._has_taken = False
+        self._current: _Held | None = None
+        self._batch: Iterator[Message] = iter(())
+        self._batch_of: _Held | None = None
+        self._news = asyncio.Event()
+        self._returned = asyncio.Event()
+        self._rebalance = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: BaseException | None = None
+        self._opened = False
+        self._closed = False
+
+    # ── life ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> Self:
+        """Join the group. Iterating does it by itself."""
+        self._check_open()
+        if not self._opened:
+            self._opened = True
+            try:
+                await self._coordination.join()
+            except BaseException:
+                self._closed = True
+                raise
+            if self._closed:  # meanwhile: it may have left before it was a member
+                await self._coordination.leave()
+                self._check_open()
+            self._spawn(self._coordination.run, "heartbeats")
+            self._spawn(self._rebalance_for_ever, "rebalance")
+            if self._auto_checkpoint is not None:
+                self._spawn(self._checkpoint_for_ever, "checkpoints")
+        return self
+
+    async def close(self, *, processed: bool = True) -> None:
+        """Write how far we came, give the partitions back, leave the group. `processed` says whether the last message was dealt
+        with."""
+        if self._closed:
+            return
+        self._closed = True
+        self._news.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if processed:
+            self._came_back()
+        self._current = None
+        if self._opened:
+            await self._give_up(list(self._held.values()))
+            # Partitions that were just being taken.
+            await asyncio.gather(*(self._withdraw(Assignment(*place)) for place in list(self._notes)))
+            await self._coordination.leave()
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """What is read now."""
+        return sorted(held.place for held in self._held.values() if held.announced and not held.revoked)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close(processed=kind is None)
+
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        async def run() -> None:
+            try:
+                await work()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._error = self._error or error
+                self._news.set()
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run(), name=f"{self.group} {name}"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer was closed")
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message. The one before counts as dealt with now."""
+        self._came_back()
+        while True:
+            held = self._batch_of
+            if held is not None and not held.revoked:
+                for message in self._batch:
+                    held.progress.hand_out(message.offset)
+                    self._current = held
+                    return message
+            self._batch_of = None
+            held, batch = await self._next_batch()
+            self._batch_of, self._batch = held, iter(batch)
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """The same as columns. A batch counts as dealt with when the next one is asked for."""
+        while True:
+            yield await self.next_batch()
+
+    async def next_batch(self) -> MessageBatch:
+        self._came_back()
+        held, batch = await self._next_batch()
+        held.progress.hand_out(batch.last_offset)
+        self._current = held
+        return batch
+
+    async def _next_batch(self) -> tuple[_Held, MessageBatch]:
+        if not self._opened:
+            await self.open()
+        while True:
+            self._check_open()
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            for _ in range(len(self._turns)):
+                held = self._turns[0]
+                self._turns.rotate(-1)
+                batch = None if held.revoked else held.reader.take()
+                if batch is not None:
+                    return held, batch
+            await self._news.wait()
+
+    def _came_back(self) -> None:
+        if self._current is not None:
+            self._current.progress.came_back()
+            self._current = None
+            self._returned.set()
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
+
+    async def checkpoint(self, message: Message | None = None) -> None:
+        """Write that everything up to this message was dealt with; without one, everything that was handed out before the last
+        message.
+
+        Raises NotGroupMember when its partition belongs to somebody else by now.
+        """
+        if message is None:
+            for held in list(self._held.values()):
+                await self._write(held)
+            return
+        found = self._held.get((message.stream, message.partition))
+        if found is None:
+            raise NotGroupMember(f"partition {message.partition} of `{message.stream}` is not this consumer's any more")
+        async with found.writing:
+            await self._set_cursor(CURSOR_PREFIX, found.place, message.offset)
+            found.progress.checkpointed = message.offset
+
+    async def _checkpoint_for_ever(self) -> None:
+        while self._auto_checkpoint is not None:
+            await asyncio.sleep(self._auto_checkpoint)
+            for held in list(self._held.values()):
+                if not held.revoked:
+                    try:
+                        await self._write(held)
+                    except (Unavailable, OperatorError):
+                        continue  # the next one will do
+
+    async def _write(self, held: _Held) -> None:
+        async with held.writing:
+            offset = held.progress.to_checkpoint
+            if offset is not None:
+                await self._set_cursor(CURSOR_PREFIX, held.place, offset)
+                held.progress.checkpointed = offset
+
+    # ── who reads what ───────────────────────────────────────────────────────────────────────────
+
+    def _assigned(self, wanted: frozenset[Place], epoch: int) -> None:
+        self._epoch = epoch
+        if wanted != self._wanted or any(held.revoked for held in self._held.values()):
+            self._wanted = wanted
+            self._rebalance.set()
+
+    def _put_out(self) -> None:
+        """We are no member any more: what we held belongs to others, and our cursors are not to be written."""
+        self._wanted = frozenset()
+        self._lost = True
+        for held in self._held.values():
+            held.revoked = True
+        self._rebalance.set()
+
+    def _reader_news(self, place: Place) -> None:
+        held = self._held.get(place)
+        if held is not None and held.reader.ended:
+            if isinstance(held.reader.error, NotGroupMember) and not held.revoked:
+                # Somebody newer reads it: stop at once, and hear from the coordinator why.
+                held.revoked = True
+                self._wanted -= {place}
+                self._coordination.hurry()
+            self._rebalance.set()
+        self._news.set()
+
+    async def _rebalance_for_ever(self) -> None:
+        while True:
+            unfinished = self._wanted - self._held.keys() or any(held.reader.ended for held in self._held.values())
+            pause = REOPEN_SECONDS if unfinished else None
+            try:
+                async with asyncio.timeout(pause):
+                    await self._rebalance.wait()
+            except TimeoutError:
+                pass
+            self._rebalance.clear()
+            lost, self._lost = self._lost, False
+            ours = frozenset(place for place, held in self._held.items() if not held.revoked)
+            change = Change.between(ours, self._wanted)
+            leaving = [held for place, held in self._held.items() if held.revoked or place in change.revoked]
+            if leaving:
+                await self._give_up(leaving, lost=lost)
+            await self._take(sorted(change.assigned - self._held.keys()))
+            await self._reopen()
+
+    async def _give_up(self, leaving: list[_Held], *, lost: bool = False) -> None:
+        """Hand nothing out any more, let the last message be dealt with, tell the application, write the cursor, take our note
+        away."""
+        for held in leaving:
+            held.revoked = True
+        try:
+            async with asyncio.timeout(self._handover_timeout):
+                while self._current in leaving:
+                    self._returned.clear()
+                    await self._returned.wait()
+        except TimeoutError:
+            pass  # what is being dealt with now may be dealt with again elsewhere
+        known = [held for held in leaving if held.announced]
+        for held in known:
+            held.announced = False
+        if known:
+            await _tell(self._on_revoked, sorted(held.place for held in known))
+        await asyncio.gather(*(self._let_go(held, lost=lost) for held in leaving))
+
+    async def _let_go(self, held: _Held, *, lost: bool) -> None:
+        """May be cancelled at any point, and done again by `close`: it is among what we hold until all of it is done."""
+        await held.reader.close()
+        if held in self._turns:
+            self._turns.remove(held)
+        try:
+            if not lost and self._auto_checkpoint is not None and await self._is_noted(held.place):
+                await self._write(held)
+        except (Unavailable, StateError, OperatorError):
+            pass  # whoever reads it next begins at the last checkpoint
+        await self._withdraw(held.place)
+        self._held.pop(held.place, None)
+
+    async def _withdraw(self, place: Assignment) -> None:
+        """Take our note away, unless it is somebody else's by now."""
+        # If that fails, whoever reads it next waits for the handover timeout.
+        with contextlib.suppress(Unavailable, StateError, OperatorError):
+            await self._replace_note(place, self._notes.get(place, NOBODY), NOBODY)
+        self._notes.pop(place, None)
+
+    async def _is_noted(self, place: Assignment) -> bool:
+        return await self._fetch_cursor(HOLD_PREFIX, place) == self._notes.get(place)
+
+    async def _take(self, places: list[Place]) -> None:
+        # All at once: the one before may be dead, and then each takes the whole handover timeout.
+        outcomes = await asyncio.gather(*(self._try_to_take(Assignment(*place)) for place in places))
+        taken = [held for held in outcomes if held is not None]
+        # The group may have changed its mind meanwhile.
+        await asyncio.gather(*(self._let_go(held, lost=True) for held in taken if held.place not in self._wanted))
+        taken = [held for held in taken if held.place in self._wanted]
+        if not taken:
+            return
+        for held in taken:
+            held.announced = True
+        await _tell(self._on_assigned, [held.place for held in taken])
+        self._turns.extend(taken)
+        self._news.set()
+        for held in taken:
+            self._reader_news(held.place)
+
+    async def _try_to_take(self, place: Assignment) -> _Held | None:
+        try:
+            return await self._take_over(place)
+        except NotGroupMember:
+            # Somebody newer reads it: the coordinator says whether it is still ours.
+            self._wanted -= {place}
+            self._coordination.hurry()
+        except (Unavailable, StateError):
+            pass  # not now: it is tried again
+        except OperatorError:
+            if not self._has_taken:
+                raise  # it never worked: cursors are not switched on, say
+        return None
+
+    async def _take_over(self, place: Assignment) -> _Held:
+        """Ours from now on: whoever had it was told, and has let go or had the time to."""
+        epoch = self._epoch
+        await self._note(place, epoch)
+        cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
+        self._has_taken = True
+        position = Position(self._wanted_range)
+        if cursor != NEVER:
+            position.last = max(cursor, -1)
+        reader = self._reader(place, position, epoch)
+        try:
+            await reader.open(Deadline.after(self._brokers.timeout))
+            begin = position.pinned_start
+            if cursor == NEVER and begin is not None:
+                # What comes from now on is the group's, whoever reads it: the next one must not begin with what is new by then.
+                await self._set_cursor(CURSOR_PREFIX, place, begin - 1 if begin else BEGINNING)
+        except BaseException:
+            reader.abandon()
+            raise
+        held = self._held[place] = _Held(place, position, epoch, reader)
+        return held
+
+    async def _note(self, place: Assignment, epoch: int) -> None:
+        """That it is ours, as soon as it is nobody's."""
+        note = epoch << TAG_BITS | self._tag
+        while True:
+            holder = await self._fetch_cursor(HOLD_PREFIX, place)
+            if holder != NOBODY and holder & TAG_MASK != self._tag:
+                holder = await self._wait_for_release(place, epoch, holder)
+            self._notes[place] = note  # even if the answer is lost
+            try:
+                return await self._replace_note(place, holder, note)
+            except Conflict:
+                continue  # somebody was faster: it is now this one's that we wait for
+
+    async def _wait_for_release(self, place: Assignment, epoch: int, holder: int) -> int:
+        """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears. What the
+        note is then: of a dead member's it stays."""
+        deadline = Deadline.after(self._handover_timeout)
+        nowhere = Position(self._wanted_range)
+        nowhere.start_at(options.INT64_MAX)
+        reader = self._reader(place, nowhere, epoch)
+        try:
+            await reader.open(Deadline.after(self._brokers.timeout))
+            backoff = Backoff()
+            while await backoff.wait(deadline):
+                holder = await self._fetch_cursor(HOLD_PREFIX, place)
+                if holder == NOBODY:
+                    break
+                if holder >> TAG_BITS > epoch:
+                    raise NotGroupMember(f"partition {place.partition} of `{place.stream}` was given to a newer member")
+        finally:
+            await reader.close()
+        return holder
+
+    async def _reopen(self) -> None:
+        """Partitions whose subscription has ended for reasons that may pass."""
+        for held in list(self._held.values()):
+            if held.revoked or not held.reader.is_exhausted:
+                continue
+            error = held.reader.error
+            if not isinstance(error, Unavailable | StateError | None):
+                raise error
+            reader = self._reader(held.place, held.position, held.epoch)
+            try:
+                await reader.open(Deadline.after(self._brokers.timeout))
+            except (Unavailable, StateError):
+                continue
+            held.reader = reader
+            self._news.set()
+
+    def _reader(self, place: Assignment, position: Position, epoch: int) -> PartitionReader:
+        return PartitionReader(
+            self._brokers,
+            place.stream,
+            place.partition,
+            position,
+            self._reader_options,
+            lambda: self._reader_news(place),
+            consumer={"groupId": self.group, "consumerId": self.consumer_id, "groupEpoch": epoch},
+        )
+
+    # ── cursors ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _fetch_cursor(self, prefix: str, place: Assignment) -> int:
+        return await fetch_cursor(self._brokers, self._cursor(prefix, place), self._brokers.timeout)
+
+    async def _set_cursor(self, prefix: str, place: Assignment, offset: int) -> None:
+        await set_cursor(self._brokers, self._cursor(prefix, place), offset, self._brokers.timeout)
+
+    async def _replace_note(self, place: Assignment, expected: int, note: int) -> None:
+        await replace_cursor(self._brokers, self._cursor(HOLD_PREFIX, place), expected, note, self._brokers.timeout)
+
+    def _cursor(self, prefix: str, place: Assignment) -> wire.Fields:
+        return {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
+
+
+async def _tell(callback: Callback | None, places: list[Assignment]) -> None:
+    if callback is not None:
+        answer = callback(places)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+__all__ = ["Assignment", "BasculeError", "Consumer"]

@@ -1,0 +1,1 @@
+"""Publishing: partitions, windows of messages in flight, retries, idempotence."""

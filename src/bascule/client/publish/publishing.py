@@ -1,0 +1,255 @@
+"""Publishing: one message and its ack, many at once, or a publisher that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bascule.client.connection import options
+from bascule.client.connection.core import ClientCore
+from bascule.client.connection.options import AckPolicy, Bytes
+from bascule.client.connection.retry import Deadline
+from bascule.client.publish.idempotent import IdempotentPublisher
+from bascule.client.publish.many import publish_many
+from bascule.client.publish.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish.publish_call import call_publish, is_large
+from bascule.client.publish.publish_session import PublishSessions
+from bascule.client.publish.publisher import BasePublisher, OnError, Publisher, publish_one
+from bascule.errors import BasculeError
+from bascule.kernels.window.window import (
+    Ack,
+    PublishTarget,
+    encode_publish_request,
+    encode_publish_to_subject,
+)
+
+WINDOW_DEFAULT = 8192
+"""Messages of one publisher that wait for their ack."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of many messages: for each its offset, or -1 and an error."""
+
+    offsets: list[int]
+    errors: dict[int, BasculeError]
+
+
+class PublishCalls(ClientCore):
+    _sessions: PublishSessions
+    _patience: float
+    _keep: Callable[[Any], None]
+
+    async def publish(
+        self,
+        stream: str,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        expected_offset: int | None = None,
+        correlation_id: str = "",
+        timeout: float | None = None,
+        resend: bool | None = None,
+    ) -> Ack | None:
+        """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only on
+        its way (`"none"`, which gives None).
+
+        The partition is `partition`, or what the partitioner says: `"key"`, `"round-robin"`, a function; else 0. A stream with
+        optimistic concurrency control takes the message only at `expected_offset`, if one is given, and raises IncorrectOffset
+        otherwise.
+
+        A message that is surely not stored is sent again by itself. One that may be, because its leader died, is sent again with
+        `resend`, and may then be stored twice; by default with `ack="all"`, for which there is also more time: the client's
+        `patience`, unless a `timeout` is given. Otherwise, and where an offset is expected, OutcomeUnknown is raised.
+        """
+        policy = options.ack_policy(ack)
+        resends = options.resends(resend, policy) and expected_offset is None
+        seconds = self._publish_seconds(timeout, resends=resends)
+        body = options.payload("value", value)
+        key_bytes = None if key is None else options.payload("key", key)
+        extra = options.headers(headers)
+        expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
+        number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
+        target = PublishTarget(stream, number, policy)
+        if policy != options.ACK_POLICIES["none"] and not correlation_id and not is_large(body, key_bytes, extra):
+            return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds, resends=resends)
+        request = encode_publish_request(
+            target, body, key_bytes, extra, correlation_id=correlation_id.encode(), expected_offset=expected
+        )
+        return await call_publish(
+            self._brokers, "Publish", request, seconds, resend_to=(stream, number) if resends else None
+        )
+
+    def _publish_seconds(self, timeout: float | None, *, resends: bool) -> float:
+        """A cluster needs a while to agree on another leader: who may send again has the client's patience."""
+        return self._patience if timeout is None and resends else self._seconds(timeout)
+
+    async def publish_to_subject(
+        self,
+        subject: str,
+        value: Bytes,
+        *,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes] | None = None,
+        ack: AckPolicy = "leader",
+        correlation_id: str = "",
+        timeout: float | None = None,
+    ) -> Ack | None:
+        """Publish to a NATS subject through a broker, whatever streams it has. The ack is that of the first stream that stored
+        it; with no stream there, none comes and OutcomeUnknown is raised."""
+        request = encode_publish_to_subject(
+            options.subject_name(subject),
+            options.payload("value", value),
+            None if key is None else options.payload("key", key),
+            options.headers(headers),
+            correlation_id=correlation_id.encode(),
+            ack_policy=options.ack_policy(ack),
+        )
+        return await call_publish(self._brokers, "PublishToSubject", request, self._seconds(timeout))
+
+    async def publish_many(
+        self,
+        stream: str,
+        values: Sequence[Bytes],
+        keys: Sequence[Bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy = "leader",
+        timeout: float | None = None,
+        raise_errors: bool = True,
+        resend: bool | None = None,
+    ) -> Published:
+        """Publish many messages, as fast as it goes, and wait for all acks. Those of one partition are stored in their order, but
+        for those that had to be sent again; see `publish` for `resend`.
+
+        Raises the first failure, once everything was answered or given up; with `raise_errors=False` it is in the result instead.
+        """
+        policy = options.ack_policy(ack)
+        resends = options.resends(resend, policy)
+        seconds = self._publish_seconds(timeout, resends=resends)
+        bodies = [options.payload("values", value) for value in values]
+        names = None if keys is None else [None if key is None else options.payload("keys", key) for key in keys]
+        if names is not None and len(names) != len(bodies):
+            raise options.wrong("keys", f"{len(names)} keys", f"as long as `values`, {len(bodies)}")
+        rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
+        result = Published([-1] * len(bodies), {})
+        await publish_many(
+            self._brokers,
+            self._sessions,
+            stream,
+            policy,
+            rows,
+            bodies,
+            names,
+            seconds,
+            result.offsets,
+            result.errors,
+            resends=resends,
+        )
+        if result.errors and raise_errors:
+            raise result.errors[min(result.errors)]
+        return result
+
+    def publisher(
+        self,
+        stream: str,
+        *,
+        partition: int | None = None,
+        partitioner: str | Partitioner | None = None,
+        ack: AckPolicy | None = None,
+        window: int = WINDOW_DEFAULT,
+        timeout: float | None = None,
+        on_error: OnError | None = None,
+        resend: bool | None = None,
+        idempotent: bool = False,
+        producer_id: str | None = None,
+        epoch: int | None = None,
+    ) -> BasePublisher:
+        """A publisher of many messages to one stream: `window` of them may wait for their ack (`"leader"` by default), each `timeout`
+        seconds at most.
+
+        Messages that are surely not stored are sent again by themselves, with `resend` (by default with `ack="all"`) also those
+        that may be, and then perhaps twice; with `resend=False` none is. What is sent again may come behind messages that were
+        under way with it; a window of 1 keeps the order.
+
+        With `idempotent` every message is stored exactly once and in order, whatever fails, by default with `ack="all"`: messages are
+        numbered, and sent again until they are acked. `producer_id` says who publishes, a new one by default. A publisher
+        with the same id that begins later fences this one. `epoch` is for who numbers lives by other means than the clock: the same
+        messages published again under the same id and epoch are not stored again.
+
+        `on_error` is called with every failure. Without it, `flush` and the end of an `async with` block raise the first one.
+        """
+        is_idempotent = options.flag("idempotent", idempotent) or producer_id is not None or epoch is not None
+        if epoch is not None and producer_id is None:
+            raise options.wrong("epoch", epoch, "given together with a `producer_id`")
+        if resend is False and is_idempotent:
+            raise options.wrong("resend", resend, "left out: an idempotent publisher sends again")
+        choices: dict[str, Any] = {
+            "ack": ack or ("all" if is_idempotent else "leader"),
+            "partition": partition,
+            "partitioner_choice": partitioner,
+            "window": window,
+            "on_error": on_error,
+            "resend": resend,
+        }
+        resends = is_idempotent or options.resends(resend, options.ack_policy(choices["ack"]))
+        choices["timeout"] = self._publish_seconds(timeout, resends=resends)
+        publisher: BasePublisher
+        if is_idempotent:
+            publisher = IdempotentPublisher(self._brokers, stream, producer_id=producer_id, epoch=epoch, **choices)
+        else:
+            publisher = Publisher(self._brokers, stream, **choices)
+        self._keep(publisher)
+        return publisher
+
+    async def _choose(
+        self,
+        stream: str,
+        partition: int | None,
+        choice: str | Partitioner | None,
+        key: bytes | None,
+        value: bytes,
+        seconds: float,
+    ) -> int:
+        if partition is not None:
+            return options.integer("partition", partition, 0, options.INT32_MAX)
+        if choice is None:
+            return 0
+        chosen = self._partitioner(stream, choice)
+        return choose(chosen, key, value, await self._count_partitions(stream, seconds))
+
+    async def _split(
+        self,
+        stream: str,
+        partition: int | None,
+        choice: str | Partitioner | None,
+        values: list[bytes],
+        keys: list[bytes | None] | None,
+        seconds: float,
+    ) -> dict[int, list[int]]:
+        """Which values go to which partition, by their places in the list."""
+        if partition is not None or choice is None:
+            return {await self._choose(stream, partition, None, None, b"", seconds): list(range(len(values)))}
+        chosen = self._partitioner(stream, choice)
+        count = await self._count_partitions(stream, seconds)
+        rows: dict[int, list[int]] = {}
+        for place, value in enumerate(values):
+            rows.setdefault(choose(chosen, keys[place] if keys else None, value, count), []).append(place)
+        return rows
+
+    async def _count_partitions(self, stream: str, seconds: float) -> int:
+        return len((await self._brokers.stream(stream, Deadline.after(seconds))).partitions)
+
+    _round_robins: dict[str, Partitioner]
+
+    def _partitioner(self, stream: str, choice: str | Partitioner) -> Partitioner:
+        """Round robin goes on from call to call."""
+        if choice == "round-robin":
+            return self._round_robins.setdefault(stream, partitioner(choice))
+        return partitioner(choice)

@@ -1,0 +1,1 @@
+"""The settings of a server, one file for each section of the configuration."""

@@ -1,0 +1,122 @@
+"""Where clients reach this server, and how it knows who they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bascule.config.values.address import PORT_DEFAULT, PORT_MAX, Address, advertise_address, bind_address
+from bascule.config.values.key import setting
+from bascule.config.values.kinds import Boolean, FilePath, Host, HostPort, Integer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Address"""
+
+    listen: Address | None = setting(
+        "listen",
+        HostPort(),
+        None,
+        default_text="127.0.0.1:9292",
+        example="127.0.0.1:9292",
+        meaning="The address and port that the gRPC server binds to.",
+        consequence="The default is reachable from this machine only. `:9292` and `0.0.0.0:9292` bind all interfaces; "
+        "clients are then told the machine's name, never `0.0.0.0`.",
+        advice="Before you open it to a network, set `tls.cert` and `tls.key`.",
+    )
+    host: str | None = setting(
+        "host",
+        Host(),
+        None,
+        default_text="localhost",
+        example="broker-1.example.com",
+        meaning="The address that clients are told to connect to.",
+        consequence="Without `listen` the server also binds to it.",
+        advice="Set it when clients reach the server by another name than the one it binds to: behind NAT, in a container.",
+    )
+    port: int | None = setting(
+        "port",
+        Integer(maximum=PORT_MAX),
+        None,
+        default_text=str(PORT_DEFAULT),
+        example=str(PORT_DEFAULT),
+        flags=("--port", "-p"),
+        meaning="The port that clients are told, and the one to bind when `listen` is not set.",
+        consequence="0 lets the system choose a free port; clients are told the one it chose. With `host` and `listen` set "
+        "and `port` not, clients are told the port of `listen`.",
+    )
+
+    def bind(self) -> Address:
+        """Where the gRPC server binds."""
+        return bind_address(self.listen, self.host, self.port)
+
+    def advertise(self, *, bound_port: int, machine_name: str) -> Address:
+        """What clients are told, once the server knows the port it got."""
+        return advertise_address(self.listen, self.host, self.port, bound_port=bound_port, machine_name=machine_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS and client certificates"""
+
+    cert: Path | None = setting(
+        "tls.cert",
+        FilePath(),
+        None,
+        example="/etc/bascule/server.crt",
+        flags=("--tls-cert",),
+        meaning="The server's certificate chain, PEM.",
+        consequence="Together with `tls.key` it turns TLS on for the gRPC port; one without the other is refused.",
+    )
+    key: Path | None = setting(
+        "tls.key",
+        FilePath(),
+        None,
+        example="/etc/bascule/server.key",
+        flags=("--tls-key",),
+        meaning="The private key of `tls.cert`, PEM.",
+        advice="Readable by the server's user only.",
+    )
+    client_auth_enabled: bool = setting(
+        "tls.client.auth.enabled",
+        Boolean(),
+        False,
+        meaning="Require a client certificate and verify it.",
+        consequence="Clients without one cannot connect. Needs `tls.cert` and `tls.key`.",
+    )
+    client_auth_ca: Path | None = setting(
+        "tls.client.auth.ca",
+        FilePath(),
+        None,
+        default_text="the system's roots",
+        example="/etc/bascule/clients-ca.crt",
+        meaning="The authority that client certificates must come from, PEM.",
+        advice="Set it: the system's roots accept a certificate from any public authority.",
+    )
+    client_authz_enabled: bool = setting(
+        "tls.client.authz.enabled",
+        Boolean(),
+        False,
+        meaning="Allow a client only what the policy grants to the common name of its certificate.",
+        consequence="What no policy line grants is denied. Needs `tls.client.auth.enabled`, a model and a policy.",
+    )
+    client_authz_model: Path | None = setting(
+        "tls.client.authz.model",
+        FilePath(),
+        None,
+        example="/etc/bascule/model.conf",
+        meaning="The casbin model file.",
+    )
+    client_authz_policy: Path | None = setting(
+        "tls.client.authz.policy",
+        FilePath(),
+        None,
+        example="/etc/bascule/policy.csv",
+        meaning="The casbin policy file: lines of `p, <common name>, <stream>, <action>`.",
+        advice="Policies are per server: keep the files of all servers equal.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.cert is not None and self.key is not None

@@ -1,0 +1,52 @@
+"""The whole configuration of a server: what is its own, and what it shares with its cluster."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.flight import Flight
+from bascule.config.sections.http import Http
+from bascule.config.sections.listener import Listener, Tls
+from bascule.config.sections.nats import Nats
+from bascule.config.sections.node import Batch, Logging, Metadata, Node, Shutdown, Storage, Telemetry
+from bascule.config.values.key import Key, keys_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything a server can be told.
+
+    The sections of its own may differ from server to server. What lies under `cluster` must not: see `ClusterConfig`.
+    """
+
+    listener: Listener = field(default_factory=Listener)
+    storage: Storage = field(default_factory=Storage)
+    logging: Logging = field(default_factory=Logging)
+    metadata: Metadata = field(default_factory=Metadata)
+    batch: Batch = field(default_factory=Batch)
+    tls: Tls = field(default_factory=Tls)
+    flight: Flight = field(default_factory=Flight)
+    http: Http = field(default_factory=Http)
+    nats: Nats = field(default_factory=Nats)
+    node: Node = field(default_factory=Node)
+    shutdown: Shutdown = field(default_factory=Shutdown)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    @property
+    def data_dir(self) -> Path:
+        """The data directory, chosen when none was set: a place that outlives a reboot and any working directory."""
+        if self.storage.dir is not None:
+            return self.storage.dir
+        chosen = os.environ.get("XDG_DATA_HOME")
+        # The XDG rules: a relative path in the variable is to be ignored.
+        root = Path(chosen) if chosen and Path(chosen).is_absolute() else Path.home() / ".local" / "share"
+        return root / "bascule" / self.cluster.replication.namespace
+
+
+KEYS: dict[str, Key] = {declared.name: declared for declared in keys_of(ServerConfig)}
+"""Every key by its dotted name."""

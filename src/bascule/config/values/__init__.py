@@ -1,0 +1,1 @@
+"""Types of settings and how a value is read: durations, sizes, addresses, YAML."""

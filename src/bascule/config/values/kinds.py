@@ -1,0 +1,276 @@
+"""What a value can be. A kind reads a value from text, checks its range and writes it back.
+
+All sources (file, environment, flags) hand over text, so `"9292"`, `9292` and `BASCULE_PORT=9292` are the same value, and a
+password of `0123` stays what was written. A kind raises `Unfit` with what would be right; the loader adds the key,
+the value and the place it came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from bascule import limits
+from bascule.config.values import address, duration, size
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+
+
+class Unfit(ValueError):
+    """A value that its kind refuses. The message completes the sentence "… must be"."""
+
+
+class Kind(ABC, Generic[T]):
+    """One kind of value. `name` is what the reference calls it."""
+
+    name: str
+
+    @abstractmethod
+    def parse(self, text: str) -> T:
+        """The value written as `text`, its range checked."""
+
+    def check(self, value: T) -> T:
+        """The value itself, or `Unfit` when it is out of range."""
+        return value
+
+    def show(self, value: T) -> str:
+        """The value as one would write it in a file."""
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean(Kind[bool]):
+    """True or false, in every spelling YAML knows."""
+
+    name = "true or false"
+
+    def parse(self, text: str) -> bool:
+        lowered = text.lower()
+        if lowered in ("true", "yes", "on", "1"):
+            return True
+        if lowered in ("false", "no", "off", "0"):
+            return False
+        raise Unfit("`true` or `false`")
+
+    def show(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(Kind[int]):
+    """A whole number."""
+
+    minimum: int = 0
+    maximum: int = INT32_MAX
+    hole: int | None = None
+    name = "integer"
+
+    def parse(self, text: str) -> int:
+        if re.fullmatch(r"[+-]?[0-9](_?[0-9]){0,29}", text) is None:
+            raise Unfit(self._range)
+        return self.check(int(text))
+
+    def check(self, value: int) -> int:
+        if not self.minimum <= value <= self.maximum or value == self.hole:
+            raise Unfit(self._range)
+        return value
+
+    @property
+    def _range(self) -> str:
+        but = "" if self.hole is None else f", but not {self.hole}"
+        return f"a whole number from {self.minimum} to {self.maximum}{but}"
+
+
+@dataclass(frozen=True, slots=True)
+class Size(Kind[int]):
+    """Bytes."""
+
+    minimum: int = 0
+    maximum: int = INT64_MAX
+    name = "size in bytes"
+
+    def parse(self, text: str) -> int:
+        try:
+            value = size.parse_size(text)
+        except ValueError:
+            raise Unfit("a number of bytes such as `1048576`, `1MiB` or `1MB`") from None
+        return self.check(value)
+
+    def check(self, value: int) -> int:
+        if not self.minimum <= value <= self.maximum:
+            raise Unfit(f"from {size.format_size(self.minimum)} to {size.format_size(self.maximum)} bytes")
+        return value
+
+    def show(self, value: int) -> str:
+        return size.format_size(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Kind[int]):
+    """Nanoseconds."""
+
+    minimum_ns: int = 0
+    name = "duration"
+
+    def parse(self, text: str) -> int:
+        try:
+            value = duration.parse_duration(text)
+        except ValueError:
+            raise Unfit("a duration such as `300ms`, `1m30s` or `24h`; a bare number counts nanoseconds") from None
+        return self.check(value)
+
+    def check(self, value: int) -> int:
+        if value < self.minimum_ns:
+            shortest = duration.format_duration(self.minimum_ns)
+            raise Unfit("a duration of 0 or more" if self.minimum_ns == 0 else f"a duration of at least {shortest}")
+        if value > duration.DURATION_MAX_NS:
+            raise Unfit("a duration of at most 292 years")
+        return value
+
+    def show(self, value: int) -> str:
+        return duration.format_duration(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Kind[E]):
+    """One of a few words."""
+
+    options: type[E]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return " / ".join(self.options)
+
+    def parse(self, text: str) -> E:
+        try:
+            return self.options(text.lower())
+        except ValueError:
+            close = difflib.get_close_matches(text.lower(), list(self.options), n=1)
+            meant = f" — did you mean `{close[0]}`?" if close else ""
+            raise Unfit("one of " + ", ".join(f"`{option}`" for option in self.options) + meant) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind[str]):
+    """Any text but none."""
+
+    name = "text"
+
+    def parse(self, text: str) -> str:
+        if not text or "\0" in text:
+            raise Unfit("a text that is not empty; remove the key to leave it unset")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Kind[str]):
+    """A word that becomes a directory and a token of NATS subjects."""
+
+    name = "name"
+
+    def parse(self, text: str) -> str:
+        if len(text) > limits.NAME_CHARACTERS_MAX or re.fullmatch(r"[^\s.*>/\\\x00-\x20\x7f]+", text) is None:
+            longest = limits.NAME_CHARACTERS_MAX
+            raise Unfit(f"1 to {longest} characters without spaces, dots, slashes, `*` and `>`")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Kind[tuple[str, ...]]):
+    """A list of names, or one text with commas."""
+
+    name = "list of names"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(Name().parse(part) for part in split_list(text))
+
+    def show(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath(Kind[Path]):
+    """A path; a leading `~` is the home directory, a relative path starts at the working directory."""
+
+    name = "path"
+
+    def parse(self, text: str) -> Path:
+        if not text or "\0" in text:
+            raise Unfit("a path; remove the key to leave it unset")
+        try:
+            return Path(text).expanduser()
+        except RuntimeError:
+            raise Unfit("a path whose `~` names a home directory on this machine") from None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort(Kind[address.Address]):
+    """Where to listen."""
+
+    name = "host:port"
+
+    def parse(self, text: str) -> address.Address:
+        try:
+            return address.parse_address(text)
+        except ValueError:
+            raise Unfit("`host:port` such as `127.0.0.1:9292` or `[::1]:9292`, with a port from 0 to 65535") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Host(Kind[str]):
+    """A host that clients can connect to, or with `may_be_wildcard` all of this machine's."""
+
+    may_be_wildcard: bool = False
+    name = "host"
+
+    def parse(self, text: str) -> str:
+        try:
+            host = address.parse_host(text)
+        except ValueError:
+            raise Unfit("a host name or an IP address, without a port") from None
+        if address.is_wildcard(host) and not self.may_be_wildcard:
+            raise Unfit("an address that clients can connect to; to bind all interfaces set `listen: 0.0.0.0:9292`")
+        return host
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServers(Kind[tuple[str, ...]]):
+    """URLs of NATS servers, as a list or with commas."""
+
+    name = "list of URLs"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        urls = [_nats_url(part) for part in split_list(text)]
+        if not urls:
+            raise Unfit("at least one URL such as `nats://127.0.0.1:4222`")
+        return tuple(dict.fromkeys(urls))
+
+    def show(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
+def split_list(text: str) -> list[str]:
+    """The parts of a comma list, without the spaces around them and without empty parts."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _nats_url(text: str) -> str:
+    url = text if "://" in text else f"nats://{text}"
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        usable = False
+    if not usable or parts.scheme not in ("nats", "tls", "ws", "wss") or re.search(r"[\s\x00-\x1f]", url):
+        raise Unfit("URLs such as `nats://127.0.0.1:4222`; the schemes are `nats`, `tls`, `ws` and `wss`")
+    return url

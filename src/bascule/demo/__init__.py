@@ -1,0 +1,1 @@
+"""`make run`: a broker, a sample stream and a live Spark pipeline on one screen."""

@@ -1,0 +1,1 @@
+"""The server's publish and subscribe calls."""

@@ -1,0 +1,116 @@
+# Publishing through the API: requests become PUB lines, acks become responses. No Python object for a message on the way.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from bascule.kernels.ingest.acks cimport AckReceiver
+from bascule.kernels.grpc.server cimport GrpcStream
+from bascule.kernels.envelope.messages cimport AckView, PublishView
+from bascule.kernels.nats.protocol cimport NatsReader
+
+# What becomes of a request. The texts and codes for clients stand in publish.pyx, by these numbers.
+cdef enum Verdict:
+    GOOD = 0
+    MALFORMED
+    NO_STREAM
+    NO_PARTITION
+    READONLY
+    NEEDS_POLICY
+    PAUSED
+    DISCONNECTED
+    TOO_LARGE
+    BAD_SUBJECT
+    DENIED
+
+
+cdef class Target:
+    # Where the messages of one partition are published. Never changed: another one takes its place.
+    cdef readonly bytes stream
+    cdef readonly int32_t partition
+    cdef readonly bytes subject
+    cdef readonly bint paused
+    cdef readonly bint is_readonly
+    cdef readonly bint concurrency_control
+
+
+cdef class Targets:
+    # All partitions of the cluster, as publishers know them.
+    cdef dict streams               # name -> list of Targets by partition
+    cdef Target last                # most messages go where the one before them went
+    cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)
+
+
+cdef class PublishGate:
+    # What all publishing calls of a broker share.
+    cdef readonly Targets targets
+    cdef readonly NatsReader nats
+    cdef readonly dict receivers    # number -> AckReceiver: the last token of our ack inboxes
+    cdef bytes inbox_prefix
+    cdef uint64_t last_receiver
+    cdef size_t payload_bytes_max
+    cdef size_t output_bytes_max
+    cdef size_t unread_bytes_max
+    cdef object shell               # does what takes time: flush, resume, deadlines, authorization
+    cdef public bint checks_authorization
+    cdef readonly uint64_t published        # messages handed to NATS so far
+    cdef list held_back             # streams that wait until NATS has taken what was published
+    cdef bytes register(self, AckReceiver receiver)
+    cdef int forget(self, AckReceiver receiver) except -1
+    cdef Target judge(self, PublishView* view, int* verdict)
+    cdef int publish(
+        self, const uint8_t* subject, size_t subject_size, PublishView* view, const uint8_t* inbox, uint32_t inbox_size
+    ) except -1
+
+
+cdef class Receiver(AckReceiver):
+    cdef uint64_t number
+    cdef bytes inbox
+
+
+cdef class SessionReceiver(Receiver):
+    cdef PublishAsyncStream stream
+
+
+cdef class CallReceiver(Receiver):
+    cdef PublishStream call
+
+
+cdef class InternalReceiver(Receiver):
+    cdef PublishGate gate
+    cdef object callback
+
+
+cdef class PublishAsyncStream(GrpcStream):
+    cdef PublishGate gate
+    cdef SessionReceiver receiver
+    cdef uint64_t outstanding       # published, not acked yet
+    cdef list held                  # messages behind one whose partition is being resumed
+    cdef bint held_back             # no window is given: acks are not read, or NATS does not take what is published
+    cdef bint is_over(self) noexcept
+    cdef int take(self, const uint8_t* data, size_t size) except -1
+    cdef int refuse(self, int verdict, PublishView* view) except -1
+    cdef int refuse_with(
+        self, int32_t code, bytes text, const uint8_t* correlation_id, uint32_t correlation_id_size
+    ) except -1
+    cdef int deny(self, PublishView* view) except -1
+    cdef int hold(self, const uint8_t* data, size_t size) except -1
+    cdef int acked(self, AckView* ack) except -1
+    cdef int watch_unread(self) except -1
+    cdef int finish_if_done(self) except -1
+
+
+cdef class PublishStream(GrpcStream):
+    # Publish and PublishToSubject: one request, one answer.
+    cdef PublishGate gate
+    cdef bint to_subject
+    cdef CallReceiver receiver
+    cdef bytes request
+    cdef bytes client_inbox
+    cdef object timer
+    cdef bint is_over(self) noexcept
+    cdef int start(self) except -1
+    cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size) except -1
+    cdef int refuse(self, int verdict) except -1
+    cdef int acked(self, AckView* ack) except -1
+    cdef int pass_on(self, AckView* ack) except -1
+    cdef int respond(self, AckView* ack) except -1
+    cdef int let_go(self) except -1

@@ -1,0 +1,85 @@
+"""Publishing through the API: requests become PUB lines, acks become responses."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+from bascule.kernels.grpc.server import GrpcStream
+from bascule.kernels.ingest.acks import AckReceiver
+from bascule.kernels.nats.protocol import NatsReader
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+class Shell(Protocol):
+    """What takes time, or needs the event loop."""
+
+    def schedule_flush(self) -> None: ...
+    def watch_output(self) -> None:
+        """Call `PublishGate.drained()` once NATS has taken most of what is published."""
+    def resume(self, stream: PublishAsyncStream | PublishStream, name: str, partition: int) -> None:
+        """Resume the partition, then call `stream.resumed(None)`, or with the text of what went wrong."""
+    def half_closed(self, stream: PublishAsyncStream) -> None:
+        """Call `stream.give_up()` when acks have had enough time."""
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer: ...
+    def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
+        """Why this client may not do that; None when it may."""
+
+@final
+class Targets:
+    """All partitions of the cluster, as publishers know them."""
+
+    def __init__(self) -> None: ...
+    def set(
+        self, stream: str, partition: int, subject: str, *, paused: bool, readonly: bool, concurrency_control: bool
+    ) -> None: ...
+    def remove(self, stream: str) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class PublishGate:
+    """What all publishing calls of a broker share."""
+
+    checks_authorization: bool
+    @property
+    def receivers(self) -> dict[int, AckReceiver]: ...
+    @property
+    def published(self) -> int:
+        """Messages handed to NATS so far."""
+    @property
+    def unanswered(self) -> int:
+        """Messages whose acks are still to come."""
+    def __init__(
+        self,
+        *,
+        targets: Targets,
+        nats: NatsReader,
+        receivers: dict[int, AckReceiver],
+        inbox_prefix: bytes,
+        shell: Shell,
+        payload_bytes_max: int,
+        output_bytes_max: int,
+        unread_bytes_max: int,
+    ) -> None:
+        """`output_bytes_max` may wait to be sent to NATS, `unread_bytes_max` of acks may wait for a client, before windows close."""
+    def publish_request(
+        self, request: bytes, callback: Callable[[bytes | None], None]
+    ) -> InternalReceiver | tuple[int, int, bytes, bool] | None:
+        """Publish an encoded PublishRequest from inside the broker.
+
+        `callback` gets the Ack, or None when the connection to NATS was lost. A tuple is a refusal: gRPC status, code of
+        PublishAsyncError, text, and whether it is only because the partition is paused. None: published, no ack is wanted.
+        """
+    def cancel(self, receiver: InternalReceiver | None) -> None: ...
+    def connection_lost(self) -> None: ...
+    def drained(self) -> None: ...
+
+class InternalReceiver(AckReceiver): ...
+
+class PublishAsyncStream(GrpcStream):
+    def __init__(self, gate: PublishGate) -> None: ...
+    def resumed(self, text: str | None) -> None: ...
+    def give_up(self) -> None: ...
+
+class PublishStream(GrpcStream):
+    def __init__(self, gate: PublishGate, to_subject: bool = False) -> None: ...
+    def resumed(self, text: str | None) -> None: ...

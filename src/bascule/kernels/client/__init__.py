@@ -1,0 +1,1 @@
+"""The client's subscriptions: bytes to messages and columns."""

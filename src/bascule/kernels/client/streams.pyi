@@ -1,0 +1,93 @@
+"""The two calls of a client that carry messages by the million. Both are opened with ClientConnection.open() or Channel.start()."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from typing_extensions import Buffer
+
+from bascule.kernels.client.messages import MessageBatch
+from bascule.kernels.grpc.client import ClientStream
+from bascule.kernels.window.window import PublishColumns, PublishTarget, PublishWindow, Waiter
+
+class SubscribeClientStream(ClientStream):
+    """Collects what a Subscribe call brings into batches. The consumer takes them; when it does not, the server is held back.
+
+    `on_ready` is called, without arguments, when the subscription was confirmed, when there is something to take and was nothing
+    before, and when the call has ended. It is called from within the connection: it should wake somebody, not work.
+    What was received before the end can be taken after it.
+    """
+
+    on_ready: Callable[[], object] | None
+
+    def __init__(
+        self,
+        request: Buffer,
+        on_ready: Callable[[], object] | None = None,
+        *,
+        batch_bytes: int = 1 << 20,
+        waiting_bytes_max: int = 8 << 20,
+    ) -> None:
+        """`request` is an encoded SubscribeRequest. A batch that nobody has taken yet grows until it has `batch_bytes`; from
+        `waiting_bytes_max` on no more is taken from the server than its window allows."""
+    def take(self) -> MessageBatch | None:
+        """The oldest messages that wait; None when there are none."""
+    @property
+    def confirmed(self) -> bool:
+        """The server's first, empty message is there (or a message): the subscription exists."""
+    @property
+    def last_offset(self) -> int:
+        """Of the last message received, taken or not; −1 without."""
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be taken."""
+    @property
+    def waiting_bytes(self) -> int: ...
+    @property
+    def is_held_back(self) -> bool:
+        """The consumer is slower than the server."""
+
+class PublishAsyncClientStream(ClientStream):
+    """Publishes many messages at once and tells everybody who waits what became of his.
+
+    `on_writable` is called, without arguments, when has_room has become true after it was false. `on_ended(status, text)` is called
+    once, after on_lost and all waiters of columns.
+    """
+
+    on_writable: Callable[[], object] | None
+    on_ended: Callable[[int, str], object] | None
+
+    def __init__(
+        self,
+        window: int = 8192,
+        *,
+        on_writable: Callable[[], object] | None = None,
+        on_failed: Callable[[Any, int, int, str], object] | None = None,
+        on_lost: Callable[[list[tuple[int, Any]]], object] | None = None,
+        on_ended: Callable[[int, str], object] | None = None,
+    ) -> None:
+        """`on_failed` and `on_lost` as in PublishWindow."""
+    @property
+    def window(self) -> PublishWindow: ...
+    @property
+    def has_room(self) -> bool:
+        """publish() will take a message. False: on_writable will be called, unless the call has ended."""
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is outstanding and nothing waits to be sent."""
+    def publish(
+        self,
+        target: PublishTarget,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        expected_offset: int = -1,
+        waiter: Waiter | None = None,
+        deadline: float = 0.0,
+    ) -> int:
+        """Send a message; its number, or −1 when there is no room for it (nothing was sent then). The waiter gets an Ack; with the
+        policy NONE it gets nothing and should not be given."""
+    def publish_columns(self, columns: PublishColumns) -> None:
+        """Send all of them, in order, as fast as the window allows, without anybody's help. has_room is false until they are sent."""
+    def expire(self, now: float) -> int:
+        """Give up whose deadline has passed: what was sent is of unknown outcome (how many is returned), what waits in columns is not
+        sent."""

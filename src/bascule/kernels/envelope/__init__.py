@@ -1,0 +1,1 @@
+"""Publish requests, envelopes and acks, read in place."""

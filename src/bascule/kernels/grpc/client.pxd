@@ -1,0 +1,89 @@
+# gRPC calls over HTTP/2, for kernels that make them. What a call's bytes mean is up to subclasses of ClientStream; they never see
+# frames, windows or headers.
+#
+# A subclass overrides the hooks and calls the methods below them. Hooks are called with the GIL held, from within
+# ClientConnection.open(), received(), flush(), expire(), lost(), close() or a call's own cancel(). A hook may cancel its own call or any
+# other. An exception that leaves a hook ends the call with INTERNAL and is given to connection.on_fault.
+#
+# Order of hooks: on_headers (not for a call that fails at once), then of every read its on_message… and one on_messages_done, at the end
+# on_finished, exactly once and last. Messages that came before it were handed over before it, with their on_messages_done.
+# on_room comes once after open(), when the call has begun, and later as grpc_messages.pxd says; never after half_close().
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from bascule.kernels.grpc.messages cimport MessageStream
+from bascule.kernels.http2.connection cimport Http2Connection
+from bascule.kernels.headers.response_head cimport ResponseHead
+
+
+cdef class ClientStream(MessageStream):
+    # Inherited: id (0 while it waits for its turn), half_closed (the server has sent its last), closed, finished, connection (None before
+    # open() and once closed), message_count (`received` in Python), outgoing; begin_message, end_message, send_message, want_flush, room,
+    # withhold; hooks on_message, on_room. What is written before open() goes nowhere, before the call has begun it is sent when it does.
+    cdef readonly bytes path
+    cdef readonly double timeout                # seconds, −1 without
+    cdef readonly double deadline               # on the monotonic clock; −1 without
+    cdef readonly int status                    # −1 until finished
+    cdef readonly str status_text
+    cdef readonly bint unprocessed              # finished, and the server has surely not looked at the call: safe to be made again
+    cdef readonly bint sending_closed           # half_close() was called
+    cdef readonly list headers                  # metadata of the response; None until it is there
+    cdef readonly list trailers                 # the same of its trailers
+    cdef bytes request_head                     # header block of a call that waits for its turn
+    cdef bint headers_seen
+    cdef bint done_queued                       # in the connection's list of calls that this read was about
+    cdef uint64_t done_count                    # messages that on_messages_done was called for
+    cdef ClientStream done_next
+
+    # hooks
+    cdef int on_headers(self) except -1
+    cdef int on_messages_done(self) except -1   # after all messages of one read were handed over
+    cdef int on_finished(self, int status, bytes message) except -1     # trailers, reset, connection lost, deadline, cancelled
+
+    # for subclasses and their users
+    cpdef half_close(self)                      # no more messages of ours, behind what is outgoing
+    cpdef cancel(self)                          # on_finished with CANCELLED, at once; the server is told
+
+    cdef int finish(self, int status, str text, bint unprocessed, int64_t reset_code) except -1     # code: of RST_STREAM, −1 for none
+    cdef int settle(self) except -1
+    cdef int response(self, ResponseHead head, bint ends) except -1
+    cdef int trailing(self, ResponseHead head) except -1
+
+
+cdef class ClientConnection(Http2Connection):
+    # Inherited: output, unsent, on_output, on_fault, closing, draining (the server has sent GOAWAY: no more calls here), flush(), received().
+    cdef readonly bytes authority
+    cdef readonly bytes scheme
+    cdef readonly uint32_t peer_streams_max     # calls at the same time that the server takes; more wait for their turn
+    cdef readonly uint32_t goaway_code
+    cdef readonly str goaway_text
+    cdef readonly uint64_t pings_sent
+    cdef readonly double earliest_deadline      # no call's deadline is earlier; −1 when none has one
+    cdef bytes agent
+    cdef dict heads                             # (path, metadata) -> header block without its timeout
+    cdef object waiting                         # calls that have not begun, in order
+    cdef uint32_t next_stream_id
+    cdef uint32_t goaway_last_id
+    cdef ClientStream done_first
+    cdef int end_status                         # of the calls that end with the connection
+    cdef str end_text
+
+    cpdef open(self, ClientStream stream, bytes path, object metadata=*, double timeout=*)      # ValueError for what no call can have
+    cdef bytes encode_head(self, bytes path, object metadata)
+    cdef int begin(self, ClientStream stream) except -1
+    cdef int begin_waiting(self) except -1
+    cdef int retire(self, ClientStream stream, int64_t reset_code) except -1
+    cdef int refuse_new(self, uint32_t last_id) except -1
+    cdef int touch(self, ClientStream stream) except -1
+    cdef int hand_over_done(self) except -1
+
+
+cdef class PyClientStream(ClientStream):
+    # Hooks as methods, for calls made in Python: headers_received(), message(bytes), messages_done(), writable(), ended(status, text).
+    pass
+
+
+cdef class UnaryCall(ClientStream):
+    # One message out, one in. `handler(call)` is called when it is finished: `reply` and `status` are there then.
+    cdef readonly object handler
+    cdef readonly bytes reply                   # None unless the status is OK

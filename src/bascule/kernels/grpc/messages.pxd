@@ -1,0 +1,55 @@
+# Messages of gRPC in the DATA of a stream, whichever side of the call this is: put together out of frames, written with their prefix.
+#
+# A message is a byte (1: compressed), its length as four big-endian bytes, and itself.
+
+from libc.stdint cimport uint8_t, uint64_t
+
+from bascule.kernels.http2.connection cimport Http2Connection
+from bascule.kernels.http2.sender cimport Http2Stream
+from bascule.kernels.wire.output cimport OutputBuffer
+
+cdef enum:
+    PREFIX_SIZE = 5
+
+# Of the seventeen statuses those that kernels give by themselves.
+cdef enum:
+    STATUS_OK = 0
+    STATUS_CANCELLED = 1
+    STATUS_UNKNOWN = 2
+    STATUS_DEADLINE_EXCEEDED = 4
+    STATUS_PERMISSION_DENIED = 7
+    STATUS_RESOURCE_EXHAUSTED = 8
+    STATUS_UNIMPLEMENTED = 12
+    STATUS_INTERNAL = 13
+    STATUS_UNAVAILABLE = 14
+    STATUS_UNAUTHENTICATED = 16
+
+
+cdef class MessageStream(Http2Stream):
+    # Inherited: id, half_closed, closed (readonly), outgoing (length-prefixed messages that wait to be cut into DATA frames).
+    cdef readonly Http2Connection connection    # None once closed
+    cdef readonly bint finished                 # nothing more is taken from the peer
+    cdef uint64_t message_count                 # of those that were handed on
+    cdef bint sealed                            # nothing more is taken from us: what is written goes nowhere
+    cdef uint8_t encoding                       # of the peer's compressed messages
+    cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
+
+    # hooks
+    cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one whole message; the bytes are gone afterwards
+    cdef int on_room(self) except -1            # outgoing is at OUTGOING_LOW or below and the peer's windows are open: write more
+
+    # for subclasses. What is written to a call that has ended goes nowhere, without an error.
+    cdef uint8_t* begin_message(self, size_t size) except NULL                  # where `size` bytes go, behind a prefix; then
+    cdef int end_message(self, size_t size) except -1                           # what it came to, at most what begin_message was told
+    cdef int send_message(self, const uint8_t* data, size_t size) except -1     # both in one; calls want_flush() itself
+    cdef int want_flush(self) except -1         # have frames cut from `outgoing` at the end of this turn; idempotent, cheap
+    cdef size_t room(self) except? 0            # bytes that may sensibly be put into outgoing now; after a 0 on_room() will be called
+    cpdef withhold(self, bint on)               # while on, the peer stops after its window (ConnectionLimits.stream_window_bytes)
+
+    # for the two sides of a call
+    cdef int break_off(self, int status, str text) except -1       # the peer's messages cannot be read: end the call
+    cdef int fault(self, object error) except -1                # one of our own hooks has raised
+    cdef int hand_on(self, const uint8_t* prefix, size_t size) except -1
+    cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1
+    cdef size_t assemble(self, const uint8_t* data, size_t size) except? 0
+    cdef int drop_assembly(self) except -1

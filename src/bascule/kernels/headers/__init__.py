@@ -1,0 +1,1 @@
+"""HPACK, and the header blocks of requests and responses."""

@@ -1,0 +1,1 @@
+"""HTTP/2 connections: frames, flow control, sending."""

@@ -1,0 +1,1 @@
+"""Messages from NATS to record batches, and the acks back."""

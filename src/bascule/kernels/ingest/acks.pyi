@@ -1,0 +1,69 @@
+"""Acks on their way to publishers: over NATS, or straight to a receiver of this process."""
+
+from collections.abc import Callable
+from typing import final
+
+from bascule.kernels.envelope.message_objects import Ack
+from bascule.kernels.ingest.sink import PreparedBatch
+from bascule.kernels.nats.protocol import MessageSink, NatsReader
+
+class AckReceiver:
+    """Somebody in this process that waits for acks; kernels subclass it."""
+
+class CallbackReceiver(AckReceiver):
+    """Hands every ack to a callable, as an object: for tests and for what is rare."""
+
+    def __init__(self, callback: Callable[[Ack], object]) -> None: ...
+
+@final
+class AckRouter:
+    """From the inbox of an ack, `prefix` and a decimal number, to the receiver of that number."""
+
+    on_fault: Callable[[Exception], object] | None
+    """Takes what a receiver raised; without it the exception leaves acknowledge() and the acks behind it are lost."""
+
+    def __init__(self, prefix: bytes, on_fault: Callable[[Exception], object] | None = None) -> None: ...
+    @property
+    def prefix(self) -> bytes: ...
+    @property
+    def receivers(self) -> dict[int, AckReceiver]:
+        """Whoever waits puts itself in and takes itself out."""
+    @property
+    def delivered(self) -> int: ...
+    @property
+    def unknown(self) -> int:
+        """Acks for inboxes that nobody has, or has any more."""
+
+@final
+class AckWriter:
+    """Answers the ack entries of batches, into the output of the NATS connection or through the router."""
+
+    def __init__(self, reader: NatsReader, router: AckRouter) -> None: ...
+    @property
+    def reader(self) -> NatsReader: ...
+    @property
+    def router(self) -> AckRouter: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def unsendable(self) -> int:
+        """Acks that could not leave: not connected, larger than the server takes, or no memory."""
+    def acknowledge(
+        self, batch: PreparedBatch, which: int, base_offset: int, reception_timestamp: int, commit_timestamp: int
+    ) -> None:
+        """Ack every stored message of the batch whose policy is `which` (LEADER or ALL)."""
+    def reject(self, batch: PreparedBatch, error: int, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
+        """The batch could not be appended: everybody who waits for one of its records gets `error`."""
+    def write_errors(self, batch: PreparedBatch, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
+        """Answer the messages that were refused while scanning. TOO_LARGE carries no commit timestamp."""
+
+@final
+class AckSink(MessageSink):
+    """Acks of partitions that other servers lead: subscribe it to `<prefix>>`."""
+
+    def __init__(self, router: AckRouter) -> None: ...
+    @property
+    def router(self) -> AckRouter: ...
+    @property
+    def invalid(self) -> int:
+        """Messages that were no ack."""

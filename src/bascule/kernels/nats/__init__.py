@@ -1,0 +1,1 @@
+"""The NATS protocol: scanning what arrives, writing what is published."""

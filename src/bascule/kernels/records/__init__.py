@@ -1,0 +1,1 @@
+"""Record batches: building, checking, searching, compacting, producers."""

@@ -1,0 +1,1 @@
+"""The client's publish window: messages in flight and their acks."""

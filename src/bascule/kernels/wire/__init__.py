@@ -1,0 +1,1 @@
+"""Numbers, protobuf fields, UTF-8 and output buffers."""

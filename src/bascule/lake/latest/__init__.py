@@ -1,0 +1,1 @@
+"""Tables that hold the latest message of each key."""

@@ -1,0 +1,1 @@
+"""File operations, handles, checkpoints, encryption and compression."""

@@ -1,0 +1,98 @@
+"""Sealed batches: compressed, encrypted, or both. What is written depends on the stream's options; anything known can be opened."""
+
+from __future__ import annotations
+
+from bascule.errors import EncryptionKeyError
+from bascule.kernels.records import records
+from bascule.log.core.options import LogOptions
+from bascule.log.disk import compression
+from bascule.log.disk.encryption import KEY_VARIABLES, BodyCipher, MasterKeys, master_keys_from_environment
+
+_WORTH_COMPRESSING_BYTES = 128  # below this a zstd frame saves nothing
+
+
+class Sealer:
+    def __init__(self, *, compress: bool, encrypt: bool, keys: MasterKeys | None) -> None:
+        if encrypt and keys is None:
+            raise EncryptionKeyError(
+                "invalid AES key size: encryption is on but there is no master key",
+                hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
+            )
+        self._compress = compress
+        self._encrypt = encrypt
+        self._cipher = None if keys is None else BodyCipher(keys)
+
+    @property
+    def seals(self) -> bool:
+        """Whether batches are written any other way than in the clear."""
+        return self._compress or self._encrypt
+
+    def seal(self, batch: bytes | memoryview) -> bytes | memoryview:
+        """The batch as it is to be stored."""
+        if not self.seals:
+            return batch
+        body: bytes | memoryview = memoryview(batch)[records.HEADER_BYTES :]
+        attributes = 0
+        if self._compress and len(body) >= _WORTH_COMPRESSING_BYTES:
+            packed = compression.compress(memoryview(body))
+            if len(packed) < len(body):
+                body, attributes = packed, records.CODEC_ZSTD
+        if self._encrypt:
+            assert self._cipher is not None
+            body = self._cipher.encrypt(body, records.read_header(batch).base_offset)
+            attributes |= records.ENCRYPTED
+        return records.with_body(batch, body, attributes) if attributes else batch
+
+    def open(self, batch: bytes | memoryview) -> bytes | memoryview:
+        """The batch in the clear. ValueError when its body cannot be opened, EncryptionKeyError when a key is missing."""
+        header = records.read_header(batch)
+        if not header.is_sealed:
+            return batch
+        body: bytes | memoryview = memoryview(batch)[records.HEADER_BYTES : header.length]
+        if header.attributes & records.ENCRYPTED:
+            body = self._cipher_for_reading().decrypt(body, header.base_offset)
+        if header.attributes & records.CODEC_MASK == records.CODEC_ZSTD:
+            body = compression.decompress(body, header.body_bytes)
+        return records.with_body(batch, body, 0)
+
+    def rewrap(self, batch: bytes | memoryview) -> bytes | None:
+        """The batch with its data key under the current master key; None when there is nothing to do."""
+        header = records.read_header(batch)
+        if not header.attributes & records.ENCRYPTED:
+            return None
+        body = self._cipher_for_reading().rewrap(memoryview(batch)[records.HEADER_BYTES : header.length])
+        if body is None:
+            return None
+        return records.with_body(batch, body, header.attributes & (records.CODEC_MASK | records.ENCRYPTED))
+
+    def open_all(self, data: bytes | memoryview) -> bytes | memoryview:
+        """A run of whole batches, all in the clear."""
+        pieces: list[bytes | memoryview] = []
+        position, sealed = 0, False
+        while position < len(data):
+            header = records.read_header(data, position)
+            batch = memoryview(data)[position : position + header.length]
+            pieces.append(self.open(batch))
+            sealed = sealed or header.is_sealed
+            position += header.length
+        return b"".join(pieces) if sealed else data
+
+    def _cipher_for_reading(self) -> BodyCipher:
+        if self._cipher is None:
+            raise EncryptionKeyError(
+                "the batch is encrypted and there is no master key",
+                hint=f"set {KEY_VARIABLES[0]} and open the log again",
+            )
+        return self._cipher
+
+
+def sealer_for(options: LogOptions, keys: MasterKeys | None) -> Sealer:
+    """The sealer that a log's options ask for, with the keys given or those of the environment."""
+    if keys is None:
+        try:
+            keys = master_keys_from_environment()
+        except EncryptionKeyError:
+            # A bad key is nobody's business as long as nothing is encrypted; whoever meets an encrypted batch is told then.
+            if options.encryption:
+                raise
+    return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys)

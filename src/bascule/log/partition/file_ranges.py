@@ -1,0 +1,81 @@
+"""Which bytes of which files hold a range of offsets, for a reader that reads them itself: through handles that cannot write.
+
+What lies below the high watermark is never changed in place, and a file that is removed or replaced lives on as long as somebody has
+it open. So a reader may take its time; should a log be cut back all the same, it finds bytes that fail their check, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from bascule.log.disk.files import FileGone, PooledFile
+from bascule.log.disk.operations import raise_storage_error
+from bascule.log.partition.partition_log import PartitionLog
+from bascule.log.segments.search import start_position
+from bascule.log.segments.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Whole batches from `start` to `stop`, exclusive. The first may begin before what was asked for, the last end behind it."""
+
+    handle: int
+    """Of the operating system, for reading; whoever gets it closes it."""
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileRanges:
+    files: tuple[FileRange, ...]
+    next_offset: int
+    """What is below is in these files, as far as compaction has left it."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.stop - each.start for each in self.files)
+
+    def close(self) -> None:
+        for each in self.files:
+            os.close(each.handle)
+
+
+def open_ranges(log: PartitionLog, offset: int, end_offset: int, files_max: int) -> FileRanges:
+    """The first files of `offset <= … < end_offset`, which must be committed. Raises LogClosed and LogDeleted."""
+    while True:
+        try:
+            return _open_ranges(log, offset, end_offset, files_max)
+        except FileGone:
+            log.readable_end_offset(committed=True)  # raises where there is nothing to look for again
+
+
+def _open_ranges(log: PartitionLog, offset: int, end_offset: int, files_max: int) -> FileRanges:
+    segments = [one for one in log.segments if one.size and one.next_offset > offset and one.base_offset < end_offset]
+    chosen, left = segments[:files_max], segments[files_max:]
+    files: list[FileRange] = []
+    with contextlib.ExitStack() as opened:
+        for segment in chosen:
+            each = _open(segment, offset)
+            opened.callback(os.close, each.handle)
+            files.append(each)
+        opened.pop_all()
+    return FileRanges(tuple(files), left[0].base_offset if left else end_offset)
+
+
+def _open(segment: Segment, offset: int) -> FileRange:
+    stop = segment.size
+    start = start_position(segment, offset) if offset > segment.base_offset else 0
+    return FileRange(_reopened(segment.file), start, stop)
+
+
+def _reopened(file: PooledFile) -> int:
+    """The very file that the pool has open, whatever bears its name by now."""
+    handle = file.pool.acquire(file)
+    try:
+        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise_storage_error(error, f"cannot open {file.path} for a reader")
+    finally:
+        file.pool.release(file)

@@ -1,0 +1,187 @@
+"""Which idempotent producers a log has seen: made from its records, and kept beside it for when these are gone.
+
+The table that is kept is that of *committed* records, so that truncation leaves it alone. It follows the log while marked batches are
+written, a few MiB behind it, and is written down from time to time and before the cleaner removes anything. Of batches that are not
+marked nothing is read: the log knows from where on none was written.
+
+The file, `producers`:
+
+    crc u32 · magic u16 · version u16 · end_offset i64 · leader_epoch u64 · entries, see kernels/records/producers.pyx
+
+It is the table of the log below `end_offset`. `leader_epoch` is that of the offset before it: a log that has been cut and written anew
+since has another one there, and the file is not believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+import threading
+from typing import TYPE_CHECKING, Final
+
+from bascule import limits
+from bascule.errors import BasculeError, CorruptBatch, DiskFull
+from bascule.kernels.records.producers import ProducerTable, marks
+from bascule.kernels.records.records import BatchHeader, crc32c
+from bascule.log.disk.operations import read_file, replace_file
+
+if TYPE_CHECKING:
+    from bascule.log.partition.partition_log import PartitionLog
+
+_logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "producers"
+MAGIC: Final = 0xBA5D
+VERSION: Final = 1
+_HEAD: Final = struct.Struct("<IHHqQ")
+_CRC_BYTES: Final = 4
+
+
+class ProducerHistory:
+    """Of one log. Its lock is taken last: nobody who holds it takes another one."""
+
+    def __init__(self, log: PartitionLog, end_offset: int) -> None:
+        """`end_offset` is where the log ends now; of what it holds nothing is known yet."""
+        self._log = log
+        self._path = f"{log.directory}/{FILE_NAME}"
+        self._lock = threading.Lock()
+        self._table: ProducerTable | None = None
+        self._end_offset = 0
+        """The table is that of the log below it."""
+        self._unmarked_from = end_offset
+        """No batch at or behind it is marked."""
+        self._unread_bytes = 0
+        self._unsaved_bytes = 0
+        self._saved_end_offset = -1
+
+    # ── while the log is written ─────────────────────────────────────────────────────────────────
+
+    def note(self, header: BatchHeader) -> None:
+        """A marked batch is about to become part of the log."""
+        self._unmarked_from = header.last_offset + 1
+        self._unread_bytes += header.length
+
+    def keep_up(self) -> None:
+        """After an append: read what was written, if it is worth it."""
+        if self._unread_bytes < limits.PRODUCERS_UNREAD_BYTES_MAX:
+            return
+        try:
+            with self._lock:
+                self._committed()
+                if self._unsaved_bytes >= limits.PRODUCERS_UNSAVED_BYTES_MAX:
+                    self._write(durable=False)
+        except BasculeError as error:
+            _logger.warning("%s: the producers cannot be read now: %s", self._log.directory, error.message)
+
+    def cut(self, start_offset: int, end_offset: int) -> None:
+        """The log begins and ends elsewhere: what it has lost must not be known."""
+        with self._lock:
+            self._unmarked_from = min(self._unmarked_from, end_offset)
+            if not start_offset <= self._end_offset <= end_offset:
+                self._table = None
+            saved = self._read_file()
+            if saved is not None and not start_offset <= saved[0] <= end_offset:
+                self._saved_end_offset = -1
+                self._log.pool.disk.remove(self._path)
+
+    # ── the table ────────────────────────────────────────────────────────────────────────────────
+
+    def at_end(self) -> ProducerTable:
+        """A table of everything that the log holds, for whoever leads it. Raises what reading raises."""
+        with self._lock:
+            table = self._committed().copy()
+            self._read(table, self._end_offset, self._log.log_end_offset)
+            return table
+
+    def _committed(self, at_least: int = 0) -> ProducerTable:
+        if self._table is None:
+            self._table, self._end_offset = self._load()
+        end_offset = max(self._log.high_watermark + 1, at_least)
+        if end_offset > self._end_offset:
+            table, self._table = self._table, None  # half of what is read would be worth nothing
+            unread, self._unread_bytes = self._unread_bytes, 0
+            self._read(table, self._end_offset, end_offset)
+            self._table, self._end_offset = table, end_offset
+            self._unsaved_bytes += unread
+        return self._table
+
+    def _read(self, table: ProducerTable, offset: int, end_offset: int) -> None:
+        end_offset = min(end_offset, self._unmarked_from)
+        while offset < end_offset:
+            try:
+                found = self._log.read(offset, bytes_max=limits.SCAN_CHUNK_BYTES, committed=False)
+                if found is None:
+                    return
+                is_marked, is_sealed = marks(found.data)
+                if is_marked:
+                    table.note_batches(found.clear() if is_sealed else found.data, offset, end_offset)
+                offset = found.next_offset
+            except CorruptBatch as error:
+                # Nobody can read these records, whoever published them.
+                _logger.warning("producers of what is damaged are not known: %s", error.message)
+                if error.next_offset is None:
+                    return
+                offset = error.next_offset
+
+    def _load(self) -> tuple[ProducerTable, int]:
+        saved = self._read_file()
+        if saved is not None:
+            end_offset, leader_epoch, table = saved
+            begins_there = end_offset == self._log.log_start_offset
+            if begins_there or (
+                self._log.log_start_offset < end_offset <= self._log.log_end_offset
+                and self._epoch_at(end_offset - 1) == leader_epoch
+            ):
+                self._saved_end_offset = end_offset
+                return table, end_offset
+        return ProducerTable(limits.PRODUCERS_PER_PARTITION_MAX), self._log.log_start_offset
+
+    def _epoch_at(self, offset: int) -> int:
+        return max((entry.epoch for entry in self._log.epoch_entries if entry.start_offset <= offset), default=0)
+
+    # ── the file ─────────────────────────────────────────────────────────────────────────────────
+
+    def save(self) -> None:
+        """Before records are removed: they are in the table, and it is on disk. A full disk keeps it in memory alone."""
+        with self._lock:
+            # Retention takes sealed segments, also those that are not committed yet.
+            self._committed(self._log.segments.active.base_offset)
+            self._write(durable=True)
+
+    def close(self) -> None:
+        """Write down what is known. What is not takes longer to find out than it takes to close a log."""
+        with self._lock:
+            if self._table is not None and self._unread_bytes <= limits.PRODUCERS_UNREAD_BYTES_MAX:
+                with contextlib.suppress(CorruptBatch):
+                    self._committed()
+                    self._write(durable=False)
+
+    def _write(self, *, durable: bool) -> None:
+        assert self._table is not None
+        is_worth_it = self._table.count > 0 or self._log.size_bytes >= limits.PRODUCERS_FILE_LOG_BYTES_MIN
+        if self._end_offset == self._saved_end_offset or not is_worth_it:
+            return
+        body = _HEAD.pack(0, MAGIC, VERSION, self._end_offset, self._epoch_at(self._end_offset - 1))[_CRC_BYTES:]
+        body += self._table.encode()
+        with contextlib.suppress(DiskFull):
+            data = struct.pack("<I", crc32c(body)) + body
+            replace_file(self._log.pool.disk, self._path, data, sync=True, durable=durable)
+            self._saved_end_offset = self._end_offset
+            self._unsaved_bytes = 0
+
+    def _read_file(self) -> tuple[int, int, ProducerTable] | None:
+        """End offset, epoch and table. None for anything damaged: it can be made again."""
+        data = read_file(self._log.pool.disk, self._path)
+        if data is None or len(data) < _HEAD.size:
+            return None
+        crc, magic, version, end_offset, leader_epoch = _HEAD.unpack_from(data)
+        if (magic, version) != (MAGIC, VERSION) or crc != crc32c(data[_CRC_BYTES:]):
+            return None
+        with contextlib.suppress(ValueError):
+            return (
+                end_offset,
+                leader_epoch,
+                ProducerTable.decode(data[_HEAD.size :], limits.PRODUCERS_PER_PARTITION_MAX),
+            )
+        return None

@@ -1,0 +1,167 @@
+"""The leader epoch cache of a log, kept on disk beside it. Lost or damaged, it is made again from the batch headers."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bascule.errors import DiskFull, EpochFenced
+from bascule.kernels.records import records
+from bascule.kernels.records.records import crc32c
+from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
+from bascule.log.disk.operations import Disk, read_file, replace_file
+from bascule.log.segments.damage import Run, walk
+from bascule.log.segments.segment import Segment
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+_CHECKSUM_BYTES = 9
+
+
+class LeaderEpochs:
+    """Every change is durable before a record is written in it: an epoch that was forgotten cannot fence anybody."""
+
+    def __init__(self, disk: Disk, directory: str, cache: EpochCache) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{EPOCHS_FILE}"
+        self._cache = cache
+        self._unsaved = False
+
+    @property
+    def latest(self) -> int:
+        return self._cache.latest_epoch
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return self._cache.entries
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> int:
+        return self._cache.end_offset(epoch, log_end_offset)
+
+    def begins_at(self, offset: int) -> bool:
+        """Whether the latest epoch begins there, or behind."""
+        return bool(self.entries) and self.entries[-1].start_offset >= offset
+
+    def of_last_record(self, log_end_offset: int) -> int:
+        """What the records before the end have reached; 0 without any. An epoch that has begun and has no record is not on disk yet:
+        after a crash nobody knows of it, and records of an earlier one may follow."""
+        return next((entry.epoch for entry in reversed(self.entries) if entry.start_offset < log_end_offset), 0)
+
+    def at_most(self, epoch: int) -> int:
+        return self._cache.at_most(epoch)
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """A leader begins: followers may ask for it. On disk it is when the first record is written; before, nobody depends on it."""
+        if self._must_not_be_older(epoch) < epoch:
+            self._cache.assign(epoch, start_offset)
+            self._unsaved = True
+
+    def _must_not_be_older(self, epoch: int) -> int:
+        latest = self._cache.latest_epoch
+        if epoch < latest:
+            raise EpochFenced(
+                f"leader epoch {epoch} is older than {latest}, which {self._path} has seen",
+                hint="another leader has been elected since: follow it",
+            )
+        return latest
+
+    def enter(self, epoch: int | None, start_offset: int) -> int:
+        """The epoch of what is about to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
+        latest = self._cache.latest_epoch if epoch is None else self._must_not_be_older(epoch)
+        if epoch is None or epoch == latest:
+            self.save()
+            return latest
+        before = self._cache.entries
+        self._cache.assign(epoch, start_offset)
+        try:
+            self._save()
+        except Exception:
+            self._cache.replace(before)
+            raise
+        return epoch
+
+    def clear_latest(self, offset: int) -> None:
+        """Forget epochs that begin there or behind."""
+        if self._cache.clear_latest(offset):
+            self._save()
+
+    def clear_earliest(self, offset: int) -> None:
+        if self._cache.clear_earliest(offset):
+            self._save()
+
+    def save(self) -> None:
+        """Make an epoch durable that has begun and has no record."""
+        if self._unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        replace_file(self._disk, self._path, _encode(self._cache), durable=True)
+        self._unsaved = False
+
+
+def load_epochs(
+    disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
+) -> tuple[EpochCache, bool]:
+    """The cache as the file tells it, and what recovery has `seen` in batches behind; True when the file was of no use.
+
+    Without a file the whole log has to be read, unless no epoch is expected in it.
+    """
+    cache = read_epochs(disk, directory)
+    is_lost = cache is None
+    if cache is None:
+        cache = _epochs_of(segments) if any_expected else EpochCache()
+    before = cache.entries
+    for epoch, start_offset in seen:
+        cache.assign(epoch, start_offset)
+    # An epoch may begin exactly at the end of the log: its leader has written nothing yet.
+    cache.clear_latest(segments[-1].next_offset + 1)
+    cache.clear_earliest(segments[0].base_offset)
+    if cache.entries and (is_lost or cache.entries != before):
+        _save_recovered(disk, directory, cache)
+    return cache, is_lost and bool(cache.entries)
+
+
+def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
+    data = read_file(disk, f"{directory}/{EPOCHS_FILE}")
+    return None if data is None else _decode(data)
+
+
+def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
+    """For a log that has lost its records, or never had any: the latest epoch goes on fencing, and begins with the next record."""
+    known = read_epochs(disk, directory) or EpochCache()
+    cache = EpochCache([EpochEntry(known.latest_epoch, offset)] if known.latest_epoch else [])
+    if cache != known:
+        _save_recovered(disk, directory, cache)
+    return cache
+
+
+def _save_recovered(disk: Disk, directory: str, cache: EpochCache) -> None:
+    with contextlib.suppress(DiskFull):  # it can be made again, and a full disk must not keep a log from opening
+        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
+
+
+def _encode(cache: EpochCache) -> bytes:
+    """The entries, and the checksum of all lines as the last one: a digit that changed still looks like a number."""
+    text = format_epochs(cache).encode()
+    return b"%s%08x\n" % (text, crc32c(text))
+
+
+def _decode(data: bytes) -> EpochCache | None:
+    text, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if checksum != b"%08x\n" % crc32c(text):
+        return None
+    try:
+        return parse_epochs(text.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def _epochs_of(segments: list[Segment]) -> EpochCache:
+    """Epoch starts as the batch headers tell them; damage is stepped over."""
+    cache = EpochCache()
+    for segment in segments:
+        for found in walk(segment):
+            if isinstance(found, Run):
+                seen: list[tuple[int, int]] = []
+                records.scan(found.data, 0, gap=True, checksums=False, epochs=seen)
+                for epoch, start_offset in seen:
+                    cache.assign(epoch, start_offset)
+    return cache

@@ -1,0 +1,1 @@
+"""Segment files, their indexes, and reads across them."""

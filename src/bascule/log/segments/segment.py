@@ -1,0 +1,272 @@
+"""One segment: a `.log` file of record batches and the sparse index that finds things in it.
+
+Only the log's appender writes, and only to the active segment; any number of threads read. `size` and `next_offset` are moved
+after the bytes are in the file, so whoever sees them can read up to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from bascule import limits
+from bascule.errors import DiskFull, StorageError
+from bascule.kernels.records import records
+from bascule.log.core.retention import SegmentFacts
+from bascule.log.core.sparse_index import SparseIndex
+from bascule.log.disk.files import FileGone, FilePool, PooledFile
+from bascule.log.segments import index_file
+from bascule.log.segments.index_file import SegmentTotals
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    return f"{directory}/{base_offset:020d}{suffix}"
+
+
+class Segment:
+    __slots__ = (
+        "_index",
+        "_index_file",
+        "_index_flushed",
+        "base_offset",
+        "file",
+        "first_timestamp",
+        "last_timestamp",
+        "next_offset",
+        "pool",
+        "records",
+        "size",
+    )
+
+    def __init__(self, pool: FilePool, directory: str, totals: SegmentTotals) -> None:
+        self.pool = pool
+        self.base_offset = totals.base_offset
+        self.next_offset = totals.end_offset
+        self.size = totals.bytes
+        self.records = totals.records
+        self.first_timestamp = totals.first_timestamp
+        self.last_timestamp = totals.last_timestamp
+        self.file = PooledFile(pool, segment_path(directory, self.base_offset))
+        self._index_file = PooledFile(pool, segment_path(directory, self.base_offset, INDEX_SUFFIX))
+        self._index: SparseIndex | None = None
+        self._index_flushed = 0
+
+    @classmethod
+    def create(cls, pool: FilePool, directory: str, base_offset: int) -> Segment:
+        """A new, empty segment on disk. A leftover file of the same name is emptied; a failure leaves none."""
+        segment = cls(pool, directory, SegmentTotals(base_offset, base_offset))
+        try:
+            handle = pool.disk.open(segment.path, create=True)
+            try:
+                pool.disk.truncate(handle, 0)
+            finally:
+                pool.disk.close(handle)
+            segment.start_index(SparseIndex())
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                segment.remove()
+            raise
+        return segment
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    @property
+    def is_empty(self) -> bool:
+        return self.size == 0
+
+    @property
+    def totals(self) -> SegmentTotals:
+        return SegmentTotals(
+            self.base_offset, self.next_offset, self.size, self.records, self.first_timestamp, self.last_timestamp
+        )
+
+    @property
+    def facts(self) -> SegmentFacts:
+        return SegmentFacts(self.base_offset, self.size, self.records, self.last_timestamp)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def append(self, data: bytes | memoryview, header: records.BatchHeader) -> None:
+        """Write one batch behind the last one."""
+        position = self.size
+        self.file.write(data, position)
+        self.account(header, position)
+
+    def account(self, header: records.BatchHeader, position: int) -> None:
+        """Take a batch that lies in the file at `position` into the totals and the index."""
+        index = self.index()
+        if index.wants(position, limits.INDEX_INTERVAL_BYTES):
+            index.add(header.base_offset, position, header.first_timestamp)
+        self.records += header.count
+        if self.first_timestamp < 0:
+            self.first_timestamp = header.first_timestamp
+        self.last_timestamp = header.max_timestamp
+        self.size = position + header.length
+        self.next_offset = header.last_offset + 1
+
+    def cut(self, totals: SegmentTotals) -> None:
+        """Drop everything behind `totals.bytes`; the other totals are what then is left."""
+        index = self.index()
+        self.size = totals.bytes
+        self.next_offset = totals.end_offset
+        self.records = totals.records
+        self.first_timestamp = totals.first_timestamp
+        self.last_timestamp = totals.last_timestamp
+        self.file.truncate(totals.bytes)
+        index.truncate(totals.bytes)
+        self.start_index(index)
+
+    # ── the index ────────────────────────────────────────────────────────────────────────────────
+
+    def index(self) -> SparseIndex:
+        if self._index is None:
+            index = index_file.read_index(self.pool.disk, self._index_file.path, self.base_offset)
+            if index is None or index.last_position >= self.size or (self.size and not len(index)):
+                return self.rebuild_index()
+            self.adopt_index(index)
+            return index
+        return self._index
+
+    def rebuild_index(self) -> SparseIndex:
+        """Make the index again from the batch headers. Damage is stepped over: what lies behind it must be found too."""
+        index = SparseIndex()
+        position, next_offset = 0, self.base_offset
+        while position < self.size:
+            position, next_offset = self._index_from(position, next_offset, index)
+            if position < self.size:
+                found = self.next_batch(position + 1, self.size, next_offset)
+                position = self.size if found is None else found
+        self._index = index
+        # Another thread may be writing the same just now.
+        with contextlib.suppress(StorageError):
+            index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
+        self._index_flushed = len(index)
+        return index
+
+    def _save_index(self, totals: SegmentTotals, index: SparseIndex) -> None:
+        """For the next open: without it this one still finds everything. So a disk without room keeps no log from opening or rolling.
+
+        An index that is not the present one is worse than none.
+        """
+        try:
+            index_file.write_index(self.pool.disk, self._index_file.path, totals, index)
+        except DiskFull:
+            self.pool.disk.remove(self._index_file.path)
+        self._index_file.close()  # a handle from before would write into the file that was just replaced
+        self._index_flushed = len(index)
+
+    def _index_from(self, position: int, next_offset: int, index: SparseIndex) -> tuple[int, int]:
+        """Add the run of batches that begins at `position`; returns where it ends, and with which offset."""
+        for start, data in self.chunks(position):
+            marks: list[tuple[int, int, int]] = []
+            # With checksums: a header that lies would break the order of the entries, and with it every search.
+            found = records.scan(
+                data, next_offset, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks
+            )
+            index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
+            position, next_offset = start + found.end, found.next_offset
+            if found.reason is not None:
+                break
+        return position, next_offset
+
+    def start_index(self, index: SparseIndex) -> None:
+        """Write the file of an active segment: totals not final, the entries known so far."""
+        self._index = index
+        self._save_index(SegmentTotals(self.base_offset), index)
+
+    def adopt_index(self, index: SparseIndex) -> None:
+        """Use the entries that the index file holds."""
+        self._index = index
+        self._index_flushed = len(index)
+
+    def flush_index(self) -> None:
+        """Append the entries that arose since the last call. Not synced: an entry that is lost is found again by scanning."""
+        index, flushed = self._index, self._index_flushed
+        if index is None or len(index) == flushed:
+            return
+        new = index.entries_from(flushed)
+        entries = b"".join(index_file.encode_entry(*entry) for entry in new)
+        try:
+            self._index_file.write(entries, index_file.HEADER_BYTES + flushed * index_file.ENTRY_BYTES)
+        except FileGone:
+            if not self._index_file.retired:
+                self.start_index(index)  # there was no room for it when it was begun
+            return
+        self._index_flushed = flushed + len(new)
+
+    def seal(self) -> None:
+        """No more appends: write the index with the totals, so that the next open need not read the log. Doing it twice is fine."""
+        self.file.cut_leftover(self.size)
+        self._save_index(self.totals, self.index())
+
+    def reach(self, end_offset: int) -> None:
+        """Seal it up to `end_offset`. A hole belongs to the segment before it: its index tells recovery how far it reaches."""
+        self.next_offset = end_offset
+        self.seal()
+
+    def forget_index(self) -> None:
+        """Give its memory back; the next lookup reads it again. Only for sealed segments."""
+        self._index = None
+
+    # ── walking ──────────────────────────────────────────────────────────────────────────────────
+
+    def chunks(
+        self, position: int = 0, stop: int | None = None, *, chunk_bytes: int | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """The file in pieces of whole batches, as far as headers can tell: (position, bytes).
+
+        Where the bytes at `position` are not a batch, the piece is what was read, for the caller to judge and to stop.
+        """
+        stop = self.size if stop is None else stop
+        chunk_bytes = chunk_bytes or limits.SCAN_CHUNK_BYTES
+        while position < stop:
+            data = self.file.read(min(chunk_bytes, stop - position), position)
+            if not data:
+                return
+            used = records.scan(data, 0, gap=True, checksums=False).end
+            if used == 0:
+                data = self._one_batch(data, position, stop)
+                used = len(data)
+            yield position, data[:used]
+            position += used
+
+    def _one_batch(self, data: bytes, position: int, stop: int) -> bytes:
+        """A batch larger than a chunk, if it is one."""
+        try:
+            length = records.read_header(data).length
+        except records.BatchError:
+            return data
+        if length <= len(data) or position + length > stop:
+            return data
+        return self.file.read(length, position)
+
+    def next_batch(self, position: int, stop: int, offset: int) -> int | None:
+        """Position of the first good batch from `position` to `stop` whose base offset is at or behind `offset`."""
+        data = self.file.read(stop - position, position)
+        found = records.resync(data, 0, offset)
+        return None if found < 0 else position + found
+
+    # ── the end of it ────────────────────────────────────────────────────────────────────────────
+
+    def sync(self) -> None:
+        self.file.sync()
+
+    def retire(self) -> None:
+        """Nobody opens these files again under their names: they are about to be removed or replaced."""
+        self.file.retire()
+        self._index_file.retire()
+
+    def remove(self) -> None:
+        """Unlink the files, log first: an index without a log is nothing, a log without an index is rebuilt."""
+        self.retire()
+        self.pool.disk.remove(self.file.path)
+        self.pool.disk.remove(self._index_file.path)
+
+    def close(self) -> None:
+        self.file.close()
+        self._index_file.close()

@@ -1,0 +1,184 @@
+"""How much of a log would survive a power failure, and the checkpoint that says so to the next start.
+
+A sync takes a mark of the end of the log, forces the files out, and only then moves `synced` to the mark. After a sync has failed the
+kernel may have thrown away what it could not write, so nothing is taken for synced again until the log is opened anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from bascule.errors import StorageError
+from bascule.log.disk.checkpoint import Checkpoint, write_checkpoint
+from bascule.log.disk.files import FileGone
+from bascule.log.disk.operations import Disk
+from bascule.log.recovery.opening import RecoveredLog
+from bascule.log.segments.segment import Segment
+from bascule.log.segments.segment_list import SegmentList
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedMark:
+    """An end of the log, and where it lies."""
+
+    end_offset: int
+    segment: Segment
+    position: int
+    records: int
+    first_timestamp: int
+    last_timestamp: int
+    epoch: int
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, segment: Segment) -> SyncedMark:
+        return cls(
+            checkpoint.recovery_point,
+            segment,
+            checkpoint.active_position,
+            checkpoint.active_records,
+            checkpoint.active_first_timestamp,
+            checkpoint.last_timestamp,
+            checkpoint.last_epoch,
+        )
+
+
+class Durability:
+    def __init__(
+        self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool, written: Checkpoint | None
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._sealed: list[Segment] = []
+        self._directory_changed = is_new
+        self._directory_unsure = True
+        """Whether the process before this one may have left changes to the directory that were never synced."""
+        self._is_new = is_new
+        self._written = written
+        self._front_gap = (-1, -1) if written is None else (written.front_gap_start, written.front_gap_end)
+        self.synced = synced
+        self.failure: StorageError | None = None
+        self.lock = threading.RLock()
+        """Held while data is forced out and while a checkpoint is written."""
+
+    @classmethod
+    def opened(cls, disk: Disk, directory: str, found: RecoveredLog, end: SyncedMark) -> Durability:
+        """Of a log that recovery has found as it is up to `end`."""
+        known = found.checkpoint
+        if not found.is_synced:
+            end = SyncedMark.from_checkpoint(known, SegmentList(found.segments).holding(known.active_base))
+        # Nothing was ever synced: the process that made the directory may not have lived to make it last.
+        is_new = found.is_new or known.recovery_point == 0
+        return cls(disk, directory, end, is_new=is_new, written=known if found.has_checkpoint else None)
+
+    def must_not_have_failed(self) -> None:
+        if self.failure is not None:
+            raise StorageError(
+                f"the log {self._directory} takes no appends since: {self.failure.message}",
+                hint="look at the disk, then close the log and open it again",
+            ) from self.failure
+
+    def note_sealed(self, segment: Segment) -> None:
+        """The segment is not active any more but may not be synced yet."""
+        self._sealed.append(segment)
+
+    def note_directory(self) -> None:
+        """Files came, went or got other names."""
+        self._directory_changed = True
+
+    def rewind(self, mark: SyncedMark) -> None:
+        """The log was cut back: nothing of its last segment counts as synced until the next sync."""
+        self.synced = mark
+        self._directory_changed = True
+
+    @contextlib.contextmanager
+    def whole_or_failed(self) -> Iterator[None]:
+        """Around changes of several files: half done they are no ground to build upon, and the log has to be opened again."""
+        try:
+            yield
+        except StorageError as error:
+            self.failure = error
+            raise
+
+    def sync(self, log_lock: AbstractContextManager[object], take_mark: Callable[[], SyncedMark]) -> SyncedMark:
+        """Force out everything up to the mark that is taken now. The log may go on growing meanwhile."""
+        with self.lock:
+            with log_lock:
+                mark = take_mark()
+                sealed, self._sealed = self._sealed, []
+                directory_changed, self._directory_changed = self._directory_changed, False
+            if mark.end_offset != self.synced.end_offset or sealed or directory_changed:
+                try:
+                    self._force_out([*sealed, mark.segment], directory_changed or self._directory_unsure)
+                except StorageError as error:
+                    self.failure = error
+                    raise
+            self.synced = mark
+            return mark
+
+    def _force_out(self, segments: list[Segment], directory_changed: bool) -> None:
+        for segment in segments:
+            try:
+                segment.sync()
+            except FileGone:
+                continue  # deleted meanwhile: nothing of it needs to survive
+        if directory_changed:
+            self._sync_directories()
+        with contextlib.suppress(StorageError):  # entries that are not written are found by scanning
+            segments[-1].flush_index()
+
+    def _sync_directories(self) -> None:
+        """The directory's own entries; for a new log also the folders above it, which may be as new: stream, streams and data."""
+        self._disk.sync_directory(self._directory)
+        self._directory_unsure = False
+        if self._is_new:
+            for ancestor in list(PurePosixPath(self._directory).parents)[:3]:
+                self._disk.sync_directory(str(ancestor))
+            self._is_new = False
+
+    def note_front_compacted(self, before: int, after: int) -> None:
+        """Compaction left nothing of what the log began with: it began at `before` and begins at `after` now."""
+        start, end = self._front_gap
+        self._front_gap = (start if end == before else before, after)
+
+    def retention_start_offset(self, log_start_offset: int) -> int:
+        """Below it records were deleted, or nobody knows; from there to the start of the log only compaction took something, and
+        whoever reads on from there misses nothing."""
+        start, end = self._front_gap
+        return start if end == log_start_offset else log_start_offset
+
+    def write_checkpoint(
+        self,
+        *,
+        high_watermark: int,
+        log_start_offset: int,
+        cleaned_to: int,
+        compacted: bool,
+        cutting: bool,
+        durable: bool,
+    ) -> None:
+        with self.lock:
+            mark = self.synced
+            checkpoint = Checkpoint(
+                recovery_point=mark.end_offset,
+                active_base=mark.segment.base_offset,
+                active_position=mark.position,
+                active_records=mark.records,
+                active_first_timestamp=mark.first_timestamp,
+                last_timestamp=mark.last_timestamp,
+                last_epoch=mark.epoch,
+                high_watermark=high_watermark,
+                log_start_offset=log_start_offset,
+                cleaned_to=cleaned_to,
+                compacted=compacted,
+                front_gap_start=self._front_gap[0],
+                front_gap_end=self._front_gap[1],
+                cutting=cutting,
+            )
+            if checkpoint != self._written or durable:
+                write_checkpoint(self._disk, self._directory, checkpoint, durable=durable)
+                self._written = checkpoint

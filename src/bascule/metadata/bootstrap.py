@@ -1,0 +1,153 @@
+"""How a server without state comes into a cluster: as its seed, as one of named peers, or by asking to join."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import InvalidConfig, RejectedEnvelope, StateError, Unavailable
+from bascule.metadata.identity import random_id
+from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.proto.internal_pb2 import RaftJoinRequest, RaftJoinResponse
+from bascule.raft.core.model.membership import Membership
+from bascule.raft.transport import Bus, publish_quietly
+
+JOIN_ATTEMPTS: Final = 30
+JOIN_WAIT_SECONDS: Final = 1.0
+SEED_INTERVAL_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the durable log of a new member starts with. A server that joins knows no members yet: the leader will tell."""
+
+    cluster_id: str
+    membership: Membership
+
+
+def as_seed(server_id: str) -> Beginning:
+    """A cluster of one, to which others join."""
+    return Beginning(random_id(), Membership(voters=frozenset({server_id})))
+
+
+def as_peer(namespace: str, server_id: str, peers: Iterable[str], voters_max: int) -> Beginning:
+    """A cluster of named servers, each of which comes to the same answer by itself: sorted by name, the first ones vote."""
+    members = sorted({server_id, *peers})
+    if any(not member for member in members):
+        raise InvalidConfig(
+            "clustering.raft.bootstrap.peers names an empty id", hint="name the ids of the other servers"
+        )
+    voters = members[:voters_max] if voters_max else members
+    digest = hashlib.sha256("\0".join([namespace, *members]).encode()).hexdigest()[:22]
+    return Beginning(digest, Membership(frozenset(voters), frozenset(members) - frozenset(voters)))
+
+
+async def by_joining(
+    bus: Bus,
+    subjects: ControlSubjects,
+    server_id: str,
+    *,
+    attempts: int = JOIN_ATTEMPTS,
+    wait_seconds: float = JOIN_WAIT_SECONDS,
+) -> Beginning:
+    """Ask the leader to be taken in, until it answers. Raises Unavailable when nobody does."""
+    request = encode(MessageType.RAFT_JOIN_REQUEST, RaftJoinRequest(node_id=server_id).SerializeToString())
+    last: Exception | None = None
+    for attempt in range(attempts):
+        if attempt:
+            await asyncio.sleep(wait_seconds)
+        try:
+            answer = _decode_join_response(await bus.request(subjects.join, request, wait_seconds))
+        except (Unavailable, RejectedEnvelope) as error:
+            last = error
+            continue
+        if not answer.error and answer.cluster_id:
+            return Beginning(answer.cluster_id, Membership())
+        last = StateError(answer.error or "the leader does not say which cluster it leads")
+    raise Unavailable(
+        f"failed to join metadata Raft group after {attempts} attempts: {last}",
+        hint="start one server with --raft-bootstrap-seed, or all with --raft-bootstrap-peers; "
+        "all need the same namespace and NATS",
+    )
+
+
+def _decode_join_response(data: bytes) -> RaftJoinResponse:
+    try:
+        return RaftJoinResponse.FromString(decode(data, MessageType.RAFT_JOIN_RESPONSE))
+    except DecodeError:
+        raise RejectedEnvelope("the answer to a join request does not parse") from None
+
+
+def decode_join_request(data: bytes) -> str:
+    """The id of the server that asks. Raises RejectedEnvelope."""
+    try:
+        node_id = RaftJoinRequest.FromString(decode(data, MessageType.RAFT_JOIN_REQUEST)).node_id
+    except DecodeError:
+        raise RejectedEnvelope("a join request does not parse") from None
+    if not node_id or any(char.isspace() or char in ".*>" for char in node_id):
+        raise RejectedEnvelope(f"a join request names the impossible id {node_id!r}")
+    return node_id
+
+
+def encode_join_response(cluster_id: str, error: str = "") -> bytes:
+    response = RaftJoinResponse(error=error, cluster_id="" if error else cluster_id)
+    return encode(MessageType.RAFT_JOIN_RESPONSE, response.SerializeToString())
+
+
+class SeedWatch:
+    """Two servers that were both started as seed would be two clusters under one name. They tell each other.
+
+    The one with less to lose stops: fewer members, then fewer log entries. Between equals both stop, since nobody can tell which one
+    was meant. Seeds of one cluster may meet: a restarted one still has the flag on its command line.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: ControlSubjects,
+        server_id: str,
+        cluster_id: str,
+        weight: Callable[[], tuple[int, int]],
+        on_rival: Callable[[str, bool], None],
+    ) -> None:
+        """`weight` tells members and log entries of this cluster; `on_rival` hears the other's id and whether we must give way."""
+        self._bus = bus
+        self._subjects = subjects
+        self._server_id = server_id
+        self._cluster_id = cluster_id
+        self._weight = weight
+        self._on_rival = on_rival
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, interval_seconds: float = SEED_INTERVAL_SECONDS) -> None:
+        await self._bus.subscribe(self._subjects.bootstrap, self._on_word)
+        self._task = asyncio.create_task(self._tell(interval_seconds), name="seed-watch")
+
+    def _word(self) -> bytes:
+        members, entries = self._weight()
+        return f"{self._server_id} {self._cluster_id} {members} {entries}".encode()
+
+    async def _on_word(self, data: bytes, _reply: str) -> None:
+        fields = data.decode("utf-8", "replace").split(" ")
+        if len(fields) != 4 or not (fields[2].isdecimal() and fields[3].isdecimal()) or fields[1] == self._cluster_id:
+            return
+        weight = (int(fields[2]), int(fields[3]))
+        self._on_rival(fields[0], weight >= self._weight())
+
+    async def _tell(self, interval_seconds: float) -> None:
+        while True:
+            await self._say()
+            await asyncio.sleep(interval_seconds)
+
+    async def _say(self) -> None:
+        await publish_quietly(self._bus, self._subjects.bootstrap, self._word())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()

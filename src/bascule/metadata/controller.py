@@ -1,0 +1,415 @@
+"""This server's part in running the cluster's metadata: its member of the Raft group, and, while it leads, the controller.
+
+Ops may be submitted on any server. A retry is applied once, because every server numbers its ops within a session of its own. The
+answer is what this server's own copy of the state machine said, so a client that got it sees its own writes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import (
+    BasculeError,
+    OutcomeUnknown,
+    RejectedEnvelope,
+    StateError,
+    Unavailable,
+)
+from bascule.metadata.bootstrap import SeedWatch, decode_join_request, encode_join_response
+from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures, Noted
+from bascule.metadata.core.model.ops import MalformedOp, Op, decode_op, encode_op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.state import Metadata
+from bascule.metadata.machine import MetadataMachine, decode_verdict
+from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.proto.internal_pb2 import (
+    Error,
+    PropagatedRequest,
+    PropagatedResponse,
+    ReportConsumerGroupCoordinatorOp,
+    ReportLeaderOp,
+)
+from bascule.raft.core.model.entries import EntryKind
+from bascule.raft.core.model.membership import AddLearner, PromoteLearner
+from bascule.raft.core.node import Node
+from bascule.raft.core.sessions import Applied, Outcome, Sessions
+from bascule.raft.driver import DurableLog, RaftDriver
+from bascule.raft.transport import Bus, RaftTransport, publish_quietly
+
+SUBMIT_SECONDS: Final = 5.0
+ATTEMPT_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 0.05
+REPORT_SECONDS: Final = 0.5
+"""After so long without an answer a report is made again."""
+PROMOTE_SECONDS: Final = 0.2
+IDLE_SECONDS: Final = 1.0
+"""How often a server looks whether there is a learner to promote, while there was none."""
+OPS_OUTSTANDING_MAX: Final = 64
+"""Half of the window that a session remembers."""
+
+GRPC_CODES: Final = {
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "FAILED_PRECONDITION": 9,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+}
+_NAMES: Final = {number: name for name, number in GRPC_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerOptions:
+    tick_seconds: float
+    election_ticks: int
+    snapshot_entries: int = 8192
+    leader_timeout_ns: int = 15_000_000_000
+    coordinator_timeout_ns: int = 15_000_000_000
+    is_seed: bool = False
+
+
+class Controller:
+    def __init__(
+        self,
+        node: Node,
+        wal: DurableLog,
+        bus: Bus,
+        subjects: ControlSubjects,
+        cluster_id: str,
+        machine: MetadataMachine,
+        options: ControllerOptions,
+        on_rival_seed: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._cluster_id = cluster_id
+        self._machine = machine
+        self._options = options
+        self._sessions = Sessions(machine)
+        self._sessions.restore(node.snapshot.data)
+        self._transport = RaftTransport(bus, subjects, node.id, cluster_id)
+        self.driver = RaftDriver(
+            node,
+            wal,
+            self._sessions,
+            self._transport.send,
+            tick_seconds=options.tick_seconds,
+            election_ticks=options.election_ticks,
+            snapshot_entries=options.snapshot_entries,
+            on_role_change=self._on_role_change,
+        )
+        self._seed_watch = SeedWatch(
+            bus, subjects, node.id, cluster_id, self._weight, on_rival_seed or (lambda _id, _give_way: None)
+        )
+        self._session = 0
+        self._sequence = 0
+        self._opening = asyncio.Lock()
+        self._outstanding = asyncio.Semaphore(OPS_OUTSTANDING_MAX)
+        self._leader_failures = LeaderFailures(options.leader_timeout_ns)
+        self._coordinator_failures = CoordinatorFailures(options.coordinator_timeout_ns)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._answering: set[asyncio.Task[None]] = set()
+        self._joined = asyncio.Event()
+        self._role_watchers: list[Callable[[bool], None]] = []
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        await self._transport.start(self.driver.receive)
+        await self._bus.subscribe(self._subjects.join, self._on_join)
+        await self._bus.subscribe(self._subjects.propagate, self._on_propagated)
+        self.driver.start()
+        self._tasks = [asyncio.create_task(self._promote_learners(), name="promote-learners")]
+        if self._options.is_seed:
+            await self._seed_watch.start()
+
+    async def stop(self) -> None:
+        tasks = [*self._tasks, *self._answering]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._seed_watch.stop()
+        await self.driver.stop()
+        await self._transport.stop()
+
+    def _weight(self) -> tuple[int, int]:
+        node = self.driver.node
+        return len(node.membership.members), node.commit_index
+
+    def _on_role_change(self, leads: bool) -> None:
+        if not leads:
+            self._leader_failures.clear()
+            self._coordinator_failures.clear()
+        for watcher in self._role_watchers:
+            watcher(leads)
+
+    def watch_role(self, watcher: Callable[[bool], None]) -> None:
+        """Have `watcher` called now, and whenever this server becomes controller or stops being it. It must not block."""
+        self._role_watchers.append(watcher)
+        watcher(self.is_leader)
+
+    # ── what it knows ────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def server_id(self) -> str:
+        return self.driver.node.id
+
+    @property
+    def is_leader(self) -> bool:
+        return self.driver.node.is_leader
+
+    @property
+    def leader(self) -> str | None:
+        return self.driver.node.leader
+
+    @property
+    def members(self) -> list[str]:
+        return self.driver.node.membership.members
+
+    @property
+    def metadata(self) -> Metadata:
+        """The state as this server knows it: maybe a moment old. `fresh_metadata` is not."""
+        return self._machine.state
+
+    async def fresh_metadata(self, *, timeout: float = SUBMIT_SECONDS) -> Metadata:
+        """The state with everything that was acknowledged anywhere before this call."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                await self.driver.read_barrier(timeout=_share(deadline))
+                return self._machine.state
+            except (Unavailable, OutcomeUnknown) as error:
+                # a read that got no answer has changed nothing: it may be asked again
+                if time.monotonic() + RETRY_SECONDS >= deadline:
+                    raise Unavailable(error.message) from None
+            await asyncio.sleep(RETRY_SECONDS)
+
+    # ── ops ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, op: Op, *, timeout: float = SUBMIT_SECONDS) -> Refusal | None:
+        """Do the op, exactly once: None when it was done, else why not. Raises Unavailable when it surely was not, OutcomeUnknown when
+        nobody knows."""
+        deadline = time.monotonic() + timeout
+        data = encode_op(op)
+        async with self._outstanding:
+            while True:
+                session = await self._open_session(deadline)
+                self._sequence += 1
+                try:
+                    return await self._submit(data, session, self._sequence, deadline)
+                except _SessionExpired:
+                    # refused before it could be done: another session, and again
+                    self._session = 0 if self._session == session else self._session
+
+    async def _submit(self, data: bytes, session: int, sequence: int, deadline: float) -> Refusal | None:
+        doubt: OutcomeUnknown | None = None
+        while True:
+            error: BasculeError
+            try:
+                _, applied = await self.driver.propose(
+                    data, timeout=_share(deadline), session=session, sequence=sequence
+                )
+                return _verdict(applied, in_doubt=doubt is not None)
+            except OutcomeUnknown as unknown:
+                error = doubt = unknown
+            except Unavailable as unavailable:
+                error = doubt or unavailable
+            if time.monotonic() + RETRY_SECONDS >= deadline:
+                raise error
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _open_session(self, deadline: float) -> int:
+        async with self._opening:
+            while self._session == 0:
+                try:
+                    self._session = await self._new_session(_share(deadline))
+                except (Unavailable, OutcomeUnknown) as error:
+                    # A session that was opened and not heard of harms nobody: the oldest ones go.
+                    if time.monotonic() + RETRY_SECONDS >= deadline:
+                        raise Unavailable(error.message) from None
+                    await asyncio.sleep(RETRY_SECONDS)
+            return self._session
+
+    async def _new_session(self, timeout: float) -> int:
+        self._sequence = 0
+        index, applied = await self.driver.propose(b"", timeout=timeout, kind=EntryKind.OPEN_SESSION)
+        assert applied.outcome is Outcome.SESSION_OPENED
+        return index
+
+    # ── membership ───────────────────────────────────────────────────────────────────────────────
+
+    async def _on_join(self, data: bytes, reply: str) -> None:
+        if not reply or not self.is_leader:
+            return
+        try:
+            server_id = decode_join_request(data)
+        except RejectedEnvelope:
+            return  # foreign bytes on our subject: not worth an answer
+        try:
+            if server_id not in self.driver.node.membership:
+                await self.driver.change_membership(AddLearner(server_id), timeout=ATTEMPT_SECONDS)
+                self._joined.set()
+            answer = encode_join_response(self._cluster_id)
+        except BasculeError as error:
+            answer = encode_join_response(self._cluster_id, error.message)
+        await publish_quietly(self._bus, reply, answer)
+
+    async def _until_learners(self) -> None:
+        """A moment while there are some; else until one has joined, or was left by the leader before."""
+        if self.is_leader and self.driver.node.membership.learners:
+            await asyncio.sleep(PROMOTE_SECONDS)
+            return
+        self._joined.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self._joined.wait()
+
+    async def _promote_learners(self) -> None:
+        """A learner that has caught up gets its vote, as long as there are votes to give."""
+        while True:
+            await self._until_learners()
+            for learner in self.driver.node.promotable[:1]:
+                try:
+                    await self.driver.change_membership(PromoteLearner(learner), timeout=ATTEMPT_SECONDS)
+                except (StateError, Unavailable, OutcomeUnknown):
+                    continue  # asked again with the next round
+
+    # ── requests to the controller ──────────────────────────────────────────────────────────────────────────
+
+    async def forward(self, op: Op, *, timeout: float = SUBMIT_SECONDS) -> Refusal | None:
+        """Have the controller do the op. For servers that are no members of the group yet; a member submits."""
+        return await self._propagate(PropagatedRequest(op=encode_op(op)), timeout)
+
+    async def report_leader(
+        self,
+        stream: str,
+        partition: int,
+        reporter: str,
+        leader: str,
+        leader_epoch: int,
+        *,
+        timeout: float = SUBMIT_SECONDS,
+    ) -> Refusal | None:
+        """Tell the controller that a partition's leader is silent."""
+        report = ReportLeaderOp(
+            stream=stream, partition=partition, replica=reporter, leader=leader, leader_epoch=leader_epoch
+        )
+        return await self._report(PropagatedRequest(report_leader_op=report), timeout)
+
+    async def report_coordinator(
+        self, group: str, consumer: str, coordinator: str, epoch: int, *, timeout: float = SUBMIT_SECONDS
+    ) -> Refusal | None:
+        """Tell the controller that a group's coordinator is silent."""
+        report = ReportConsumerGroupCoordinatorOp(
+            group_id=group, consumer_id=consumer, coordinator=coordinator, epoch=epoch
+        )
+        return await self._report(PropagatedRequest(report_consumer_group_coordinator_op=report), timeout)
+
+    async def _report(self, report: PropagatedRequest, timeout: float) -> Refusal | None:
+        """Said again until a controller answers: the silent server may have been the controller, and then there is none for a while. A
+        report that is heard twice counts once."""
+        deadline = time.monotonic() + timeout
+        while True:
+            attempt = time.monotonic() + REPORT_SECONDS
+            try:
+                return await self._propagate(report, min(attempt, deadline) - time.monotonic())
+            except Unavailable:
+                if attempt >= deadline:
+                    raise
+            await asyncio.sleep(attempt - time.monotonic())
+
+    async def _propagate(self, request: PropagatedRequest, timeout: float) -> Refusal | None:
+        data = encode(MessageType.PROPAGATED_REQUEST, request.SerializeToString())
+        answer = await self._bus.request(self._subjects.propagate, data, timeout)
+        response = PropagatedResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
+        if not response.HasField("error"):
+            return None
+        return Refusal(_NAMES.get(response.error.code, "INTERNAL"), response.error.msg)
+
+    async def _on_propagated(self, data: bytes, reply: str) -> None:
+        if not reply or not self.is_leader:
+            return
+        try:
+            request = PropagatedRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
+        except (RejectedEnvelope, DecodeError):
+            return
+        # Side by side: when a server dies, hundreds of partitions want another leader at once, and one round of Raft serves many.
+        answering = asyncio.create_task(self._answer(request, reply), name="propagated")
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer(self, request: PropagatedRequest, reply: str) -> None:
+        response = PropagatedResponse()
+        refusal = await self._judge(request)
+        if refusal is not None:
+            response.error.CopyFrom(Error(code=GRPC_CODES[refusal.code], msg=refusal.text))
+        await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString()))
+
+    async def _judge(self, request: PropagatedRequest) -> Refusal | None:
+        op = self._op_of(request)
+        if isinstance(op, Noted):
+            return None
+        if isinstance(op, Refusal):
+            return op
+        try:
+            return await self.submit(op)
+        except BasculeError as error:
+            return Refusal("INTERNAL", error.message)
+
+    def _op_of(self, request: PropagatedRequest) -> Noted | Op | Refusal:
+        """The op that is asked for, or that enough reports ask for."""
+        if request.op:
+            try:
+                return decode_op(request.op)
+            except MalformedOp as error:
+                return Refusal("INVALID_ARGUMENT", f"malformed op: {error}")
+        now_ns = time.monotonic_ns()
+        if request.HasField("report_leader_op"):
+            report = request.report_leader_op
+            return self._leader_failures.report(
+                self.metadata,
+                report.stream,
+                report.partition,
+                report.replica,
+                report.leader,
+                report.leader_epoch,
+                now_ns,
+            )
+        if request.HasField("report_consumer_group_coordinator_op"):
+            group = request.report_consumer_group_coordinator_op
+            return self._coordinator_failures.report(
+                self.metadata,
+                group.group_id,
+                group.consumer_id,
+                group.coordinator,
+                group.epoch,
+                tuple(self.members),
+                now_ns,
+            )
+        return Refusal("INVALID_ARGUMENT", "the request holds nothing that a controller can do")
+
+
+class _SessionExpired(Exception):
+    """The session was forgotten, and nothing of this op can have been done under it."""
+
+
+def _verdict(applied: Applied, *, in_doubt: bool) -> Refusal | None:
+    if applied.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
+        return decode_verdict(applied.result)
+    if not in_doubt:
+        raise _SessionExpired
+    raise OutcomeUnknown("the session of this server was forgotten: whether the op was done, nobody knows any more")
+
+
+def _share(deadline: float) -> float:
+    """How long one attempt may take: a leader that died must not use up all the time there is."""
+    return max(0.01, min(ATTEMPT_SECONDS, deadline - time.monotonic()))

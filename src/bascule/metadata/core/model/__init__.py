@@ -1,0 +1,1 @@
+"""Streams, groups, ops and changes: the values that the metadata consists of."""

@@ -1,0 +1,99 @@
+"""Putting a controller together from what lies in the data directory, or from how the server was told to begin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bascule.log.disk.operations import Disk
+from bascule.metadata.bootstrap import Beginning, as_peer, as_seed, by_joining
+from bascule.metadata.controller import Controller, ControllerOptions
+from bascule.metadata.machine import MetadataMachine
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.raft.core.node import Node
+from bascule.raft.core.options import RaftOptions
+from bascule.raft.disk import create_wal, open_wal, wal_exists
+from bascule.raft.disk.superblock import read_superblock
+from bascule.raft.transport import Bus
+
+TICK_SECONDS = 0.1
+ELECTION_TICKS = 8
+HEARTBEAT_TICKS = 2
+"""A follower misses its leader after 0.8 to 1.6 s: three heartbeats may be lost before anybody campaigns. A tick is a wake-up of
+every server, also of one that has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    namespace: str
+    server_id: str
+    is_seed: bool = False
+    peers: tuple[str, ...] = ()
+    voters_max: int = 0
+    snapshot_entries: int = 8192
+    leader_timeout_ns: int = 15_000_000_000
+    coordinator_timeout_ns: int = 15_000_000_000
+
+
+async def start_controller(
+    bus: Bus,
+    disk: Disk,
+    data_directory: str,
+    options: StartOptions,
+    *,
+    machine: MetadataMachine | None = None,
+    on_rival_seed: Callable[[str, bool], None] | None = None,
+) -> Controller:
+    """Open this server's part of the metadata group and run it. State on disk counts more than any option."""
+    subjects = ControlSubjects(options.namespace)
+    directory = f"{data_directory}/raft"
+    if not wal_exists(disk, directory):
+        disk.make_directory(data_directory)
+        beginning = await _begin(bus, subjects, options)
+        create_wal(
+            disk,
+            directory,
+            cluster_id=beginning.cluster_id,
+            server_id=options.server_id,
+            membership=beginning.membership,
+        )
+    cluster_id = read_superblock(disk, directory).cluster_id
+    wal, recovered = open_wal(disk, directory, cluster_id=cluster_id, server_id=options.server_id)
+    node = Node(
+        options.server_id,
+        options=RaftOptions(
+            election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, voters_max=options.voters_max
+        ),
+        seed=int.from_bytes(os.urandom(8), "big"),
+        hard_state=recovered.hard_state,
+        snapshot=recovered.snapshot,
+        entries=recovered.entries,
+    )
+    controller = Controller(
+        node,
+        wal,
+        bus,
+        subjects,
+        cluster_id,
+        machine or MetadataMachine(),
+        ControllerOptions(
+            tick_seconds=TICK_SECONDS,
+            election_ticks=ELECTION_TICKS,
+            snapshot_entries=options.snapshot_entries,
+            leader_timeout_ns=options.leader_timeout_ns,
+            coordinator_timeout_ns=options.coordinator_timeout_ns,
+            is_seed=options.is_seed,
+        ),
+        on_rival_seed,
+    )
+    await controller.start()
+    return controller
+
+
+async def _begin(bus: Bus, subjects: ControlSubjects, options: StartOptions) -> Beginning:
+    if options.peers:
+        return as_peer(options.namespace, options.server_id, options.peers, options.voters_max)
+    if options.is_seed:
+        return as_seed(options.server_id)
+    return await by_joining(bus, subjects, options.server_id)

@@ -1,0 +1,121 @@
+"""A stream's settings as its partitions use them, from what was stored with it when it was created.
+
+The metadata may be older than this version and lack a setting, or newer and have a value that this version does not know: each of
+them falls back to its default, alone. A partition that does not start over a setting would be worse than any default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.stream import StreamConfig, resolve
+from bascule.config.values.duration import MILLISECOND_NS
+from bascule.errors import InvalidConfig
+from bascule.log import LogOptions, SyncPolicy
+from bascule.metadata.core.model.activity import ACTIVITY_STREAM
+from bascule.metadata.core.model.ops import ConfigValue
+from bascule.metadata.core.model.streams import Stream
+from bascule.partition.core.options import ReplicaOptions
+
+CURSORS_STREAM: Final = "__cursors"
+RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
+"""Made by the cluster for itself. Clients read them and cannot create or delete them."""
+
+_DEFAULTS: Final = resolve(ClusterConfig())
+
+_LOG_OPTIONS: Final = {
+    "segment_bytes_max": "segment_max_bytes",
+    "segment_age_max_ns": "segment_max_age_ns",
+    "retention_age_max_ns": "retention_max_age_ns",
+    "retention_records_max": "retention_max_messages",
+    "retention_bytes_max": "retention_max_bytes",
+    "compact": "compact_enabled",
+    "compact_min_lag_ns": "compact_min_lag_ns",
+    "compact_tombstone_retention_ns": "compact_tombstone_retention_ns",
+    "sync": "sync",
+    "compression": "compression",
+    "encryption": "encryption",
+}
+"""The log's name of a setting → the name it is stored under."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    log_options: LogOptions
+    cleaner_interval_ms: int
+    auto_pause_time_ns: int
+    """0: never."""
+
+    auto_pause_disable_if_subscribers: bool
+    concurrency_control: bool
+    min_insync_replicas: int
+
+
+def stored_config(config: StreamConfig) -> dict[str, ConfigValue]:
+    """What is kept in the metadata: every setting by its name, as a number, a switch or a word."""
+    stored: dict[str, ConfigValue] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        stored[item.name] = str(value) if isinstance(value, str) else value
+    return stored
+
+
+def settings_of(stream: Stream, cluster: ClusterConfig | None = None) -> StreamSettings:
+    """The settings of a stream. With a `cluster`, cursors are paused by what its configuration says now, not by what it said once."""
+    values = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
+    auto_pause_time_ns = values["auto_pause_time_ns"]
+    if cluster is not None and stream.name == CURSORS_STREAM:
+        auto_pause_time_ns = cluster.cursors.stream_auto_pause_time_ns
+    return StreamSettings(
+        log_options=_log_options(values),
+        cleaner_interval_ms=max(1, values["cleaner_interval_ns"] // MILLISECOND_NS),
+        auto_pause_time_ns=auto_pause_time_ns,
+        auto_pause_disable_if_subscribers=values["auto_pause_disable_if_subscribers"],
+        concurrency_control=values["concurrency_control"],
+        min_insync_replicas=values["min_insync_replicas"],
+    )
+
+
+def _stored(stream: Stream, name: str) -> Any:
+    default = getattr(_DEFAULTS, name)
+    value = stream.config.get(name, default)
+    if isinstance(default, bool):
+        fits = isinstance(value, bool)
+    elif isinstance(default, int):
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    else:
+        fits = isinstance(value, str)
+    return value if fits else default
+
+
+def _log_options(values: dict[str, Any]) -> LogOptions:
+    found = {ours: values[stored] for ours, stored in _LOG_OPTIONS.items()}
+    try:
+        return LogOptions(**found)
+    except InvalidConfig:
+        return LogOptions(**{name: value for name, value in found.items() if _fits(name, value)})
+
+
+def _fits(name: str, value: Any) -> bool:
+    try:
+        LogOptions(**{name: value})
+    except InvalidConfig:
+        return False
+    return True
+
+
+def replica_options(settings: StreamSettings, cluster: ClusterConfig) -> ReplicaOptions:
+    """What the replicas of a stream's partitions go by."""
+    replication = cluster.replication
+    sync = settings.log_options.sync
+    return ReplicaOptions(
+        min_insync_replicas=settings.min_insync_replicas,
+        acks_wait_for_disk=sync is not SyncPolicy.INTERVAL,
+        commits_wait_for_disk=sync is SyncPolicy.ALWAYS,
+        max_lag_ns=replication.replica_max_lag_time_ns,
+        leader_timeout_ns=replication.replica_max_leader_timeout_ns,
+        idle_wait_ns=replication.replica_max_idle_wait_ns,
+        fetch_timeout_ns=replication.replica_fetch_timeout_ns,
+    )

@@ -1,0 +1,1 @@
+"""gRPC over asyncio: server, channel, health, reflection."""

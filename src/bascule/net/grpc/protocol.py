@@ -1,0 +1,194 @@
+"""The asyncio skin of one HTTP/2 connection, whichever side it is.
+
+A connection is read into a buffer that many share, and flushed once at the end of the loop turn in which something was written:
+straight to the file descriptor as long as the transport holds nothing, through the transport otherwise and with TLS. What the
+transport holds is bounded by `WRITE_BYTES`; the rest waits in the kernel's output buffer, where it is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Final, cast
+
+from bascule import limits
+from bascule.kernels.http2.connection import Http2Connection
+from bascule.kernels.http2.sender import ConnectionLimits
+
+WRITE_BYTES: Final = 64 * limits.KIB
+"""Handed to the transport at once; it says when they are gone."""
+
+CLOSE_SECONDS: Final = 1.0
+"""How long a connection that was told to go may take to do so."""
+
+
+def connection_limits(**changed: int) -> ConnectionLimits:
+    """The bounds of limits.py, some of them changed."""
+    return ConnectionLimits(
+        **{
+            "streams_max": limits.HTTP2_STREAMS_MAX,
+            "stream_window_bytes": limits.HTTP2_STREAM_WINDOW_BYTES,
+            "connection_window_bytes": limits.HTTP2_CONNECTION_WINDOW_BYTES,
+            "header_list_bytes_max": limits.HTTP2_HEADER_LIST_BYTES_MAX,
+            "header_block_bytes_max": limits.HTTP2_HEADER_BLOCK_BYTES_MAX,
+            "continuations_max": limits.HTTP2_CONTINUATIONS_MAX,
+            "output_bytes_max": limits.HTTP2_OUTPUT_BYTES_MAX,
+            "outgoing_bytes_max": limits.HTTP2_OUTGOING_BYTES_MAX,
+            "message_bytes_max": limits.GRPC_MESSAGE_BYTES_DEFAULT,
+            "assembly_bytes_max": limits.GRPC_ASSEMBLY_BYTES_MAX,
+            "resets_burst": limits.HTTP2_RESETS_BURST,
+            "resets_per_second": limits.HTTP2_RESETS_PER_SECOND,
+            "pings_burst": limits.HTTP2_PINGS_BURST,
+            "pings_per_second": limits.HTTP2_PINGS_PER_SECOND,
+            "settings_burst": limits.HTTP2_SETTINGS_BURST,
+            "settings_per_second": limits.HTTP2_SETTINGS_PER_SECOND,
+            "idle_frames_burst": limits.HTTP2_IDLE_FRAMES_BURST,
+            "idle_frames_per_second": limits.HTTP2_IDLE_FRAMES_PER_SECOND,
+            **changed,
+        }
+    )
+
+
+class Http2Protocol(asyncio.BufferedProtocol):
+    """One connection. A subclass calls `attach` when it takes the transport."""
+
+    def __init__(self, connection: Http2Connection, receive_view: memoryview, loop: asyncio.AbstractEventLoop) -> None:
+        self.connection = connection
+        self.loop = loop
+        self.timer: asyncio.TimerHandle | None = None
+        self._receive_view = receive_view
+        self._transport: asyncio.Transport | None = None
+        self._fd = -1
+        self._flush_scheduled = False
+        self._writing_paused = False
+        self._reading_paused = False
+        self._leaving = False
+
+    def attach(self, transport: asyncio.BaseTransport, keepalive_seconds: int) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        # A TLS transport counts "nothing waits" as full when the limit is 0, and then does not ask for more.
+        self._transport.set_write_buffer_limits(high=0 if is_plain else WRITE_BYTES)
+        sock = transport.get_extra_info("socket")
+        _keep_alive(sock, keepalive_seconds)
+        if is_plain:
+            self._fd = sock.fileno()
+        self.connection.on_fault = self.report
+        self.connection.on_output = self.schedule_flush
+        self.schedule_flush()
+
+    def report(self, error: Exception) -> None:
+        """What one of our own hooks raised."""
+
+    # ── asyncio calls these ──
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._receive_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self.connection
+        connection.received(nbytes)
+        if connection.congested and not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self.connection.unsent = 0
+        self._flush()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._stop_timer()
+        self.connection.lost()
+        self.connection.on_output = self.connection.on_fault = None
+
+    # ── sending ──
+
+    def schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # a descriptor that was closed may be somebody else's by now
+        connection = self.connection
+        connection.flush()
+        if len(connection.output):
+            self._send(transport)
+        if self._reading_paused and not connection.congested:
+            self._reading_paused = False
+            transport.resume_reading()
+        if connection.closing:
+            self._leave(transport)
+        elif connection.wants_flush and not self._writing_paused:
+            self.schedule_flush()
+
+    def _send(self, transport: asyncio.Transport) -> None:
+        connection = self.connection
+        output = connection.output
+        if self._fd >= 0 and not self._writing_paused and transport.get_write_buffer_size() == 0:
+            try:
+                output.send(self._fd)
+            except OSError:
+                transport.abort()
+                return
+        while len(output) and not self._writing_paused and not transport.is_closing():
+            with memoryview(output) as view:
+                piece = bytes(view[:WRITE_BYTES])
+            output.drop(len(piece))
+            transport.write(piece)
+        connection.unsent = transport.get_write_buffer_size()
+
+    # ── the end ──
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _leave(self, transport: asyncio.Transport) -> None:
+        """When everything was said, the peer gets a moment to hear it: closing with bytes unread would make the kernel take it back."""
+        if not self._leaving:
+            self._leaving = True
+            self._stop_timer()
+            self.timer = self.loop.call_later(CLOSE_SECONDS, self.abort)
+        if len(self.connection.output) or transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()  # TLS says goodbye by itself, and waits for the answer
+            return
+        with contextlib.suppress(OSError, RuntimeError):
+            transport.write_eof()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _keep_alive(sock: socket.socket, idle_seconds: int) -> None:
+    with contextlib.suppress(OSError):  # not a TCP socket, or gone already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_seconds // 4))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def address_text(name: object) -> str:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return f"[{name[0]}]:{name[1]}" if ":" in str(name[0]) else f"{name[0]}:{name[1]}"
+    return str(name or "local")

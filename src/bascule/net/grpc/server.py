@@ -1,0 +1,232 @@
+"""The asyncio skin of the gRPC kernels: sockets, timers and tasks.
+
+How one connection is read and flushed stands in `http2_protocol`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+from bascule import limits
+from bascule.errors import BasculeError
+from bascule.kernels.grpc.server import GrpcConnection, GrpcStream, UnaryStream
+from bascule.kernels.http2.connection import ReceiveBuffer
+from bascule.kernels.http2.sender import ConnectionLimits
+from bascule.net.grpc.protocol import CLOSE_SECONDS, Http2Protocol, address_text, connection_limits
+from bascule.net.grpc.status import GrpcError, Status, status_of
+from bascule.net.tls import common_name
+
+Route: TypeAlias = Callable[[], GrpcStream]
+"""Makes the stream that answers one call."""
+
+Answer: TypeAlias = Callable[[bytes, "Call"], Awaitable[bytes]]
+
+STOP_POLL_SECONDS: Final = 0.005
+
+_log = logging.getLogger(__name__)
+_tasks: set[asyncio.Task[None]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end."""
+
+    address: str
+    common_name: str | None = None
+    """Of the client's certificate, when one was asked for and verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may want to know about the call it answers."""
+
+    path: bytes
+    peer: Peer
+    timeout: float | None
+    """Seconds the client will wait, counted from the call's beginning; None when it set no deadline."""
+    metadata: list[tuple[bytes, bytes]]
+
+
+def unary(answer: Answer) -> Route:
+    """A route for calls of one message each way.
+
+    `answer` may raise GrpcError or one of our errors. It is cancelled when the client gives up, its deadline passes or the connection
+    is lost.
+    """
+
+    def begin(stream: UnaryStream, request: bytes) -> None:
+        stream.task = task = asyncio.get_running_loop().create_task(_answer(answer, stream, request))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+
+    return lambda: UnaryStream(begin)
+
+
+async def _answer(answer: Answer, stream: UnaryStream, request: bytes) -> None:
+    connection = stream.connection
+    if connection is None:
+        return
+    timeout = None if stream.timeout < 0 else stream.timeout
+    call = Call(stream.path, cast(Peer, connection.peer), timeout, stream.metadata)
+    try:
+        reply = await answer(request, call)
+        stream.task = None
+        stream.reply(reply)
+    except GrpcError as error:
+        _end(stream, error.status, error.text)
+    except BasculeError as error:
+        _end(stream, status_of(error), error.message)
+    except asyncio.CancelledError:
+        _end(stream, Status.CANCELLED, "the call was cancelled")
+        raise
+    except Exception:
+        _log.exception("%s failed", call.path.decode("utf-8", "replace"))
+        _end(stream, Status.INTERNAL, "internal error")
+
+
+def _end(stream: UnaryStream, status: Status, text: str) -> None:
+    stream.task = None  # it is ending by itself
+    stream.finish(status, text)
+
+
+class GrpcServer:
+    """Answers calls on one listening socket."""
+
+    def __init__(
+        self,
+        routes: Mapping[bytes, Route],
+        *,
+        message_bytes_max: int = limits.GRPC_MESSAGE_BYTES_DEFAULT,
+        connections_max: int = limits.GRPC_CONNECTIONS_MAX,
+        preface_seconds: float = limits.GRPC_PREFACE_SECONDS,
+        bounds: ConnectionLimits | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        if message_bytes_max > limits.GRPC_MESSAGE_BYTES_MAX:
+            raise ValueError(f"messages have at most {limits.GRPC_MESSAGE_BYTES_MAX} bytes, not {message_bytes_max}")
+        self.routes = dict(routes)
+        self.bounds = bounds or connection_limits(message_bytes_max=message_bytes_max)
+        self.connections_max = connections_max
+        self.preface_seconds = preface_seconds
+        self.receive_buffer = ReceiveBuffer(limits.GRPC_RECEIVE_BUFFER_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
+        self.connections: set[_Protocol] = set()
+        self.connections_refused = 0
+        self.stopping = False
+        self._ssl_context = ssl_context
+        self._server: asyncio.Server | None = None
+        self._timed: set[_Protocol] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
+        """Listen on an address, or on a socket that is bound already. Returns the port."""
+        loop = asyncio.get_running_loop()
+        where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
+        if self._ssl_context is not None:
+            where |= {
+                "ssl": self._ssl_context,
+                "ssl_handshake_timeout": self.preface_seconds,
+                "ssl_shutdown_timeout": CLOSE_SECONDS,
+            }
+        self._server = await loop.create_server(lambda: _Protocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_seconds: float = 0.0, is_busy: Callable[[], bool] = lambda: False) -> None:
+        """No more calls. Those in progress may end within the time given, which is used up only while something is in progress or
+        `is_busy`; the others end as UNAVAILABLE, which clients retry."""
+        server = self._server
+        if server is None:
+            return
+        self.stopping = True
+        server.close()
+        for protocol in list(self.connections):
+            protocol.connection.go_away()
+        await self._wait(
+            grace_seconds, lambda: is_busy() or any(one.connection.waiting_calls for one in self.connections)
+        )
+        for protocol in list(self.connections):
+            protocol.connection.end_calls(Status.UNAVAILABLE, "the server is shutting down")
+        await self._wait(CLOSE_SECONDS, lambda: any(one.connection.open_streams for one in self.connections))
+        for protocol in list(self.connections):
+            protocol.connection.close()
+        await self._wait(2 * CLOSE_SECONDS, lambda: bool(self.connections))
+        for protocol in list(self.connections):
+            protocol.abort()
+        await self._wait(CLOSE_SECONDS, lambda: bool(self.connections))
+        await server.wait_closed()
+        self._server = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    @staticmethod
+    async def _wait(seconds: float, condition: Callable[[], bool]) -> None:
+        """As long as the condition holds, but not longer than so many seconds."""
+        end = time.monotonic() + seconds
+        while condition() and time.monotonic() < end:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+
+    def watch_deadlines(self, protocol: _Protocol) -> None:
+        self._timed.add(protocol)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(limits.GRPC_DEADLINE_SWEEP_SECONDS, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        now = time.monotonic()
+        for protocol in list(self._timed):
+            protocol.connection.expire(now)
+            if protocol.connection.timed_calls == 0:
+                self._timed.discard(protocol)
+        if self._timed:
+            self.watch_deadlines(self._timed.pop())
+
+    def forget(self, protocol: _Protocol) -> None:
+        self.connections.discard(protocol)
+        self._timed.discard(protocol)
+
+
+class _Protocol(Http2Protocol):
+    """One connection of a client."""
+
+    def __init__(self, server: GrpcServer, loop: asyncio.AbstractEventLoop) -> None:
+        connection = GrpcConnection(server.bounds, server.receive_buffer, server.routes)
+        super().__init__(connection, server.receive_view, loop)
+        self.connection: GrpcConnection = connection
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        server = self._server
+        if server.stopping or len(server.connections) >= server.connections_max:
+            server.connections_refused += 1
+            cast(asyncio.Transport, transport).abort()
+            return
+        server.connections.add(self)
+        self.connection.peer = Peer(
+            address_text(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
+        )
+        self.attach(transport, limits.GRPC_TCP_KEEPALIVE_SECONDS)
+        self.timer = self.loop.call_later(server.preface_seconds, self._check_preface)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        super().buffer_updated(nbytes)
+        if self.connection.timed_calls:
+            self._server.watch_deadlines(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.forget(self)
+        super().connection_lost(error)
+
+    def _check_preface(self) -> None:
+        self.timer = None
+        if not self.connection.established:
+            self.abort()
+
+    def report(self, error: Exception) -> None:
+        _log.error("a call from %s failed", self.connection.peer.address, exc_info=error)

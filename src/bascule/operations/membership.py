@@ -1,0 +1,85 @@
+"""Whether this server still belongs to its cluster. One that was removed is not told by anybody: nobody replicates to it any more.
+
+So a server that hears of no leader for a while asks. Only a leader that a quorum has just confirmed answers; a server that it does not
+know has no business with the data of this cluster any longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import BasculeError
+from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.proto.extensions_pb2 import MembershipRequest, MembershipResponse
+from bascule.raft.transport import Bus, publish_quietly
+
+if TYPE_CHECKING:
+    from bascule.metadata.controller import Controller
+
+LOOK_SECONDS: Final = 1.0
+SILENCE_SECONDS: Final = 3.0
+"""Without a leader for so long: longer than an election takes."""
+ANSWER_SECONDS: Final = 2.0
+
+
+class MembershipWatch:
+    def __init__(
+        self, bus: Bus, subjects: ControlSubjects, controller: Controller, on_removed: Callable[[], None]
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._controller = controller
+        self._on_removed = on_removed
+        self._task: asyncio.Task[None] | None = None
+        self._runs = True
+
+    async def start(self) -> None:
+        await self._bus.subscribe(self._subjects.membership, self._on_question)
+        self._task = asyncio.create_task(self._watch(), name="membership")
+
+    async def stop(self) -> None:
+        self._runs = False  # a cancellation can be swallowed by a time-out that happens at the same moment
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _watch(self) -> None:
+        silent = 0.0
+        while self._runs:
+            await asyncio.sleep(LOOK_SECONDS)
+            silent = silent + LOOK_SECONDS if self._controller.leader is None else 0.0
+            if silent >= SILENCE_SECONDS and await self._was_removed():
+                self._on_removed()
+                return
+
+    async def _was_removed(self) -> bool:
+        request = MembershipRequest(server=self._controller.server_id).SerializeToString()
+        try:
+            answer = await self._bus.request(
+                self._subjects.membership, encode(MessageType.PROPAGATED_REQUEST, request), ANSWER_SECONDS
+            )
+            return not MembershipResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE)).is_member
+        except (BasculeError, DecodeError):
+            return False  # nobody says so: there may be no quorum
+
+    # ── answering ────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_question(self, data: bytes, reply: str) -> None:
+        if not reply or not self._controller.is_leader:
+            return
+        try:
+            server = MembershipRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST)).server
+            # A leader that was deposed and does not know it yet must not send anybody away.
+            await self._controller.fresh_metadata(timeout=1.0)
+        except (DecodeError, BasculeError):
+            return
+        if server and self._controller.is_leader:
+            response = MembershipResponse(is_member=server in self._controller.members).SerializeToString()
+            await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response))

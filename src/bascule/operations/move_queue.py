@@ -1,0 +1,195 @@
+"""Moves of replicas that were asked for, carried out by the controller: some at a time, the next when one is done, then leaderships.
+
+A move that has begun is state of the metadata and goes on whatever happens. What waits here is in the controller's memory: when another
+server becomes controller, it is gone, and whoever asked asks again. What is asked again is not done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from bascule import limits
+from bascule.errors import BasculeError
+from bascule.metadata.core.model.ops import Op, PauseStream, Reassign, ResumeStream
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.rebalance import LeaderMove, ReplicaMove, plan_leaders
+from bascule.metadata.leader_task import LeaderTask
+from bascule.net.grpc.status import GrpcError
+from bascule.proto import extensions_pb2 as extensions
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+    from bascule.operations.administration import Administration
+
+POLL_SECONDS: Final = 0.1
+HAND_OVER_SECONDS: Final = 10.0
+
+_Key = tuple[str, int]
+_logger = logging.getLogger(__name__)
+
+
+class MoveQueue:
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+        self._services: Services | None = None
+        self._waiting: dict[_Key, ReplicaMove] = {}
+        self._asked: set[_Key] = set()
+        """Partitions whose leaders are looked at when nothing moves any more."""
+        self._paused: dict[_Key, bool] = {}
+        """Partitions that were resumed to be moved, and whether their stream resumes as a whole."""
+        self._leaders: list[LeaderMove] = []
+        self._news = asyncio.Event()
+        self._task: LeaderTask | None = None
+
+    def start(self, services: Services) -> None:
+        self._services = services
+        self._task = LeaderTask(services.controller, self._work, "moves")
+        self._task.start()
+        services.controller.watch_role(self._on_role)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await self._task.stop()
+
+    def _on_role(self, leads: bool) -> None:
+        if not leads:
+            self._waiting.clear()
+            self._asked.clear()
+            self._paused.clear()
+            self._leaders.clear()
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, moves: Iterable[ReplicaMove]) -> None:
+        for move in moves:
+            key = (move.stream, move.partition)
+            self._waiting[key] = move
+            self._asked.add(key)
+        self._news.set()
+
+    def add_leaders(self, streams: Iterable[str]) -> None:
+        """Have the leaderships of these streams spread out, when nothing moves any more."""
+        assert self._services is not None
+        known = self._services.controller.metadata.streams
+        self._asked.update((name, one.id) for name in streams if name in known for one in known[name].partitions)
+        self._news.set()
+
+    def drop(self, key: _Key) -> ReplicaMove | None:
+        self._asked.discard(key)
+        return self._waiting.pop(key, None)
+
+    @property
+    def waiting(self) -> list[ReplicaMove]:
+        return list(self._waiting.values())
+
+    @property
+    def leaders_waiting(self) -> int:
+        return len(self._leaders) or len(self._asked)
+
+    # ── doing ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _work(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting or self._asked or self._paused:
+                try:
+                    await self._advance()
+                except BasculeError as error:
+                    _logger.warning("moving replicas is delayed: %s", error.message)
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _advance(self) -> None:
+        await self._pause_again()
+        moving = await self._moving()
+        if self._waiting:
+            room = limits.REASSIGNMENTS_INFLIGHT_MAX - len(moving)
+            for key in list(self._waiting)[: max(0, room)]:
+                await self._begin(key)
+        elif self._asked and not moving & self._asked:
+            await self._move_leaders()
+
+    async def _moving(self) -> set[_Key]:
+        """Partitions that move now; without those that cannot, which would hold up all others for ever."""
+        assert self._services is not None
+        services = self._services
+        answering = await self._administration.answering(services)
+        return {
+            (name, one.id)
+            for name, one in services.controller.metadata.each_partition()
+            if one.target_replicas and not stalled(one, answering)
+        }
+
+    async def _begin(self, key: _Key) -> None:
+        move = self._waiting[key]
+        partition = self._find(key)
+        if partition is not None and partition.paused and set(move.replicas) != set(partition.replicas):
+            # Nobody runs a paused partition, so nobody would fetch it.
+            assert self._services is not None
+            self._paused[key] = self._services.controller.metadata.streams[key[0]].resume_all
+            await self._submit(ResumeStream(key[0], time.time_ns(), (key[1],)))
+        await self._submit(Reassign(move.stream, move.partition, move.replicas))
+        self._waiting.pop(key, None)
+
+    async def _pause_again(self) -> None:
+        for key, resume_all in list(self._paused.items()):
+            partition = self._find(key)
+            if key in self._waiting or (partition is not None and partition.target_replicas):
+                continue
+            if partition is not None:
+                await self._submit(PauseStream(key[0], time.time_ns(), (key[1],), resume_all))
+            del self._paused[key]
+
+    def _find(self, key: _Key) -> Partition | None:
+        assert self._services is not None
+        return self._services.controller.metadata.find(*key)
+
+    async def _submit(self, op: Op) -> None:
+        assert self._services is not None
+        refusal = await self._services.controller.submit(op)
+        if refusal is not None:
+            _logger.warning("%s was refused: %s", op, refusal.text)
+
+    # ── leaderships ──────────────────────────────────────────────────────────────────────────────
+
+    async def _move_leaders(self) -> None:
+        assert self._services is not None
+        answering = await self._administration.answering(self._services)
+        # From here to the list of hand-overs in one go: who looks meanwhile must not take it for done.
+        asked, self._asked = self._asked, set()
+        planned = plan_leaders(self._services.controller.metadata)
+        self._leaders = [
+            move
+            for move in planned
+            if (move.stream, move.partition) in asked and {move.leader, move.successor} <= answering
+        ]
+        while self._leaders:
+            some = self._leaders[: limits.HAND_OVERS_AT_ONCE_MAX]
+            await asyncio.gather(*map(self._move_leader, some))
+            del self._leaders[: len(some)]
+
+    async def _move_leader(self, move: LeaderMove) -> None:
+        request = extensions.HandOverRequest(stream=move.stream, partition=move.partition, successor=move.successor)
+        try:
+            await self._administration.call(move.leader, "HandOver", request, timeout=HAND_OVER_SECONDS)
+        except (BasculeError, GrpcError) as error:
+            text = error.message if isinstance(error, BasculeError) else error.text
+            _logger.warning("%s/%d is still led by %s: %s", move.stream, move.partition, move.leader, text)
+
+
+def stalled(partition: Partition, answering: set[str]) -> str:
+    """Why a move cannot go on now; empty when it can."""
+    if partition.paused:
+        return "the partition is paused"
+    if partition.leader not in answering:
+        return f"its leader {partition.leader} does not answer"
+    missing = [
+        server
+        for server in partition.target_replicas
+        if server not in partition.in_sync_replicas and server not in answering
+    ]
+    return f"{', '.join(missing)} does not answer" if missing else ""

@@ -1,0 +1,208 @@
+"""`RemoveServer`: everything that a server has goes to others, then it leaves the cluster. Dead or alive.
+
+One call does what can be done at that moment and says what is still to come; whoever wants it done calls until it is. So it does not
+matter who is controller in between, nor whether anybody lost patience. Where the server stands is in the metadata: it is `leaving`, its
+partitions have targets without it, and in the end nothing speaks of it any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from bascule.broker.api.calls import Deadline
+from bascule.errors import BasculeError
+from bascule.metadata.core.model.ops import (
+    Broker,
+    ChangeCoordinator,
+    ElectUnclean,
+    ForgetServer,
+    Reassign,
+    SetServerState,
+)
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.rebalance import ReplicaMove, plan_removal
+from bascule.metadata.core.server_ops import LEAVING
+from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
+from bascule.metadata.core.state import Metadata
+from bascule.metadata.stream_options import RESERVED_STREAMS
+from bascule.net.grpc.status import Status
+from bascule.operations import election
+from bascule.operations.checks import brokers_that_answer, check_controller, check_member, submit
+from bascule.operations.drain import hand_over_controller
+from bascule.operations.move_calls import response
+from bascule.operations.switchboard import refusal
+from bascule.proto import extensions_pb2 as extensions
+from bascule.raft.core.model.membership import RemoveServer
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+
+MEMBERSHIP_SECONDS: Final = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+async def remove_server(
+    services: Services, request: extensions.RemoveServerRequest, deadline: Deadline
+) -> extensions.RemoveServerResponse:
+    check_controller(services)
+    server = request.server
+    if not _is_known(services, server):
+        check_member(services, server)
+    brokers = [one for one in await brokers_that_answer(services) if one.id != server]
+    answers = await services.administration.answers(server)
+    state = services.controller.metadata
+    planned = _plan(state, server, brokers)
+    answer = extensions.RemoveServerResponse(
+        moves=response(state, planned, []).moves,
+        replicas_left=_replicas(state, server),
+        blocked=[] if answers else _blocked(state, server),
+    )
+    if request.dry_run:
+        return answer
+    await submit(services, SetServerState(server, LEAVING), deadline)
+    await _move_groups(services, server, brokers, deadline)
+    if request.force and answer.blocked:
+        await _lose(services, server, answer, planned, deadline)
+    blocked = {(one.stream, one.partition) for one in answer.blocked}
+    services.administration.moves.add(
+        move for move in planned if (move.stream, move.partition) not in blocked or request.force
+    )
+    answer.replicas_left = _replicas(state, server)
+    if answer.replicas_left:
+        answer.state = "its replicas move to other servers"
+    else:
+        await _part(services, server, brokers, answer, deadline)
+    return answer
+
+
+def _is_known(services: Services, server: str) -> bool:
+    """Also one that has left the group already, and was not forgotten: the call before this one was interrupted."""
+    state = services.controller.metadata
+    return server in state.leaving or server in state.server_epochs or _replicas(state, server) > 0
+
+
+def _replicas(state: Metadata, server: str) -> int:
+    return sum(server in partition.replicas for _, partition in state.each_partition())
+
+
+# ── planning ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plan(state: Metadata, server: str, brokers: list[Broker]) -> list[ReplicaMove]:
+    """Where its replicas go. Streams that the cluster keeps on all servers for itself just have one replica less."""
+    staying = [one.id for one in brokers if one.id not in state.leaving]
+    if not staying:
+        raise refusal(
+            Status.FAILED_PRECONDITION,
+            f"no other server that answers could take over what `{server}` has",
+            "start or add another server first",
+        )
+    fewer = [
+        ReplicaMove(name, one.id, tuple(replica for replica in _goal(one) if replica != server))
+        for name, one in state.each_partition()
+        if name in RESERVED_STREAMS and server in _goal(one) and set(staying) <= set(_goal(one)) and len(_goal(one)) > 1
+    ]
+    rehearsed = decode_snapshot(encode_snapshot(state)) if fewer else state
+    for move in fewer:
+        rehearsed.apply(rehearsed.applied_index + 1, Reassign(move.stream, move.partition, move.replicas))
+    plan = plan_removal(rehearsed, server, brokers)
+    if isinstance(plan, Refusal):
+        raise refusal(
+            Status[plan.code],
+            plan.text.partition(";")[0],
+            "add a server first, or lower the stream's factor: `bascule cluster reassign STREAM --replication-factor N`",
+        )
+    return [*fewer, *plan.moves]
+
+
+def _goal(partition: Partition) -> list[str]:
+    return partition.target_replicas or partition.replicas
+
+
+def _blocked(state: Metadata, server: str) -> list[extensions.Blocked]:
+    """Partitions that only this server, which does not answer, has in sync."""
+    found = []
+    for name, partition in state.each_partition():
+        if partition.in_sync_replicas == [server]:
+            others = [one for one in partition.replicas if one != server]
+            reason = "no other replica is in sync" if others else "it has no other replica"
+            found.append(extensions.Blocked(stream=name, partition=partition.id, reason=reason, replicas=others))
+    return found
+
+
+# ── doing ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _move_groups(services: Services, server: str, brokers: list[Broker], deadline: Deadline) -> None:
+    ids = tuple(one.id for one in brokers)
+    for group in list(services.controller.metadata.groups.values()):
+        if group.coordinator == server:
+            await services.controller.submit(
+                ChangeCoordinator(group.id, server, group.epoch, ids), timeout=deadline.left()
+            )
+
+
+async def _lose(
+    services: Services,
+    server: str,
+    answer: extensions.RemoveServerResponse,
+    planned: list[ReplicaMove],
+    deadline: Deadline,
+) -> None:
+    """What only the dead server has is given up: the best of what is left leads, or a new, empty replica."""
+    targets = {(move.stream, move.partition): move for move in planned}
+    for one in answer.blocked:
+        key = (one.stream, one.partition)
+        partition = services.controller.metadata.find(*key)
+        if partition is None or partition.in_sync_replicas != [server]:
+            continue
+        if key in targets:
+            move = targets[key]
+            await submit(services, Reassign(move.stream, move.partition, move.replicas), deadline)
+        heir = await _heir(services, one.stream, partition, server, deadline)
+        if heir is None:
+            continue
+        _logger.warning("%s/%d: %s leads with what it has, %s is given up", one.stream, one.partition, heir, server)
+        op = ElectUnclean(one.stream, one.partition, heir, partition.leader, partition.leader_epoch)
+        await submit(services, op, deadline)
+    del answer.blocked[:]
+
+
+async def _heir(services: Services, stream: str, partition: Partition, server: str, deadline: Deadline) -> str | None:
+    logs = await election.collect(services, stream, partition, deadline)
+    others = [log for log in logs.values() if log.server != server]
+    if others:
+        return max(
+            others, key=lambda log: (max((one.epoch for one in log.epochs), default=0), log.log_end_offset)
+        ).server
+    answering = await services.administration.answering(services)
+    return next((one for one in partition.replicas if one != server and one in answering), None)
+
+
+async def _part(
+    services: Services,
+    server: str,
+    brokers: list[Broker],
+    answer: extensions.RemoveServerResponse,
+    deadline: Deadline,
+) -> None:
+    controller = services.controller
+    if server == services.server_id:
+        # A controller cannot take itself out: its successor does, when it is asked again.
+        answer.state = "another server becomes controller"
+        await hand_over_controller(controller, [one.id for one in brokers], deadline)
+        return
+    if server in controller.members:
+        try:
+            await controller.driver.change_membership(
+                RemoveServer(server), timeout=min(MEMBERSHIP_SECONDS, deadline.left())
+            )
+        except BasculeError as error:
+            _logger.info("%s is still a member: %s", server, error.message)
+            answer.state = "the servers agree that it goes"
+            return
+    await submit(services, ForgetServer(server), deadline)
+    answer.removed = True

@@ -1,0 +1,209 @@
+"""`Status` and `Report`: what every server says of itself, put together with what the metadata says of all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from bascule import __version__, limits
+from bascule.broker.api.calls import Deadline
+from bascule.errors import BasculeError, Unavailable
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.rebalance import ReplicaMove
+from bascule.metadata.core.state import Metadata
+from bascule.net.grpc.status import GrpcError
+from bascule.operations.move_queue import stalled
+from bascule.proto import extensions_pb2 as extensions
+
+if TYPE_CHECKING:
+    from bascule.broker.services import Services
+    from bascule.partition.states import ReplicaState
+
+REPORT_SECONDS: Final = 1.0
+"""A server that takes longer to say how it is counts as one that does not answer."""
+
+Reports = dict[str, extensions.ReportResponse]
+_Key = tuple[str, int]
+
+
+# ── of one server ────────────────────────────────────────────────────────────────────────────────
+
+
+async def report(
+    services: Services, _request: extensions.ReportRequest, _deadline: Deadline
+) -> extensions.ReportResponse:
+    administration = services.administration
+    answer = extensions.ReportResponse(
+        version=__version__,
+        uptime_ms=int((time.monotonic() - administration.started) * 1000),
+        draining=administration.is_draining,
+    )
+    state = services.controller.metadata
+    for one in services.partitions.replica_states():
+        partition = state.find(one.stream, one.partition)
+        if partition is None or not partition.target_replicas:
+            continue
+        if len(answer.partitions) == limits.STATUS_PARTITIONS_MAX:
+            answer.left_out += 1
+        else:
+            answer.partitions.append(_progress(one, partition))
+    if services.controller.is_leader:
+        waiting = administration.moves.waiting
+        answer.waiting.extend(_waiting(state, move) for move in waiting[: limits.STATUS_PARTITIONS_MAX])
+        answer.leaders_waiting = administration.moves.leaders_waiting
+    return answer
+
+
+def _progress(one: ReplicaState, partition: Partition) -> extensions.Reassignment:
+    found = extensions.Reassignment(
+        stream=one.stream,
+        partition=one.partition,
+        log_end_offset=one.log_end_offset,
+        high_watermark=one.high_watermark,
+    )
+    for server in partition.replicas:
+        progress = one.replicas.get(server)
+        if server == partition.leader:
+            found.replicas.add(server=server, log_end_offset=one.log_end_offset, in_sync=True)
+        elif progress is not None:
+            found.replicas.add(
+                server=server,
+                log_end_offset=progress.log_end_offset,
+                lag_messages=progress.lag_messages,
+                in_sync=server in partition.in_sync_replicas,
+                seen_ms_ago=int(progress.seconds_since_seen * 1000),
+            )
+    return found
+
+
+def _waiting(state: Metadata, move: ReplicaMove) -> extensions.Move:
+    partition = state.find(move.stream, move.partition)
+    before = [] if partition is None else partition.replicas
+    return extensions.Move(stream=move.stream, partition=move.partition, to=move.replicas, **{"from": before})
+
+
+# ── of all ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def status(
+    services: Services, _request: extensions.StatusRequest, deadline: Deadline
+) -> extensions.StatusResponse:
+    reports = await _reports(services, min(REPORT_SECONDS, deadline.left()))
+    controller = services.controller
+    if controller.leader in reports:
+        # What the controller has begun no longer waits with it: unless this server knows of it too, nobody would seem to move.
+        with contextlib.suppress(Unavailable):
+            await controller.fresh_metadata(timeout=min(REPORT_SECONDS, deadline.left()))
+    state = controller.metadata
+    answer = extensions.StatusResponse(
+        controller=controller.leader or "",
+        members=await _members(services, reports),
+        throttle_bytes_per_second=state.replication_throttle,
+    )
+    told = {(one.stream, one.partition): one for found in reports.values() for one in found.partitions}
+    for name, partition in state.each_partition():
+        if partition.target_replicas:
+            if len(answer.reassignments) == limits.STATUS_PARTITIONS_MAX:
+                answer.reassignments_left_out += 1
+            else:
+                answer.reassignments.append(_reassignment(name, partition, told, set(reports)))
+        if _is_in_trouble(partition, reports):
+            if len(answer.troubles) == limits.STATUS_PARTITIONS_MAX:
+                answer.troubles_left_out += 1
+            else:
+                answer.troubles.append(_trouble(name, partition, reports))
+    controller_report = reports.get(controller.leader or "")
+    if controller_report is not None:
+        answer.waiting.extend(controller_report.waiting)
+        answer.leaders_waiting = controller_report.leaders_waiting
+    return answer
+
+
+async def _reports(services: Services, timeout: float) -> Reports:
+    """Of the members that answer."""
+
+    async def ask(server: str) -> extensions.ReportResponse | None:
+        try:
+            found: extensions.ReportResponse = await services.administration.call(
+                server, "Report", extensions.ReportRequest(), timeout=timeout
+            )
+            return found
+        except (BasculeError, GrpcError):
+            return None
+
+    members = services.controller.members
+    found = await asyncio.gather(*map(ask, members))
+    return {server: one for server, one in zip(members, found, strict=True) if one is not None}
+
+
+async def _members(services: Services, reports: Reports) -> list[extensions.Member]:
+    controller = services.controller
+    state = controller.metadata
+    addresses = {one.id: one for one in await services.directory.servers(controller.members, timeout=REPORT_SECONDS)}
+    replicas: Counter[str] = Counter()
+    leaders: Counter[str] = Counter()
+    for _, partition in state.each_partition():
+        replicas.update(partition.replicas)
+        leaders[partition.leader] += 1
+    found = []
+    for server in controller.members:
+        address, said = addresses.get(server), reports.get(server)
+        member = extensions.Member(
+            id=server,
+            host="" if address is None else address.host,
+            port=0 if address is None else address.port,
+            is_controller=server == controller.leader,
+            is_voter=server in controller.driver.node.membership.voters,
+            answers=said is not None,
+            state=extensions.Member.LEAVING if server in state.leaving else extensions.Member.ACTIVE,
+            replicas=replicas[server],
+            leaders=leaders[server],
+            groups=state.coordinated(server),
+        )
+        if said is not None:
+            member.version, member.uptime_ms = said.version, said.uptime_ms
+            if said.draining:
+                member.state = extensions.Member.DRAINING
+        found.append(member)
+    return found
+
+
+def _reassignment(
+    name: str, partition: Partition, told: dict[_Key, extensions.Reassignment], answering: set[str]
+) -> extensions.Reassignment:
+    found = extensions.Reassignment(stream=name, partition=partition.id, log_end_offset=-1, high_watermark=-1)
+    known = told.get((name, partition.id))
+    if known is not None:
+        found.CopyFrom(known)
+    else:
+        for server in partition.replicas:
+            in_sync = server in partition.in_sync_replicas
+            found.replicas.add(server=server, log_end_offset=-1, lag_messages=-1, in_sync=in_sync, seen_ms_ago=-1)
+    found.leader = partition.leader
+    getattr(found, "from").extend(partition.original_replicas)
+    found.to.extend(partition.target_replicas)
+    found.stalled = stalled(partition, answering)
+    return found
+
+
+def _is_in_trouble(partition: Partition, reports: Reports) -> bool:
+    if partition.leader not in reports:
+        return True
+    # A replica that is on its way is not missing yet.
+    expected = partition.original_replicas or partition.replicas
+    return any(server not in partition.in_sync_replicas for server in expected)
+
+
+def _trouble(name: str, partition: Partition, reports: Reports) -> extensions.PartitionTrouble:
+    return extensions.PartitionTrouble(
+        stream=name,
+        partition=partition.id,
+        leader=partition.leader,
+        leader_answers=partition.leader in reports,
+        replicas=partition.replicas,
+        in_sync_replicas=partition.in_sync_replicas,
+        paused=partition.paused,
+    )

@@ -1,0 +1,1 @@
+"""A partition's life on one server: ingest, leading, following, handing over."""

@@ -1,0 +1,158 @@
+"""Publishing from inside the broker: through NATS, like everybody. And what the publishing calls of the API need of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from bascule import limits
+from bascule.errors import Unavailable
+from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
+from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.nats.link import NatsLink
+from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
+from bascule.security.authorization import Authorizer
+
+_OUTPUT_POLL_SECONDS: Final = 0.002
+
+Resume = Callable[[str, int], Awaitable[None]]
+
+
+class PublishShell:
+    """Does for the publishing kernels what takes time: flushing, resuming partitions, deadlines."""
+
+    def __init__(self, link: NatsLink, authorizer: Authorizer) -> None:
+        self._link = link
+        self._authorizer = authorizer
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching = False
+        self.gate: PublishGate | None = None
+        self.resume_partition: Resume | None = None
+        self.schedule_flush = link.schedule_flush
+        self.call_later = self._loop.call_later
+
+    def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
+        if self._authorizer.allows(peer, resource, action):
+            return None
+        return f"The client is not authorized to call {action} on resource {resource}"
+
+    def half_closed(self, stream: PublishAsyncStream) -> None:
+        self._loop.call_later(limits.PUBLISH_HALF_CLOSE_SECONDS, stream.give_up)
+
+    def resume(self, stream: PublishAsyncStream | PublishStream, name: str, partition: int) -> None:
+        task = self._loop.create_task(self._resume(stream, name, partition))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resume(self, stream: PublishAsyncStream | PublishStream, name: str, partition: int) -> None:
+        assert self.resume_partition is not None
+        try:
+            await self.resume_partition(name, partition)
+        except GrpcError as error:
+            stream.resumed(error.text)
+        else:
+            stream.resumed(None)
+
+    def watch_output(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._loop.call_later(_OUTPUT_POLL_SECONDS, self._look_at_output)
+
+    def _look_at_output(self) -> None:
+        if len(self._link.output) > limits.PUBLISH_OUTPUT_BYTES_MAX // 2:
+            self._loop.call_later(_OUTPUT_POLL_SECONDS, self._look_at_output)
+            return
+        self._watching = False
+        if self.gate is not None:
+            self.gate.drained()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class Publisher:
+    def __init__(self, gate: PublishGate, resume: Resume) -> None:
+        self._gate = gate
+        self._resume = resume
+
+    async def publish(
+        self,
+        stream: str,
+        partition: int,
+        *,
+        key: bytes = b"",
+        value: bytes = b"",
+        headers: Mapping[str, bytes] | None = None,
+        ack_policy: int,
+        timeout: float,
+        correlation_id: str = "",
+        expected_offset: int = -1,
+    ) -> Ack | None:
+        """Publish and wait for the ack; None when the policy asks for none. Raises GrpcError as the API would."""
+        request = PublishRequest(
+            stream=stream,
+            partition=partition,
+            key=key,
+            value=value,
+            headers=headers or {},
+            ackPolicy=AckPolicy.Name(ack_policy),
+            correlationId=correlation_id,
+            expectedOffset=expected_offset,
+        ).SerializeToString()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._publish(request, stream, partition)
+        except TimeoutError:
+            raise GrpcError(Status.DEADLINE_EXCEEDED, f"no ack within {timeout:g} s") from None
+
+    async def _publish(self, request: bytes, stream: str, partition: int) -> Ack | None:
+        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        found = self._gate.publish_request(request, lambda ack: None if answered.done() else answered.set_result(ack))
+        if isinstance(found, tuple):
+            status, _, text, is_paused = found
+            if not is_paused:
+                raise GrpcError(Status(status), text.decode())
+            await self._resume(stream, partition)
+            return await self._publish(request, stream, partition)
+        if found is None:
+            return None
+        try:
+            data = await answered
+        finally:
+            self._gate.cancel(found)
+        if data is None:
+            raise GrpcError(
+                Status.UNKNOWN, "the connection to NATS was lost: the message may or may not have been stored"
+            )
+        ack = Ack.FromString(data)
+        if ack.ackError != Ack.Error.OK:
+            raise GrpcError(Status.UNKNOWN, f"the message was not stored: {Ack.Error.Name(ack.ackError)}")
+        return ack
+
+
+class InFlight:
+    """What this server's clients have published and NATS may not have brought back yet."""
+
+    def __init__(self, gate: PublishGate, link: NatsLink) -> None:
+        self._gate = gate
+        self._link = link
+        self._arrived = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._gate.published == self._arrived
+
+    async def arrive(self) -> None:
+        """Until everything published so far has arrived at its partitions, or NATS does not answer."""
+        published = self._gate.published
+        with contextlib.suppress(Unavailable):
+            await self._link.flush(limits.PUBLISH_ARRIVAL_SECONDS)
+        self._arrived = max(self._arrived, published)
+
+
+POLICIES: Final = {"none": AckPolicy.NONE, "leader": AckPolicy.LEADER, "all": AckPolicy.ALL}
+"""Ack policies by their names in the configuration."""

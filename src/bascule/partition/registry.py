@@ -1,0 +1,567 @@
+"""All partitions this server runs. Follows the metadata: whatever an op changed is compared with what runs here, and made so.
+
+Changes are carried out one after the other, in the order of the Raft log, beside the event loop's other work. Deciding looks at the
+metadata as it is now, not at the change: what a later op has undone already is not done at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bascule.config.sections.cluster import ClusterConfig
+from bascule.errors import BasculeError, StateError
+from bascule.kernels.calls.publish import Targets
+from bascule.kernels.ingest.acks import AckWriter
+from bascule.kernels.ingest.sink import PartitionSink
+from bascule.log import PartitionLog
+from bascule.log.recovery.opening import RecoveryReport
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.core.state import (
+    Change,
+    GroupChanged,
+    Metadata,
+    PartitionChanged,
+    ServerChanged,
+    StreamCreated,
+    StreamDeleted,
+)
+from bascule.metadata.server_directory import PartitionStatus
+from bascule.metadata.stream_options import StreamSettings, replica_options, settings_of
+from bascule.net.grpc.status import Status
+from bascule.net.nats.link import NatsLink
+from bascule.partition.auto_pause import AutoPause
+from bascule.partition.core.follower import Follower, FollowerState
+from bascule.partition.hand_over import HandOverReport, HandOvers
+from bascule.partition.ingest import Ingest
+from bascule.partition.reassignments import HAND_OVER_SECONDS, Moves
+from bascule.partition.repairs import Opened, Repairs
+from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition, nats_subject
+from bascule.partition.replication.following import Following
+from bascule.partition.replication.leading import Leading
+from bascule.partition.replication.replicator import Replicator
+from bascule.partition.states import ReplicaState, replica_state
+from bascule.partition.stream_data import StreamData
+
+_logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+
+_Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Restart:
+    """Not a change of the metadata: a replica here has to begin anew."""
+
+    stream: str
+    partition: int
+
+
+class SinkFactory(Protocol):
+    def __call__(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink: ...
+
+
+class Partitions:
+    def __init__(
+        self,
+        server_id: str,
+        data: StreamData,
+        link: NatsLink,
+        ingest: Ingest,
+        acks: AckWriter,
+        targets: Targets,
+        new_sink: SinkFactory,
+        auto_pause: AutoPause,
+        cluster: ClusterConfig,
+        replicator: Replicator,
+    ) -> None:
+        self._cluster = cluster
+        self._replicator = replicator
+        self._repairs = Repairs(server_id, self._restart)
+        self._hand_overs = HandOvers(
+            server_id,
+            ingest,
+            self.settled,
+            self._has_new_leader,
+            lambda local: self._link.unsubscribe(local.subscription_id),
+        )
+        self._moves = Moves(
+            server_id, lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS)
+        )
+        replicator.on_broken = self._repairs.on_broken
+        self._server_id = server_id
+        self._data = data
+        self._link = link
+        self._ingest = ingest
+        self._acks = acks
+        self._targets = targets
+        self._new_sink = new_sink
+        self._auto_pause = auto_pause
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[_Key, LocalPartition] = {}
+        self._unheard: set[_Key] = set()
+        """Partitions that are led here, but of whose subscriptions NATS may not have heard."""
+        self._received: dict[tuple[_Key, int], EventTimes] = {}
+        """When messages came to a partition, by partition and stream id: outlives a pause."""
+        self._found: dict[_Key, Opened] = {}
+        """Logs that were opened for replicas which have not begun."""
+        self._metadata: Callable[[], Metadata] | None = None
+        self._queue: deque[tuple[int, tuple[Change | _Restart, ...]]] = deque()
+        self._news = asyncio.Event()
+        self._progress = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self._has_begun = False
+        self._follows = True
+
+    def connect(self, controller: Controller) -> None:
+        """The control plane is there."""
+        for part in (self._replicator, self._repairs, self._hand_overs, self._moves):
+            part.connect(controller)
+
+    # ── following the metadata ───────────────────────────────────────────────────────────────────
+
+    def on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
+        """From the state machine, as soon as an op was applied. Only queues."""
+        self._queue.append((index, changes))
+        self._news.set()
+
+    def _enqueue(self, index: int, change: Change | _Restart) -> None:
+        self._queue.append((index, (change,)))
+        self._news.set()
+
+    def _restart(self, stream: str, number: int) -> None:
+        self._enqueue(0, _Restart(stream, number))
+
+    def begin(self, metadata: Callable[[], Metadata]) -> None:
+        """From here on changes are carried out. First everything that the metadata holds already."""
+        self._metadata = metadata
+        self._has_begun = True
+        self._task = asyncio.create_task(self._follow(), name="partitions")
+
+    def reload(self) -> None:
+        """The metadata came anew, as a whole: everything is compared."""
+        if self._metadata is not None:
+            state = self._metadata()
+            gone = {name for name, _ in self._running if name not in state.streams}
+            created: list[Change] = [StreamCreated(name) for name in state.streams]
+            deleted: list[Change] = [StreamDeleted(name, state.applied_index) for name in gone]
+            self.on_changes(state.applied_index, (*deleted, *created))
+
+    async def settled(self, index: int) -> None:
+        """Until the changes up to this index of the Raft log are carried out here."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: not self._queue or self._queue[0][0] > index)
+
+    async def _follow(self) -> None:
+        assert self._metadata is not None
+        self._queue.clear()
+        self._remove_orphans(self._metadata())
+        self.reload()
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._queue:
+                # What has gathered is done together: one round trip to NATS serves all subscriptions.
+                gathered = list(self._queue)
+                for index, changes in gathered:
+                    await self._carry_out(index, changes)
+                await self._round_trip()
+                self._unheard.clear()
+                async with self._progress:
+                    for _ in gathered:
+                        self._queue.popleft()
+                    self._progress.notify_all()
+
+    async def _carry_out(self, index: int, changes: tuple[Change | _Restart, ...]) -> None:
+        for change in changes:
+            try:
+                match change:
+                    case StreamCreated(stream):
+                        await self._reconcile_stream(stream)
+                    case PartitionChanged(stream, number):
+                        await self._reconcile(stream, number)
+                    case StreamDeleted(stream, stream_id):
+                        await self._delete_stream(stream, stream_id)
+                    case _Restart(stream, number):
+                        await self._start_again(stream, number)
+                    case ServerChanged(server) if server == self._server_id:
+                        for name, number in list(self._running):
+                            await self._reconcile(name, number)
+                    case GroupChanged() | ServerChanged():
+                        pass
+            except BasculeError as error:
+                # A disk that is full or away may be back in a moment.
+                _logger.error("cannot carry out %s, tried again: %s", change, error.message)
+                self._loop.call_later(RETRY_SECONDS, self._enqueue, index, change)
+            except Exception:
+                _logger.exception("cannot carry out %s", change)
+
+    def _remove_orphans(self, metadata: Metadata) -> None:
+        """Data of streams that were deleted while this server was down, or just when it crashed."""
+        for name in self._data.streams_on_disk():
+            if name not in metadata.streams:
+                self._data.delete_stream(name, metadata.applied_index)
+
+    # ── one stream, one partition ────────────────────────────────────────────────────────────────
+
+    async def _reconcile_stream(self, name: str) -> None:
+        assert self._metadata is not None
+        stream = self._metadata().streams.get(name)
+        if stream is not None:
+            for partition in stream.partitions:
+                await self._reconcile(name, partition.id)
+
+    async def _reconcile(self, name: str, number: int) -> None:
+        assert self._metadata is not None
+        metadata = self._metadata()
+        stream = metadata.streams.get(name)
+        partition = None if stream is None else stream.partition(number)
+        if stream is None or partition is None:
+            return
+        self._point_publishers(stream, partition)
+        running = self._running.get((name, number))
+        if running is not None and not self._is_as_wanted(running, stream, partition):
+            await self._stop(running, *self._why_stop(partition), closes=self._is_unwanted(stream, partition, running))
+            running = None
+        if self._server_id not in partition.replicas:
+            await asyncio.to_thread(self._data.delete_log, name, number)
+        elif running is None and not partition.paused:
+            await self._start(stream, partition)
+        elif running is not None:
+            if isinstance(running, LedPartition) and running.leading is None and len(partition.replicas) > 1:
+                # Nobody has used it since it was started, but it has followers now, and they ask it.
+                await self._open(stream, partition, settings_of(stream, self._cluster))
+                _ = running.log
+            self._refresh(running, partition)
+
+    def _is_as_wanted(self, running: LocalPartition, stream: Stream, partition: Partition) -> bool:
+        """Whether this server still has the same part in the same partition in the same leader epoch."""
+        return (
+            (running.stream_id, running.leader_epoch) == (stream.id, partition.leader_epoch)
+            and running.is_leader == (partition.leader == self._server_id)
+            and self._server_id in partition.replicas
+            and not partition.paused
+            and not self._begins_anew(running, partition)
+        )
+
+    def _begins_anew(self, running: LocalPartition, partition: Partition) -> bool:
+        """Whether the replica that follows is another one for the metadata: it has left, or its server was started anew."""
+        assert self._metadata is not None
+        following = running.following if isinstance(running, FollowedPartition) else None
+        replica_epoch = self._metadata().replica_epoch(partition, self._server_id)
+        return following is not None and following.core.replica_epoch != replica_epoch
+
+    def _is_unwanted(self, stream: Stream, partition: Partition, running: LocalPartition) -> bool:
+        """Whether nobody here uses the log any more."""
+        return partition.paused or self._server_id not in partition.replicas or running.stream_id != stream.id
+
+    def _why_stop(self, partition: Partition) -> tuple[Status, str]:
+        if partition.paused:
+            return Status.FAILED_PRECONDITION, "partition is paused"
+        return Status.UNAVAILABLE, "the partition has another leader"
+
+    def _refresh(self, running: LocalPartition, partition: Partition) -> None:
+        if running.readonly != partition.readonly:
+            running.set_readonly(partition.readonly)
+        if isinstance(running, LedPartition):
+            if running.leading is not None:
+                running.leading.refresh(partition)
+            self._moves.look_at(running, partition)
+        elif self._server_id not in partition.in_sync_replicas:
+            running.end_subscribers(Status.UNAVAILABLE, "this replica is not in sync any more")
+
+    def _point_publishers(self, stream: Stream, partition: Partition) -> None:
+        settings = settings_of(stream, self._cluster)
+        self._targets.set(
+            stream.name,
+            partition.id,
+            nats_subject(stream.subject, partition.id),
+            paused=partition.paused,
+            readonly=partition.readonly,
+            concurrency_control=settings.concurrency_control,
+        )
+
+    # ── starting ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, stream: Stream, partition: Partition) -> None:
+        settings = settings_of(stream, self._cluster)
+        self._data.claim(stream)
+        if len(partition.replicas) > 1:
+            # Whoever has others to talk to needs the log at once; a partition that is alone opens it when it is used.
+            found = await self._open(stream, partition, settings)
+            if self._repairs.leaves_first(stream.name, (stream.id, partition.id), partition, found):
+                return
+        self._found.pop((stream.name, partition.id), None)
+        if partition.leader == self._server_id:
+            self._become_leader(stream, partition, settings)
+        else:
+            self._become_follower(stream, partition, settings)
+
+    async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> Opened:
+        key = (stream.id, partition.id)
+        if self._repairs.needs_setting_aside(key, partition):
+            place = await asyncio.to_thread(self._data.set_aside, stream.name, partition.id)
+            self._repairs.was_set_aside(key)
+            self._found.pop((stream.name, partition.id), None)
+            _logger.error("%s/%d: the damaged log was moved to %s", stream.name, partition.id, place)
+        had_files = self._data.is_on_disk(stream.name, partition.id)
+        log = self._data.log(stream.name, partition.id, settings)
+        if log.is_loaded:
+            return self._found.get((stream.name, partition.id), Opened())
+        report = await asyncio.to_thread(log.open)
+        for line in report.lines():
+            _logger.warning("%s/%d: %s", stream.name, partition.id, line)
+        found = self._examine(stream, report, had_files)
+        self._found[stream.name, partition.id] = found
+        return found
+
+    def _examine(self, stream: Stream, report: RecoveryReport, had_files: bool) -> Opened:
+        """What a log that was opened just now has lost since this server last ran."""
+        assert self._metadata is not None
+        if report.damage or report.missing:
+            return Opened("; ".join(report.lines()), is_damaged=True)
+        if report.cut_reason is not None:
+            return Opened(f"its log was cut at offset {report.cut_from_offset}: {report.cut_reason}")
+        if not had_files and stream.id < self._metadata().server_epochs.get(self._server_id, 0):
+            return Opened("its files are gone, or never were")
+        return Opened()
+
+    def _become_leader(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        local = LedPartition(
+            stream,
+            partition,
+            settings,
+            lambda: self._data.log(stream.name, partition.id, settings),
+            self._new_sink(stream, partition.id, settings),
+            self._acks,
+            lambda log: self._leading(stream, partition, settings, log),
+            self._send_acks,
+        )
+        self._unheard.add((stream.name, partition.id))
+        self._begin(local, stream, partition)
+        local.sink.dropping = partition.readonly
+        if settings.concurrency_control or len(partition.replicas) > 1:
+            local.sink.next_offset = local.log.log_end_offset
+        self._ingest.attach(local)
+        local.subscription_id = self._link.subscribe(
+            local.nats_subject.encode(), local.sink, queue=stream.group.encode()
+        )
+        self._auto_pause.watch(local)
+        self._moves.look_at(local, partition)
+        self._look_for_damage(local, local.leading)
+
+    def _leading(self, stream: Stream, partition: Partition, settings: StreamSettings, log: PartitionLog) -> Leading:
+        leading = Leading(
+            (stream.id, partition.id),
+            stream.name,
+            partition,
+            log,
+            replica_options(settings, self._cluster),
+            self._replicator,
+            self._acks,
+            self._loop.call_soon_threadsafe,
+            self._send_acks,
+            self._ingest.ack_times,
+        )
+        self._replicator.attach(leading)
+        return leading
+
+    def _become_follower(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        assert self._metadata is not None
+        local = FollowedPartition(
+            stream, partition, settings, lambda: self._data.log(stream.name, partition.id, settings)
+        )
+        self._begin(local, stream, partition)
+        if not self._follows:
+            return
+        key = (stream.id, partition.id)
+        core = Follower(
+            partition.leader,
+            partition.leader_epoch,
+            local.log,
+            replica_options(settings, self._cluster),
+            replica_epoch=self._metadata().replica_epoch(partition, self._server_id),
+            data_loss_epoch=partition.data_loss_epoch,
+            first_number=self._replicator.next_number(key),
+        )
+        local.following = Following(key, stream.name, core, local.log, self._replicator)
+        self._replicator.attach(local.following)
+        local.following.begin()
+        self._look_for_damage(local, local.following)
+
+    def _begin(self, local: LocalPartition, stream: Stream, partition: Partition) -> None:
+        key = (stream.name, partition.id)
+        local.received_times = self._received.setdefault((key, stream.id), local.received_times)
+        self._running[key] = local
+
+    def _look_for_damage(self, local: LocalPartition, role: Leading | Following | None) -> None:
+        """What recovery found in the log when it was opened."""
+        if role is None:
+            return
+        report = local.log.open()
+        if report.damage or report.missing:
+            self._repairs.on_broken(role, "; ".join(report.lines()), True)
+
+    def _send_acks(self) -> None:
+        # Most acks go to clients of this server and leave nothing for NATS.
+        if len(self._link.output):
+            self._link.schedule_flush()
+
+    # ── stopping ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _stop(self, local: LocalPartition, status: Status, text: str, *, closes: bool) -> None:
+        """`closes`: nobody here uses the log any more. Otherwise the next role takes it over as it is."""
+        self._running.pop((local.stream, local.number), None)
+        if isinstance(local, LedPartition):
+            await self._stop_leading(local, status, text, is_deposed=not closes)
+        else:
+            local.end_subscribers(status, text)
+            await self._stop_following(local)
+        if closes:
+            await asyncio.to_thread(self._data.close_log, local.stream, local.number)
+
+    async def _stop_leading(self, local: LedPartition, status: Status, text: str, *, is_deposed: bool) -> None:
+        self._auto_pause.forget(local)
+        local.end_subscribers(status, text)
+        if self._hand_overs.is_given_away(local):
+            self._hand_overs.refuse_publishers(local)
+        else:
+            await self._stop_receiving(local, is_deposed=is_deposed)
+        local.stop()
+        if local.leading is not None:
+            self._replicator.detach(local.leading)
+
+    async def _stop_receiving(self, local: LedPartition, *, is_deposed: bool) -> None:
+        if is_deposed:
+            if local.leading is not None:
+                local.leading.hold_acks(True)  # what only this server has is not worth an ack any more
+        else:
+            # What this server's own clients published before they could know is still received, and answered.
+            await self._round_trip()
+        self._link.unsubscribe(local.subscription_id)
+        await self._ingest.detach(local, is_deposed=is_deposed)
+
+    async def _stop_following(self, local: LocalPartition) -> None:
+        if isinstance(local, FollowedPartition) and local.following is not None:
+            self._replicator.detach(local.following)
+            await local.following.stop()
+
+    async def _start_again(self, name: str, number: int) -> None:
+        """The replica here has left the in-sync set and begins anew."""
+        running = self._running.get((name, number))
+        if running is not None and not running.is_leader:
+            await self._stop(running, Status.UNAVAILABLE, "the replica is rebuilt", closes=True)
+        await self._reconcile(name, number)
+
+    async def _delete_stream(self, name: str, stream_id: int) -> None:
+        for key, local in list(self._running.items()):
+            if key[0] == name and local.stream_id <= stream_id:
+                self._received.pop((key, local.stream_id), None)
+                await self._stop(local, Status.NOT_FOUND, "stream deleted", closes=True)
+                self._replicator.forget((local.stream_id, local.number))
+        assert self._metadata is not None
+        if name not in self._metadata().streams:
+            self._targets.remove(name)
+        await asyncio.to_thread(self._data.delete_stream, name, stream_id)
+
+    async def _round_trip(self) -> None:
+        """Until NATS has seen what was sent, and everything that it had for us before has arrived."""
+        if self._link.connected:
+            with contextlib.suppress(BasculeError):
+                await self._link.flush()
+
+    # ── what runs ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the cluster's metadata is known, and carried out."""
+        return self._has_begun
+
+    def get(self, stream: str, number: int) -> LocalPartition | None:
+        """The replica of the partition that runs here, whatever its part."""
+        return self._running.get((stream, number))
+
+    def led(self, stream: str, number: int) -> LedPartition | None:
+        """The partition, if this server leads it and it is not paused."""
+        local = self._running.get((stream, number))
+        return local if isinstance(local, LedPartition) else None
+
+    def all_led(self) -> list[LedPartition]:
+        return [local for local in self._running.values() if isinstance(local, LedPartition)]
+
+    def __iter__(self) -> Iterator[LocalPartition]:
+        return iter(list(self._running.values()))
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def status(self, stream: str, number: int) -> PartitionStatus:
+        """It leads when whatever is published from now on arrives here: another server tells its client so."""
+        local = self.get(stream, number)
+        is_leader = local is not None and local.is_leader and (stream, number) not in self._unheard
+        return PartitionStatus(exists=local is not None, is_leader=is_leader)
+
+    def replica_states(self) -> list[ReplicaState]:
+        """Of all partitions that are led here and in use."""
+        found = (replica_state(local) for local in self.all_led())
+        return [state for state in found if state is not None]
+
+    def end_replicated_readers(self, text: str) -> None:
+        """Other servers have what they want to read, and more than this one."""
+        assert self._metadata is not None
+        streams = self._metadata().streams
+        for local in list(self._running.values()):
+            stream = streams.get(local.stream)
+            partition = None if stream is None else stream.partition(local.number)
+            if partition is not None and len(partition.replicas) > 1:
+                local.end_subscribers(Status.UNAVAILABLE, text)
+
+    # ── handing over ─────────────────────────────────────────────────────────────────────────────
+
+    async def hand_over(self, stream: str, number: int, successor: str | None = None, *, timeout: float) -> str:
+        """Give the leadership to another in-sync replica, or to this one; who it is. Raises StateError and Unavailable."""
+        local = self.led(stream, number)
+        if local is None:
+            raise StateError(f"this server does not lead {stream}/{number}")
+        return await self._hand_overs.hand_over(local, successor, timeout=timeout)
+
+    async def hand_over_all(self, *, timeout: float) -> HandOverReport:
+        """Everything that this server leads and somebody else could."""
+        return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
+
+    def _has_new_leader(self, local: LedPartition) -> bool:
+        """Whether the one that leads now has answered the replica here; where there is none any more, it has let it go."""
+        running = self._running.get((local.stream, local.number))
+        if isinstance(running, FollowedPartition) and running.following is not None:
+            return running.following.core.state in (FollowerState.FETCHING, FollowerState.WRITING)
+        return running is not local
+
+    async def stop_following(self) -> None:
+        """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""
+        self._follows = False
+        for local in list(self._running.values()):
+            await self._stop_following(local)
+
+    async def stop(self) -> None:
+        """The server stops: what has arrived is written, subscribers go to find another server, logs are closed by their store."""
+        self._repairs.close()
+        self._moves.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for local in list(self._running.values()):
+            self._running.pop((local.stream, local.number), None)
+            local.end_subscribers(Status.UNAVAILABLE, "the server is stopping")
+            if isinstance(local, LedPartition):
+                self._auto_pause.forget(local)
+                await self._ingest.detach(local)
+                local.stop()
+            else:
+                await self._stop_following(local)

@@ -1,0 +1,128 @@
+"""Replicas here that cannot be relied on: out of the in-sync set, and begun anew from what their leader has.
+
+A leader whose log is damaged, or whose disk fails, gives its place to another in-sync replica; if it is the only one, it goes on with
+what can be read. A damaged log is moved aside, never deleted, and only once this server is not in sync with it any more: nobody may
+elect a replica that has nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.errors import BasculeError
+from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.ops import LeaveIsr
+from bascule.metadata.core.model.streams import Partition
+from bascule.partition.core.codec import PartitionKey
+from bascule.partition.replication.following import Following
+from bascule.partition.replication.leading import Leading
+
+_logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+LAST_RETRY_SECONDS: Final = 30.0
+"""The last in-sync replica cannot leave; another one may have joined by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log as it was found."""
+
+    flaw: str = ""
+    """What this server had and has no longer; empty for nothing."""
+    is_damaged: bool = False
+    """There are bytes in it that cannot be read."""
+
+
+class Repairs:
+    def __init__(self, server_id: str, restart: Callable[[str, int], None]) -> None:
+        """`restart` has the replica stopped, its log set aside if it is damaged, and started again."""
+        self._server_id = server_id
+        self._restart = restart
+        self._controller: Controller | None = None
+        self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._damaged: dict[PartitionKey, str] = {}
+
+    def connect(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def on_broken(self, role: Leading | Following, reason: str, is_damaged: bool) -> None:
+        if role.key in self._tasks or self._controller is None:
+            return
+        _logger.error("%s: this replica cannot be relied on: %s", role.name, reason)
+        if is_damaged:
+            self._damaged[role.key] = reason
+        self._tasks[role.key] = asyncio.create_task(self._leave(role.stream, role.key), name="repair")
+
+    def leaves_first(self, stream: str, key: PartitionKey, partition: Partition, log: Opened) -> bool:
+        """Whether this replica, as it was found when its log was opened, has to leave the in-sync set before it may do anything.
+
+        Nobody may elect it meanwhile, nor may a follower follow what it has left. Where it is the last one it goes on with that.
+        """
+        reason = log.flaw
+        if not reason or self._controller is None or not self._can_leave(partition):
+            return False
+        if key not in self._tasks:
+            level = logging.ERROR if log.is_damaged else logging.WARNING
+            _logger.log(level, "%s/%d: this replica leaves the in-sync ones first: %s", stream, key[1], reason)
+            if log.is_damaged:
+                self._damaged[key] = reason
+            self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")
+        return True
+
+    def _can_leave(self, partition: Partition) -> bool:
+        return self._server_id in partition.in_sync_replicas and len(partition.in_sync_replicas) > 1
+
+    def needs_setting_aside(self, key: PartitionKey, partition: Partition) -> bool:
+        return key in self._damaged and self._server_id not in partition.in_sync_replicas
+
+    def was_set_aside(self, key: PartitionKey) -> None:
+        self._damaged.pop(key, None)
+
+    async def _leave(self, stream: str, key: PartitionKey, *, is_idle: bool = False) -> None:
+        """`is_idle`: the replica was not started, and waits for this."""
+        try:
+            while (partition := self._known(stream, key)) is not None:
+                if is_idle and not self._can_leave(partition):
+                    self._restart(stream, key[1])
+                    return
+                if partition.in_sync_replicas == [self._server_id]:
+                    _logger.error(
+                        "%s/%d: no other replica is in sync: it goes on with what can be read", stream, key[1]
+                    )
+                    await asyncio.sleep(LAST_RETRY_SECONDS)
+                    if key not in self._damaged:
+                        return
+                elif await self._has_left(stream, key[1], partition.leader_epoch):
+                    self._restart(stream, key[1])
+                    return
+                else:
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._tasks.pop(key, None)
+
+    def _known(self, stream: str, key: PartitionKey) -> Partition | None:
+        """The partition, while this server has a replica of it."""
+        assert self._controller is not None
+        found = self._controller.metadata.streams.get(stream)
+        partition = None if found is None or found.id != key[0] else found.partition(key[1])
+        return partition if partition is not None and self._server_id in partition.replicas else None
+
+    async def _has_left(self, stream: str, number: int, leader_epoch: int) -> bool:
+        assert self._controller is not None
+        try:
+            refusal = await self._controller.submit(LeaveIsr(stream, number, self._server_id, leader_epoch))
+        except BasculeError as error:
+            _logger.warning("%s/%d: cannot leave the in-sync replicas yet: %s", stream, number, error.message)
+            return False
+        if refusal is not None:
+            _logger.info("%s/%d: cannot leave the in-sync replicas yet: %s", stream, number, refusal.text)
+        return refusal is None
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()

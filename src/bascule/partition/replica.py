@@ -1,0 +1,251 @@
+"""A replica of a partition on this server: its log and who reads it. The leader's also takes what arrives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import reduce
+from typing import Protocol
+
+from bascule.errors import BasculeError, EncryptionKeyError
+from bascule.kernels.ingest.acks import AckWriter
+from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
+from bascule.kernels.records.producers import ProducerTable
+from bascule.log import PartitionLog
+from bascule.log.partition.batches import Appended
+from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.stream_options import StreamSettings
+from bascule.net.grpc.status import Status
+from bascule.partition.replication.following import Following
+from bascule.partition.replication.leading import Leading
+from bascule.proto.api_pb2 import Ack
+
+_logger = logging.getLogger(__name__)
+
+
+class Subscriber(Protocol):
+    """Somebody who reads the partition and can be told that it is over."""
+
+    @property
+    def delivered(self) -> tuple[int, int]:
+        """Messages and bytes so far."""
+
+    def end(self, status: Status, text: str) -> None: ...
+
+
+class LocalPartition(ABC):
+    """For one role in one leader epoch: when that changes, another one takes its place, with the same log."""
+
+    is_leader = False
+
+    def __init__(
+        self, stream: Stream, partition: Partition, settings: StreamSettings, open_log: Callable[[], PartitionLog]
+    ) -> None:
+        self.stream = stream.name
+        self.number = partition.id
+        self.stream_id = stream.id
+        self.subject = stream.subject
+        self.leader_epoch = partition.leader_epoch
+        self.settings = settings
+        self.readonly = partition.readonly
+        self.received_times = EventTimes()
+        self.subscribers: set[Subscriber] = set()
+        self.group_subscribers: dict[str, tuple[int, Subscriber]] = {}
+        """The one reader of each consumer group, with the epoch of its group."""
+        self._delivered_before = (0, 0)
+        self._open_log = open_log
+        self._log: PartitionLog | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def subscriber_count(self) -> int:
+        return len(self.subscribers)
+
+    def subscriber_left(self, subscriber: Subscriber) -> None:
+        if subscriber in self.subscribers:
+            self.subscribers.remove(subscriber)
+            self._delivered_before = _added(self._delivered_before, subscriber.delivered)
+
+    @property
+    def delivered(self) -> tuple[int, int]:
+        """Messages and bytes that subscribers were given, those that have left included."""
+        return reduce(_added, [one.delivered for one in self.subscribers], self._delivered_before)
+
+    # ── the log ──────────────────────────────────────────────────────────────────────────────────
+    # Opened when it is first needed: thousands of idle partitions cost next to nothing.
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
+
+    @property
+    def log(self) -> PartitionLog:
+        if self._log is None:
+            with self._opening:  # the writer thread and the event loop may both come first
+                return self._log or self._open()
+        return self._log
+
+    def _open(self) -> PartitionLog:
+        log = self._open_log()
+        log.open()
+        log.set_readonly(self.readonly)
+        self._opened(log)
+        self._log = log
+        return log
+
+    def _opened(self, log: PartitionLog) -> None:  # noqa: B027 - who has nothing to do leaves it out
+        """Before anybody uses it."""
+
+    @property
+    def expected_end_offset(self) -> int:
+        """Where the log ends once everything is written that has arrived."""
+        return self.log.log_end_offset
+
+    def set_readonly(self, readonly: bool) -> None:
+        self.readonly = readonly
+        if self._log is not None:
+            self._log.set_readonly(readonly)
+
+    @abstractmethod
+    def found_damage(self, reason: str) -> bool:
+        """A reader came upon bytes that are not what was written. Whether another replica has what they were."""
+
+    def end_subscribers(self, status: Status, text: str) -> None:
+        for subscriber in list(self.subscribers):
+            subscriber.end(status, text)
+
+
+class FollowedPartition(LocalPartition):
+    """A copy of what another server leads. In-sync copies may be read."""
+
+    following: Following | None = None
+
+    def found_damage(self, reason: str) -> bool:
+        if self.following is not None:
+            self.following.found_damage(reason)
+        return True
+
+
+class LedPartition(LocalPartition):
+    is_leader = True
+
+    def __init__(
+        self,
+        stream: Stream,
+        partition: Partition,
+        settings: StreamSettings,
+        open_log: Callable[[], PartitionLog],
+        sink: PartitionSink,
+        acks: AckWriter,
+        lead: Callable[[PartitionLog], Leading],
+        on_acks: Callable[[], None],
+    ) -> None:
+        super().__init__(stream, partition, settings, open_log)
+        self.sink = sink
+        self.subscription_id = 0
+        self.leading: Leading | None = None
+        self.in_flight_records = 0
+        self.received_at: float | None = None
+        """When the first message came of what is being appended; None when nobody knows."""
+        self.appending = False
+        """The writer thread has a part of it: the next part goes there when that is done."""
+        self._acks = acks
+        self._lead = lead
+        self._on_acks = on_acks
+
+    @property
+    def nats_subject(self) -> str:
+        return nats_subject(self.subject, self.number)
+
+    def _opened(self, log: PartitionLog) -> None:
+        self.leading = self._lead(log)
+        self.leading.begin()
+
+    @property
+    def expected_end_offset(self) -> int:
+        return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
+
+    def found_damage(self, reason: str) -> bool:
+        return self.leading is not None and self.leading.found_damage(reason)
+
+    def set_readonly(self, readonly: bool) -> None:
+        self.sink.dropping = readonly
+        super().set_readonly(readonly)
+
+    # ── what arrives ─────────────────────────────────────────────────────────────────────────────
+
+    def append(self, batch: PreparedBatch) -> Appended | BasculeError:
+        """Put the batch into the log. On any thread, for one batch at a time."""
+        try:
+            log = self.log
+            is_bound = self.settings.concurrency_control or batch.is_sequenced
+            if is_bound and log.log_end_offset != batch.base_offset:
+                # A batch before this one failed: offsets that publishers expected are not the ones they would get, and sequences of
+                # producers are missing.
+                return BasculeError(f"{log.directory}: the batch was checked for offset {batch.base_offset}")
+            if batch.builder is None:  # nothing but duplicates
+                return Appended(batch.base_offset, batch.originals_to, log.last_timestamp)
+            return log.append(batch.builder, leader_epoch=self.leader_epoch)
+        except BasculeError as error:
+            return error
+
+    def settle(self, batch: PreparedBatch, outcome: Appended | BasculeError) -> None:
+        """In the event loop, after append(): tell whoever asked."""
+        if isinstance(outcome, Appended):
+            assert self.leading is not None
+            if batch.count:
+                self.received_times.note(outcome.timestamp)
+            self.leading.commitment.received_at = self.received_at
+            self.leading.appended(batch, outcome)
+            return
+        self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)
+        batch.release()
+        if self.leading is not None:
+            self.leading.append_failed(outcome)
+        if self.settings.concurrency_control or self.sink.knows_producers:
+            self.refuse_collected()
+        self._on_acks()
+
+    def refuse_collected(self, *, for_good: bool = False) -> None:
+        """Nothing that has arrived and is not written will be: a batch before it failed, or, for good, another server leads."""
+        if for_good or self.sink.knows_producers:
+            self.sink.forget_producers(Ack.Error.UNKNOWN, for_good)
+        for batch in self.sink.take():
+            self._acks.write_errors(batch)
+            self._acks.reject(batch, Ack.Error.UNKNOWN)
+            batch.release()
+        self.sink.next_offset = self.log.log_end_offset
+
+    # ── idempotent producers ─────────────────────────────────────────────────────────────────────
+
+    def find_producers(self) -> ProducerTable | BasculeError:
+        """Those that the log knows, up to its end. On any thread, while nothing is appended."""
+        try:
+            return self.log.producers.at_end()
+        except BasculeError as error:
+            return error
+
+    def learn_producers(self, found: ProducerTable | BasculeError) -> None:
+        """In the event loop: what was held until they are known is judged now."""
+        if not self.sink.is_holding:
+            return  # refused meanwhile
+        if isinstance(found, BasculeError):
+            _logger.error("%s/%d: the producers cannot be found: %s", self.stream, self.number, found.message)
+            self.sink.forget_producers(Ack.Error.UNKNOWN)
+        else:
+            self.sink.learn_producers(found, self.log.log_end_offset)
+
+    def stop(self) -> None:
+        if self.leading is not None:
+            self.leading.stop()
+
+
+def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def nats_subject(subject: str, number: int) -> str:
+    """Where the messages of a partition are published: the stream's subject, and its number behind it for all but the first."""
+    return subject if number == 0 else f"{subject}.{number}"

@@ -1,0 +1,25 @@
+"""How long publishers of this server's partitions wait for their acks, from a message being received to its ack being sent.
+
+Of a batch the time of its first message counts, once for each kind of ack that it sends: to take every message's own time would cost
+more than to write its ack.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bascule.log.disk.histogram import Histogram
+from bascule.proto.api_pb2 import LEADER
+
+
+class AckTimes:
+    """For the event loop alone."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.leader = Histogram()
+        self.all = Histogram()
+
+    def note(self, policy: int, received_at: float) -> None:
+        (self.leader if policy == LEADER else self.all).observe(self._clock() - received_at)

@@ -1,0 +1,310 @@
+"""What replicas of partitions say to each other, over a connection to NATS of its own.
+
+    link = ReplicationLink(nats_link, namespace, server_id)
+    link.on_request, link.on_answer = …           # called in the event loop, with the sender and the partition
+    link.start()
+    link.send("server-2", (stream_id, 0), Fetch(…))
+
+What is said to a server in one turn of the event loop leaves together: as few NATS messages as possible, those of a kind in the order
+they were said. Nothing is repeated here and nothing is kept for later: while there is no connection it is dropped, and after
+each reconnect followers ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bascule import limits
+from bascule.errors import RejectedEnvelope
+from bascule.kernels.nats.protocol import CallbackSink, publish
+from bascule.net.nats import envelope
+from bascule.net.nats.envelope import MessageType
+from bascule.net.nats.link import NatsLink
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.partition.core import codec
+from bascule.partition.core.codec import Answer, MalformedReplication, PartitionKey, Request
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice
+from bascule.partition.replication.half_answers import HalfAnswers
+
+_logger = logging.getLogger(__name__)
+
+_TYPES: Final[dict[type[Message], MessageType]] = {
+    Fetch: MessageType.REPLICATION_REQUEST,
+    EpochQuery: MessageType.LEADER_EPOCH_OFFSET_REQUEST,
+    FetchAnswer: MessageType.REPLICATION_RESPONSE,
+    EpochAnswer: MessageType.LEADER_EPOCH_OFFSET_RESPONSE,
+    Notice: MessageType.PARTITION_NOTIFICATION,
+}
+_REQUESTS: Final[dict[int, Callable[[memoryview], tuple[str, list[tuple[PartitionKey, Any]]]]]] = {
+    MessageType.REPLICATION_REQUEST: codec.decode_fetches,
+    MessageType.LEADER_EPOCH_OFFSET_REQUEST: codec.decode_epoch_queries,
+}
+_ANSWERS: Final[dict[int, Callable[[memoryview], tuple[str, list[tuple[PartitionKey, Any]]]]]] = {
+    MessageType.LEADER_EPOCH_OFFSET_RESPONSE: codec.decode_epoch_answers,
+    MessageType.PARTITION_NOTIFICATION: codec.decode_notices,
+}
+_PLAIN: Final = envelope.MAGIC + bytes((envelope.VERSION, envelope.HEADER_BYTES, 0))
+"""How an envelope without a checksum begins; the type follows."""
+
+_COMPLAINT_NS: Final = 1_000_000_000
+"""What cannot be read is logged this often at most."""
+
+_JOINED_BYTES_MAX: Final = 16 * limits.KIB
+"""What is larger is not copied once more to be written in one go."""
+
+_Parts = list[bytes | memoryview]
+
+
+@dataclass(slots=True)
+class ReplicationLinkStats:
+    """Counted since the link was made. A message is one of NATS; an entry is what one replica says to another."""
+
+    messages_in: int = 0
+    entries_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    entries_out: int = 0
+    bytes_out: int = 0
+    entries_dropped: int = 0
+    """Said while there was no connection, to this server itself, or with a `max_payload` that nothing fits in."""
+    messages_malformed: int = 0
+    """Whatever came that no other server of ours can have sent."""
+
+
+class ReplicationLink:
+    def __init__(self, link: NatsLink, namespace: str, server_id: str) -> None:
+        """Takes the link's callbacks for itself."""
+        self.link = link
+        self.stats = ReplicationLinkStats()
+        self.half_answers = HalfAnswers()
+        self.on_request: Callable[[str, PartitionKey, Request, int], None] = _ignore
+        """The sender's server id, the partition, what it asks, and the monotonic time in ns."""
+        self.on_answer: Callable[[str, PartitionKey, Answer, int], None] = _ignore
+        """The same for answers. Data may be a view of a larger message: copy what is kept for long."""
+        self.on_room: Callable[[], None] = _ignore
+        """After `has_room` was False, there is room again; or the connection is lost, and with it what waited."""
+        self.on_connected: Callable[[], None] = _ignore
+        """Each time there is a connection: what was asked before it is lost."""
+        self.on_state: Callable[[bool, str], None] = _ignore
+        """Connected or not, and the server or the reason."""
+        self._subjects = ControlSubjects(namespace)
+        self._server_id = server_id
+        head = codec.encode_head(server_id)
+        self._heads = {kind: _PLAIN + bytes((_TYPES[kind],)) + head for kind in _TYPES}
+        self._waiting: dict[tuple[str, type[Message]], list[tuple[bytes, bytes | memoryview]]] = {}
+        """Said in this turn: entries and their data."""
+        self._waiting_bytes = 0
+        self._owes_room = False
+        self._complained_ns = -_COMPLAINT_NS
+        self._sids: list[int] = []
+        link.on_state = self._on_state
+        link.on_room = self._check_room
+
+    def start(self) -> None:
+        """Listen, now and after each reconnect."""
+        subscriptions = (
+            (self._subjects.replication_leader(self._server_id), self._take_requests),
+            (self._subjects.replication_follower(self._server_id), self._take_answers),
+        )
+        for subject, take in subscriptions:
+            self._sids.append(self.link.subscribe(subject.encode(), CallbackSink(take)))
+
+    def stop(self) -> None:
+        """Listen no more. The link to NATS is its maker's to close."""
+        for sid in self._sids:
+            self.link.unsubscribe(sid)
+        self._sids.clear()
+        self.half_answers.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more should be said. Who is told no is told by `on_room` when to go on."""
+        if self._waiting_bytes + self.link.unsent < limits.REPLICATION_OUTPUT_BYTES_MAX:
+            return True
+        self._owes_room = True
+        return False
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, server: str, key: PartitionKey, message: Request | Answer) -> None:
+        """Say it at the end of this turn of the event loop; data must not change until then. May be lost like everything here."""
+        if not self.link.connected or server == self._server_id:
+            self.stats.entries_dropped += 1
+            return
+        entry = codec.encode_entry(key, message)
+        data = message.data if isinstance(message, FetchAnswer) else b""
+        self._waiting_bytes += len(entry) + len(data)
+        place = (server, type(message))
+        waiting = self._waiting.get(place)
+        if waiting is not None:
+            waiting.append((entry, data))
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+            # Right behind it, so that all of it leaves in the turn that writes it.
+            self.link.schedule_flush()
+        self._waiting[place] = [(entry, data)]
+
+    def _flush(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        for (server, kind), entries in waiting.items():
+            head = self._heads[kind]
+            payload_bytes_max = min(self.link.max_payload, limits.REPLICATION_MESSAGE_BYTES_MAX)
+            if not self.link.connected or payload_bytes_max - len(head) <= codec.ANSWER_BYTES:
+                self.stats.entries_dropped += len(entries)
+                continue
+            is_request = kind is Fetch or kind is EpochQuery
+            name = self._subjects.replication_leader if is_request else self._subjects.replication_follower
+            subject = name(server).encode()
+            for parts in _messages(head, entries, payload_bytes_max):
+                self._publish(subject, parts)
+            self.stats.entries_out += len(entries)
+        self.link.schedule_flush()
+        if self._owes_room:
+            asyncio.get_running_loop().call_soon(self._check_room)
+
+    def _publish(self, subject: bytes, parts: _Parts) -> None:
+        size = sum(map(len, parts))
+        output = self.link.output
+        if size < _JOINED_BYTES_MAX:
+            publish(output, subject, b"".join(parts))
+        else:
+            output.append(b"PUB %b %d\r\n" % (subject, size))
+            for part in parts:
+                output.append(part)
+            output.append(b"\r\n")
+        self.stats.messages_out += 1
+        self.stats.bytes_out += size
+
+    def _check_room(self) -> None:
+        if self._owes_room and self.has_room:
+            self._owes_room = False
+            self.on_room()
+
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────
+
+    def _take_requests(self, _subject: bytes, _reply: bytes, _headers: bytes | None, data: bytes) -> None:
+        try:
+            kind, payload = _unwrap(data, _REQUESTS)
+            sender, entries = _REQUESTS[kind](payload)
+        except (RejectedEnvelope, MalformedReplication) as error:
+            self._refuse(error)
+            return
+        if self._takes(sender, data):
+            self._deliver(self.on_request, sender, entries)
+
+    def _take_answers(self, _subject: bytes, _reply: bytes, _headers: bytes | None, data: bytes) -> None:
+        try:
+            kind, payload = _unwrap(data, (*_ANSWERS, MessageType.REPLICATION_RESPONSE))
+            if kind == MessageType.REPLICATION_RESPONSE:
+                sender, pieces = codec.decode_answers(payload)
+            else:
+                sender, entries = _ANSWERS[kind](payload)
+        except (RejectedEnvelope, MalformedReplication) as error:
+            self._refuse(error)
+            return
+        if not self._takes(sender, data):
+            return
+        if kind == MessageType.REPLICATION_RESPONSE:
+            entries = self._put_together(sender, pieces)
+        self._deliver(self.on_answer, sender, entries)
+
+    def _put_together(
+        self, sender: str, pieces: list[tuple[PartitionKey, FetchAnswer, int, int]]
+    ) -> list[tuple[PartitionKey, FetchAnswer]]:
+        found = []
+        for key, answer, total_bytes, position in pieces:
+            if len(answer.data) == total_bytes:
+                self.half_answers.drop(sender)
+                found.append((key, answer))
+            elif (whole := self.half_answers.add(sender, key, answer, total_bytes, position)) is not None:
+                found.append((key, whole))
+        return found
+
+    def _takes(self, sender: str, data: bytes) -> bool:
+        if sender == self._server_id:
+            self._refuse(MalformedReplication("it says that this server itself sent it"))
+            return False
+        self.stats.messages_in += 1
+        self.stats.bytes_in += len(data)
+        return True
+
+    def _deliver(
+        self,
+        listener: Callable[[str, PartitionKey, Any, int], None],
+        sender: str,
+        entries: Iterable[tuple[PartitionKey, Any]],
+    ) -> None:
+        now_ns = time.monotonic_ns()
+        for key, message in entries:
+            self.stats.entries_in += 1
+            try:
+                listener(sender, key, message, now_ns)
+            except Exception as error:
+                # One partition that is in trouble must not cost the others what stands behind it.
+                context = {"message": f"what {sender} said of partition {key} was not handled", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+    def _refuse(self, error: Exception) -> None:
+        self.stats.messages_malformed += 1
+        now_ns = time.monotonic_ns()
+        if now_ns - self._complained_ns >= _COMPLAINT_NS:
+            self._complained_ns = now_ns
+            _logger.warning(
+                "A message on a subject of replication was dropped, number %d: %s", self.stats.messages_malformed, error
+            )
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────────
+
+    def _on_state(self, connected: bool, reason: str) -> None:
+        self.on_state(connected, reason)
+        if connected:
+            self.on_connected()
+        else:
+            self.half_answers.clear()
+            self._check_room()
+
+
+def _unwrap(data: bytes, kinds: Iterable[int]) -> tuple[int, memoryview]:
+    """The type and the payload of an envelope that has one of these types."""
+    if len(data) <= envelope.HEADER_BYTES:
+        raise MalformedReplication(f"{len(data)} bytes are no envelope with something in it")
+    kind = data[7]
+    if kind not in kinds:
+        raise MalformedReplication(f"type {kind} has no business here")
+    if data.startswith(_PLAIN):
+        return kind, memoryview(data)[envelope.HEADER_BYTES :]
+    return kind, memoryview(envelope.decode(data, MessageType(kind)))
+
+
+def _messages(head: bytes, entries: list[tuple[bytes, bytes | memoryview]], payload_bytes_max: int) -> Iterable[_Parts]:
+    """The parts of as few messages as these entries fit in. Data is cut only when it is too large for a message of its own."""
+    parts: _Parts = [head]
+    room = empty_room = payload_bytes_max - len(head)
+    for entry, data in entries:
+        needed = len(entry) + len(data)
+        if needed > room and len(parts) > 1:
+            yield parts
+            parts, room = [head], empty_room
+        if needed <= room:
+            parts += (entry, data) if data else (entry,)
+            room -= needed
+            continue
+        view = memoryview(data)
+        size = room - len(entry)
+        for position in range(0, len(data), size):
+            piece = view[position : position + size]
+            if len(parts) > 1:
+                yield parts
+            parts = [head, codec.encode_piece(entry, position, len(piece)), piece]
+        room = empty_room - len(entry) - len(piece)
+    yield parts
+
+
+def _ignore(*_: object) -> None:
+    """For whom nobody listens."""

@@ -1,0 +1,90 @@
+"""The logs of streams on disk, each folder claimed by the stream it belongs to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bascule.errors import StorageError
+from bascule.log import LogStore, PartitionLog
+from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.stream_options import StreamSettings
+from bascule.partition.stream_marker import read_marker, remove_marker, write_marker
+
+
+class StreamData:
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._claimed: dict[str, int] = {}
+
+    def _directory(self, stream: str) -> Path:
+        return self._store.directory / "streams" / stream
+
+    def streams_on_disk(self) -> list[str]:
+        root = self._store.directory / "streams"
+        return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+    def claim(self, stream: Stream) -> None:
+        """Say that the folder belongs to this stream; what an earlier stream of the same name left there goes first."""
+        if self._claimed.get(stream.name) == stream.id:
+            return
+        disk = self._store.pool.disk
+        found = read_marker(disk, self._directory(stream.name))
+        if found is not None and found > stream.id:
+            raise StorageError(
+                f"{self._directory(stream.name)} holds a later stream of that name (id {found}, not {stream.id})",
+                hint="the metadata is older than the data: was an old backup of the raft folder put back?",
+            )
+        if found != stream.id:
+            if found is not None:
+                self._delete(stream.name)
+            write_marker(disk, self._directory(stream.name), stream.id)
+        self._claimed[stream.name] = stream.id
+
+    def log(self, stream: str, partition: int, settings: StreamSettings) -> PartitionLog:
+        return self._store.log(
+            stream, partition, settings.log_options, cleaner_interval_ms=settings.cleaner_interval_ms
+        )
+
+    def close_log(self, stream: str, partition: int) -> None:
+        self._store.close_log(stream, partition)
+
+    def is_on_disk(self, stream: str, partition: int) -> bool:
+        return (self._directory(stream) / str(partition)).is_dir()
+
+    def delete_log(self, stream: str, partition: int) -> None:
+        """This server keeps no replica of the partition any more; the stream may have others here."""
+        if self.is_on_disk(stream, partition):
+            self._store.log(stream, partition).delete()
+            self._store.close_log(stream, partition)
+
+    def set_aside(self, stream: str, partition: int) -> Path:
+        """Move a damaged log out of the way, where somebody can look at it. Only the last one of a partition is kept."""
+        self._store.close_log(stream, partition)
+        place = self._store.directory / "quarantine" / stream / str(partition)
+        if place.exists():
+            shutil.rmtree(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        (self._directory(stream) / str(partition)).rename(place)
+        disk = self._store.pool.disk
+        disk.sync_directory(str(place.parent))
+        disk.sync_directory(str(self._directory(stream)))
+        return place
+
+    def delete_stream(self, stream: str, stream_id: int) -> None:
+        """Delete the data of this stream, or of an earlier one; a later stream of the same name keeps its own."""
+        found = read_marker(self._store.pool.disk, self._directory(stream))
+        if found is not None and found <= stream_id:
+            self._delete(stream)
+
+    def _delete(self, stream: str) -> None:
+        self._claimed.pop(stream, None)
+        numbers = [number for name, number in self._store.on_disk() if name == stream]
+        # Without its marker a folder belongs to nobody, so the marker goes last but for the folder itself.
+        for number in numbers[:-1]:
+            self._store.delete_log(stream, number)
+        disk = self._store.pool.disk
+        if numbers:
+            self._store.delete_log(stream, numbers[-1])
+        remove_marker(disk, self._directory(stream))
+        disk.remove_directory(str(self._directory(stream)))

@@ -1,0 +1,187 @@
+"""Where rows go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from bascule.config.values.key import setting
+from bascule.config.values.kinds import Boolean, Integer, Size, Text
+from bascule.pipeline.spec.document import Part
+from bascule.pipeline.spec.kinds import Expressions, Folder, StreamName
+
+ARCHIVE_FILE_BYTES_DEFAULT: Final = 128 << 20
+CONSOLE_ROWS_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 10_000
+
+_CREATE: Final = "Whether to create the stream if it is not there. Without it, that is an error."
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSink(Part):
+    """`archive`: all messages as they were read, whatever the steps do, as Parquet that can be proved"""
+
+    short: ClassVar = "path"
+    required: ClassVar = frozenset({"path"})
+
+    path: str = setting("path", Folder(), "", default_text="–", meaning="The folder of the archive.")
+    file_bytes: int = setting(
+        "file_size", Size(minimum=1), ARCHIVE_FILE_BYTES_DEFAULT, meaning="The size at which a file is finished."
+    )
+
+    @property
+    def target(self) -> str:
+        return f"archive {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class LatestSink(Part):
+    """`latest`: the newest row of each key; a message without a value deletes it"""
+
+    short: ClassVar = "path"
+    required: ClassVar = frozenset({"path"})
+
+    path: str = setting(
+        "path",
+        Folder(),
+        "",
+        default_text="–",
+        meaning="The folder of the table.",
+        consequence="It has the columns that the steps leave, and those that say which message a row is.",
+    )
+    key: str = setting("key", Text(), "key", meaning="A column, or an SQL expression: what there is one row of.")
+    deleted: str | None = setting(
+        "deleted",
+        Text(),
+        None,
+        default_text="`value IS NULL`",
+        meaning="An SQL condition: rows for which it is true delete their key.",
+    )
+
+    @property
+    def target(self) -> str:
+        return f"latest {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSink(Part):
+    """`stream`: published, each row exactly once"""
+
+    short: ClassVar = "stream"
+    required: ClassVar = frozenset({"stream"})
+
+    stream: str = setting(
+        "stream",
+        StreamName(),
+        "",
+        default_text="–",
+        meaning="The stream.",
+        consequence="A `value` of bytes or text is published as it is. A struct, or rows without a column `value`, become JSON. "
+        "`key`, `headers` and `timestamp` are kept if they are there; a key that is no bytes becomes text.",
+    )
+    create: bool = setting("create", Boolean(), False, meaning=_CREATE)
+    partitions: int = setting(
+        "partitions", Integer(minimum=1, maximum=PARTITIONS_MAX), 1, meaning="Partitions of a stream that is created."
+    )
+    replication_factor: int = setting(
+        "replication_factor",
+        Integer(minimum=-1, maximum=PARTITIONS_MAX, hole=0),
+        1,
+        meaning="Replicas of a stream that is created; -1 for one on every broker.",
+    )
+
+    @property
+    def target(self) -> str:
+        return f"stream {self.stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSink(Part):
+    """`table`: Parquet with the columns that the steps leave"""
+
+    short: ClassVar = "path"
+    required: ClassVar = frozenset({"path"})
+
+    path: str = setting(
+        "path",
+        Folder(),
+        "",
+        default_text="–",
+        meaning="The folder of the table. A batch is a folder `batch=…` in it that appears whole or not at all.",
+    )
+    partition_by: tuple[str, ...] = setting(
+        "partition_by",
+        Expressions(),
+        (),
+        default_text="–",
+        meaning="Columns whose values become folders within a batch.",
+    )
+
+    @property
+    def target(self) -> str:
+        return f"table {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSink(Part):
+    """`console`: rows on the screen, to look at"""
+
+    rows_max: int = setting(
+        "rows", Integer(minimum=1, maximum=CONSOLE_ROWS_MAX), 20, meaning="Rows of a batch that are shown at most."
+    )
+
+    @property
+    def target(self) -> str:
+        return "console"
+
+
+Sink = ArchiveSink | LatestSink | StreamSink | TableSink | ConsoleSink
+
+SINKS: Final[Mapping[str, type[Part]]] = {
+    "archive": ArchiveSink,
+    "latest": LatestSink,
+    "stream": StreamSink,
+    "table": TableSink,
+    "console": ConsoleSink,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters(Part):
+    """Dead letters"""
+
+    stream: str | None = setting(
+        "stream",
+        StreamName(),
+        None,
+        meaning="The stream that gets them: key and value as they came, and headers that say which pipeline, rule, reason, stream, "
+        "partition and offset.",
+    )
+    create: bool = setting("create", Boolean(), True, meaning="Whether to create that stream if it is not there.")
+    path: str | None = setting("path", Folder(), None, meaning="Or a folder of Parquet, with the same as columns.")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection(Part):
+    """How brokers are reached"""
+
+    tls: bool = setting("tls", Boolean(), False, meaning="Whether brokers are spoken to through TLS.")
+    tls_ca: str | None = setting(
+        "tls_ca", Text(), None, meaning="File in PEM: whom to trust instead of the system's authorities."
+    )
+    tls_cert: str | None = setting("tls_cert", Text(), None, meaning="File in PEM: who we are, for brokers that ask.")
+    tls_key: str | None = setting("tls_key", Text(), None, meaning="File in PEM: the key of `tls_cert`.")
+    token: str | None = setting(
+        "token",
+        Text(),
+        None,
+        meaning="Shown to brokers with every call. Write `${TOKEN}` and set the variable.",
+        is_secret=True,
+    )
+
+    def options(self) -> dict[str, str]:
+        """For the source and the sink."""
+        given = {"tlsCa": self.tls_ca, "tlsCert": self.tls_cert, "tlsKey": self.tls_key, "token": self.token}
+        found = {name: value for name, value in given.items() if value is not None}
+        return {**found, "tls": "true"} if self.tls or self.tls_ca or self.tls_cert else found

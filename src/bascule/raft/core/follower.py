@@ -1,0 +1,128 @@
+"""Following: appends, heartbeats and snapshots of a leader. (Raft paper §5.3, §7.)"""
+
+from __future__ import annotations
+
+from bascule.raft.core.incoming import IncomingSnapshot
+from bascule.raft.core.log import EntryLog
+from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.membership import MembershipHistory
+from bascule.raft.core.model.messages import (
+    AppendEntries,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    SnapshotChunk,
+    SnapshotReply,
+)
+from bascule.raft.core.state import Role, State
+
+FromLeader = AppendEntries | Heartbeat | SnapshotChunk
+
+
+def hear_leader(state: State, message: FromLeader) -> None:
+    assert state.role is not Role.LEADER, "two leaders in one term"
+    if state.role is not Role.FOLLOWER:
+        state.become_follower(message.term, message.sender)
+    state.leader = message.sender
+    state.elapsed_ticks = 0
+
+
+def answer_deposed(state: State, message: FromLeader) -> None:
+    """A leader of an older term hears our term and steps down; it may be the only one that can reach us."""
+    state.send(AppendReply(state.id, message.sender, state.term, is_accepted=False, index=0))
+
+
+# ── appends ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def on_append(state: State, append: AppendEntries) -> None:
+    hear_leader(state, append)
+    if append.previous_index > state.commit_index and state.log.term(append.previous_index) != append.previous_term:
+        _reject(state, append)
+        return
+    _take(state, append)
+    match_index = append.previous_index + len(append.entries)
+    # Only what this leader vouches for: entries behind `match_index` may be leftovers of another one.
+    state.commit_to(max(state.commit_index, min(append.commit_index, match_index)))
+    match_index = max(match_index, state.commit_index)
+    state.send(AppendReply(state.id, append.sender, state.term, is_accepted=True, index=match_index))
+
+
+def _take(state: State, append: AppendEntries) -> None:
+    """Keep what agrees; only a conflict truncates, since an append that was late may be shorter than the log."""
+    for position, entry in enumerate(append.entries):
+        if entry.index <= state.commit_index:
+            continue
+        term = state.log.term(entry.index)
+        if term == entry.term:
+            continue
+        if term is not None:
+            state.truncate_from(entry.index)
+        for new in append.entries[position:]:
+            state.append(new)
+        return
+
+
+def _reject(state: State, append: AppendEntries) -> None:
+    """Say where the logs may agree, a whole term at a time (paper §5.3, the last paragraphs)."""
+    hint_index = state.log.last_index_below(append.previous_index, append.previous_term)
+    hint_term = state.log.term(hint_index)
+    assert hint_term is not None
+    reply = AppendReply(
+        state.id,
+        append.sender,
+        state.term,
+        is_accepted=False,
+        index=append.previous_index,
+        hint_index=hint_index,
+        hint_term=hint_term,
+    )
+    state.send(reply)
+
+
+def on_heartbeat(state: State, heartbeat: Heartbeat) -> None:
+    hear_leader(state, heartbeat)
+    if heartbeat.commit_index > state.commit_index:
+        state.commit_to(heartbeat.commit_index)
+    state.send(HeartbeatReply(state.id, heartbeat.sender, state.term, heartbeat.read_round))
+
+
+# ── snapshots ────────────────────────────────────────────────────────────────────────────────────
+
+
+def on_snapshot_chunk(state: State, chunk: SnapshotChunk) -> None:
+    hear_leader(state, chunk)
+    if chunk.index <= state.commit_index:
+        # Appends have overtaken the snapshot.
+        state.incoming = None
+        _confirm_commit(state, chunk.sender)
+        return
+    if chunk.total_bytes > state.options.snapshot_bytes_max:
+        return
+    if state.incoming is None or not state.incoming.is_of(chunk):
+        state.incoming = IncomingSnapshot.begun_by(chunk)
+    snapshot = state.incoming.add(chunk)
+    if snapshot is None:
+        received = len(state.incoming.data)
+        state.send(SnapshotReply(state.id, chunk.sender, state.term, chunk.index, chunk.snapshot_term, received))
+        return
+    state.incoming = None
+    _install(state, snapshot)
+    _confirm_commit(state, chunk.sender)
+
+
+def _confirm_commit(state: State, sender: str) -> None:
+    state.send(AppendReply(state.id, sender, state.term, is_accepted=True, index=state.commit_index))
+
+
+def _install(state: State, snapshot: Snapshot) -> None:
+    if state.log.term(snapshot.index) == snapshot.term:
+        # The log holds that very entry, hence everything before it: nothing needs replacing.
+        state.commit_to(snapshot.index)
+        return
+    state.snapshot = state.snapshot_installed = snapshot
+    state.log = EntryLog(snapshot.index, snapshot.term)
+    state.memberships = MembershipHistory(snapshot.index, snapshot.membership)
+    state.unstable_index = snapshot.index + 1
+    state.applied_index = snapshot.index
+    state.commit_to(snapshot.index)

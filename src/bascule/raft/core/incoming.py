@@ -1,0 +1,42 @@
+"""A snapshot on its way in, chunk by chunk.
+
+It belongs to one leader in one term: two leaders may write down the same state in different bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.messages import SnapshotChunk
+
+
+@dataclass(slots=True)
+class IncomingSnapshot:
+    sender: str
+    term: int
+    index: int
+    snapshot_term: int
+    total_bytes: int
+    data: bytearray = field(default_factory=bytearray)
+
+    @classmethod
+    def begun_by(cls, chunk: SnapshotChunk) -> IncomingSnapshot:
+        return cls(chunk.sender, chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes)
+
+    def is_of(self, chunk: SnapshotChunk) -> bool:
+        return (self.sender, self.term, self.index, self.snapshot_term, self.total_bytes) == (
+            chunk.sender,
+            chunk.term,
+            chunk.index,
+            chunk.snapshot_term,
+            chunk.total_bytes,
+        )
+
+    def add(self, chunk: SnapshotChunk) -> Snapshot | None:
+        """Take the chunk if it is the next one; the snapshot, when that was the last."""
+        if chunk.position == len(self.data):
+            self.data += chunk.data
+        if len(self.data) < self.total_bytes:
+            return None
+        return Snapshot(self.index, self.snapshot_term, chunk.membership, bytes(self.data))

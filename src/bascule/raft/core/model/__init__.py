@@ -1,0 +1,1 @@
+"""Entries, events, effects and messages: the values that a Raft node works on."""

@@ -1,0 +1,59 @@
+"""What is replicated and what is durable: entries, the hard state, snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import Final
+
+from bascule.raft.core.model.membership import Membership
+
+ENTRY_OVERHEAD_BYTES: Final = 37
+"""What an entry costs besides its data, in a message and on disk."""
+
+
+@unique
+class EntryKind(IntEnum):
+    NOOP = 0
+    """The first entry of every leader: once it is committed, so is everything before it."""
+
+    COMMAND = 1
+    MEMBERSHIP = 2
+    """Data is the whole new membership, not the change: any suffix of a log says who belongs to it."""
+
+    OPEN_SESSION = 3
+    """Opens the session that is named by this entry's index, see sessions.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    index: int
+    term: int
+    kind: EntryKind
+    data: bytes = b""
+    session: int = 0
+    """Index of the entry that opened the proposer's session; 0 for a proposal that may be applied twice."""
+
+    sequence: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return ENTRY_OVERHEAD_BYTES + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a server may never forget: it would vote twice."""
+
+    term: int = 0
+    vote: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state machine after `index`, and who was a member then."""
+
+    index: int
+    term: int
+    membership: Membership
+    data: bytes = b""

@@ -1,0 +1,169 @@
+"""A retry is applied once (thesis §6.3). This wraps a state machine; it is replicated state itself and part of every snapshot.
+
+A proposer opens a session, which is named by the index of the entry that opened it and therefore never comes back, and numbers its
+proposals 1, 2, 3, …. A proposal whose number was applied already is answered with the result it had. Of each session a window of
+numbers is remembered: a proposer has at most that many outstanding, and one that comes later than that is refused, since whether
+it was applied is forgotten. The sessions are bounded too; the longest unused one goes when another is opened. All of this depends
+on nothing but the log, so every server drops the same entries.
+
+    snapshot    version u8 · count u32 · session …  · blob (the machine's own)
+    session     id u64 · highest u64 · count u16 · (sequence u64 · blob) …       in the order of last use
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
+from typing import Final, Protocol
+
+from bascule import limits
+from bascule.errors import FormatTooNew, StorageError
+from bascule.raft.core.model.codec import U8, U16, U32, U64, Malformed, Reader, encode_blob
+from bascule.raft.core.model.entries import Entry, EntryKind
+
+VERSION: Final = 1
+
+
+class StateMachine(Protocol):
+    """Deterministic: the same commands at the same indexes give the same state, results and snapshot everywhere."""
+
+    def apply(self, index: int, command: bytes) -> bytes: ...
+
+    def snapshot(self) -> bytes: ...
+
+    def restore(self, data: bytes) -> None: ...
+
+
+@unique
+class Outcome(IntEnum):
+    APPLIED = 0
+    DUPLICATE = 1
+    """Applied earlier; `result` is the one it had then."""
+
+    SESSION_OPENED = 2
+    SESSION_EXPIRED = 3
+    """The session is unknown. Not applied now; whether it was, earlier, nobody knows. Open another one."""
+
+    OUT_OF_WINDOW = 4
+    """Too old to be remembered. Not applied now; whether it was, earlier, nobody knows."""
+
+    NOTHING = 5
+    """An entry of the core's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    outcome: Outcome
+    result: bytes = b""
+
+
+@dataclass(slots=True)
+class _Session:
+    highest: int = 0
+    results: dict[int, bytes] = field(default_factory=dict)
+
+
+class Sessions:
+    __slots__ = ("_machine", "_sessions", "_sessions_max", "_window")
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        *,
+        sessions_max: int = limits.RAFT_SESSIONS_MAX,
+        window: int = limits.RAFT_SESSION_WINDOW,
+    ) -> None:
+        self._machine = machine
+        self._sessions_max = sessions_max
+        self._window = window
+        self._sessions: dict[int, _Session] = {}
+        """In the order of last use: the first one is the first to go."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def apply(self, entry: Entry) -> Applied:
+        match entry.kind:
+            case EntryKind.COMMAND:
+                return self._apply_command(entry)
+            case EntryKind.OPEN_SESSION:
+                self._open(entry.index)
+                return Applied(Outcome.SESSION_OPENED)
+            case _:
+                return Applied(Outcome.NOTHING)
+
+    def result_of(self, session: int, sequence: int) -> bytes | None:
+        """What a proposal gave, if that is known: how a proposer learns it whose server has skipped the entry by a snapshot."""
+        known = self._sessions.get(session)
+        return None if known is None else known.results.get(sequence)
+
+    def _open(self, index: int) -> None:
+        self._sessions[index] = _Session()
+        if len(self._sessions) > self._sessions_max:
+            del self._sessions[next(iter(self._sessions))]
+
+    def _apply_command(self, entry: Entry) -> Applied:
+        if entry.session == 0:
+            return Applied(Outcome.APPLIED, self._machine.apply(entry.index, entry.data))
+        session = self._sessions.pop(entry.session, None)
+        if session is None:
+            return Applied(Outcome.SESSION_EXPIRED)
+        self._sessions[entry.session] = session
+        if entry.sequence in session.results:
+            return Applied(Outcome.DUPLICATE, session.results[entry.sequence])
+        if entry.sequence <= session.highest - self._window:
+            return Applied(Outcome.OUT_OF_WINDOW)
+        result = self._machine.apply(entry.index, entry.data)
+        assert len(result) <= limits.RAFT_SESSION_RESULT_BYTES_MAX
+        self._remember(session, entry.sequence, result)
+        return Applied(Outcome.APPLIED, result)
+
+    def _remember(self, session: _Session, sequence: int, result: bytes) -> None:
+        session.results[sequence] = result
+        if sequence > session.highest:
+            session.highest = sequence
+            oldest = sequence - self._window
+            for forgotten in [one for one in session.results if one <= oldest]:
+                del session.results[forgotten]
+
+    # ── snapshots ────────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self) -> bytes:
+        pieces = [U8.pack(VERSION), U32.pack(len(self._sessions))]
+        for number, session in self._sessions.items():
+            pieces += (U64.pack(number), U64.pack(session.highest), U16.pack(len(session.results)))
+            for sequence in sorted(session.results):
+                pieces += (U64.pack(sequence), encode_blob(session.results[sequence]))
+        pieces.append(encode_blob(self._machine.snapshot()))
+        return b"".join(pieces)
+
+    def restore(self, data: bytes) -> None:
+        """Replace everything; of the empty snapshot a group begins with, by nothing."""
+        if not data:
+            self._sessions = {}
+            self._machine.restore(b"")
+            return
+        try:
+            reader = Reader(data)
+            _check_version(reader.number(U8))
+            sessions = dict(_read_session(reader) for _ in range(reader.number(U32)))
+            machine = reader.blob()
+            reader.end()
+        except Malformed as error:
+            raise StorageError(f"a snapshot of the replicated state is malformed: {error}") from None
+        self._sessions = sessions
+        self._machine.restore(machine)
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise FormatTooNew(
+            f"a snapshot of the replicated state has version {version}, this Bascule knows {VERSION}",
+            hint="run the version of Bascule that wrote it, or a later one, on every server",
+        )
+
+
+def _read_session(reader: Reader) -> tuple[int, _Session]:
+    number, highest = reader.number(U64), reader.number(U64)
+    results = {reader.number(U64): reader.blob() for _ in range(reader.number(U16))}
+    return number, _Session(highest, results)

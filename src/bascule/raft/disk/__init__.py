@@ -1,0 +1,7 @@
+"""Raft's shell: what a node must not forget, on disk. docs/internals/raft.md has the formats."""
+
+from bascule.raft.disk.errors import DamagedRaftLog, ForeignRaftLog
+from bascule.raft.disk.opening import Recovered, create_wal, open_wal, wal_exists
+from bascule.raft.disk.wal import Wal
+
+__all__ = ["DamagedRaftLog", "ForeignRaftLog", "Recovered", "Wal", "create_wal", "open_wal", "wal_exists"]

@@ -1,0 +1,168 @@
+"""The durable side of a node: `save(effects)` returns once everything they ask for survives power loss. Only then may messages leave.
+
+Term and vote stand in the superblock, entries in frames of the last segment; a save costs one sync for entries and two more when
+term or vote have changed. Whatever fails while saving leaves this object unusable: what reached the platter is not known until the
+directory is opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bascule import limits
+from bascule.errors import LogClosed, StorageError
+from bascule.log.disk.operations import Disk
+from bascule.raft.core.model.effects import Effects
+from bascule.raft.core.model.entries import Entry, Snapshot
+from bascule.raft.disk.frames import encode_frame, segment_name
+from bascule.raft.disk.snapshot_file import snapshot_name, write_snapshot
+from bascule.raft.disk.superblock import Superblock, SuperblockFile
+
+
+@dataclass(slots=True)
+class Segment:
+    number: int
+    """Of its first frame."""
+
+    size_bytes: int = 0
+    first_index: int | None = None
+    """Of its first entry; None while there is none."""
+
+
+class Wal:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        superblock: Superblock,
+        segments: Sequence[Segment],
+        *,
+        next_number: int,
+        last_index: int,
+        segment_bytes: int = limits.RAFT_SEGMENT_BYTES,
+    ) -> None:
+        """See opening.py, which finds out about all this."""
+        self._disk = disk
+        self._directory = directory
+        self._superblock = superblock
+        self._segments = list(segments)
+        self._next_number = next_number
+        self._last_index = last_index
+        self._segment_bytes = segment_bytes
+        self._is_usable = True
+        self._is_closed = False
+        self._file = SuperblockFile(disk, directory)
+        self._handle = disk.open(self._path(self._segments[-1].number))
+
+    @property
+    def superblock(self) -> Superblock:
+        return self._superblock
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    def save(self, *steps: Effects) -> None:
+        """Make durable what these steps ask for, in their order; several at once share their syncs."""
+        if self._is_closed:
+            raise LogClosed(f"{self._directory} is closed")
+        if not self._is_usable:
+            raise StorageError(
+                f"{self._directory}: an earlier write failed, and what reached the disk is not known",
+                hint="restart this server; it goes on from what is on the disk",
+            )
+        self._is_usable = False
+        entries: list[Entry] = []
+        for effects in steps:
+            if effects.hard_state is not None:
+                self._name(term=effects.hard_state.term, vote=effects.hard_state.vote)
+            if effects.snapshot_installed is not None or effects.snapshot_taken is not None:
+                self._write(entries)
+                entries = []
+                self._save_snapshots(effects)
+            entries += effects.entries
+        self._write(entries)
+        self._is_usable = True
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._file.close()
+            self._disk.close(self._handle)
+
+    # ── the superblock ───────────────────────────────────────────────────────────────────────────
+
+    def _name(self, **changes: int | str | None) -> None:
+        changed = replace(self._superblock, revision=self._superblock.revision + 1, **changes)  # type: ignore[arg-type]
+        self._file.write(changed)
+        self._superblock = changed
+
+    # ── entries ──────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        frame = encode_frame(self._next_number, entries)
+        if self._segments[-1].size_bytes > 0 and self._segments[-1].size_bytes + len(frame) > self._segment_bytes:
+            self._begin_segment()
+            self._name(last_segment=self._segments[-1].number)
+        segment = self._segments[-1]
+        self._disk.write(self._handle, frame, segment.size_bytes)
+        self._disk.sync(self._handle)
+        segment.size_bytes += len(frame)
+        segment.first_index = entries[0].index if segment.first_index is None else segment.first_index
+        self._next_number += 1
+        self._last_index = entries[-1].index
+
+    def _begin_segment(self) -> None:
+        """An empty segment that counts once the superblock names it; until then nothing is written to it."""
+        self._disk.close(self._handle)
+        self._handle = self._disk.open(self._path(self._next_number), create=True)
+        self._disk.sync_directory(self._directory)
+        self._segments.append(Segment(self._next_number))
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    # ── snapshots ────────────────────────────────────────────────────────────────────────────────
+
+    def _save_snapshots(self, effects: Effects) -> None:
+        if effects.snapshot_installed is not None:
+            self._install(effects.snapshot_installed)
+        if effects.snapshot_taken is not None:
+            self._compact(effects.snapshot_taken)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """Replace the log: snapshot and an empty log become the truth in the same write of the superblock."""
+        if self._segments[-1].size_bytes > 0:
+            self._begin_segment()
+        self._adopt(snapshot, first=len(self._segments) - 1)
+        self._last_index = snapshot.index
+
+    def _compact(self, snapshot: Snapshot) -> None:
+        """Drop the segments that hold nothing behind the snapshot: what the next one begins with, it replaces or follows."""
+        first = 0
+        while first + 1 < len(self._segments):
+            following = self._segments[first + 1].first_index
+            if (self._last_index + 1 if following is None else following) > snapshot.index + 1:
+                break
+            first += 1
+        self._adopt(snapshot, first=first)
+
+    def _adopt(self, snapshot: Snapshot, *, first: int) -> None:
+        before = self._superblock
+        crc = write_snapshot(self._disk, self._directory, snapshot)
+        self._disk.sync_directory(self._directory)
+        dropped, self._segments = self._segments[:first], self._segments[first:]
+        self._name(
+            snapshot_index=snapshot.index,
+            snapshot_term=snapshot.term,
+            snapshot_crc=crc,
+            first_segment=self._segments[0].number,
+            last_segment=self._segments[-1].number,
+        )
+        for segment in dropped:
+            self._disk.remove(self._path(segment.number))
+        if (before.snapshot_index, before.snapshot_term) != (snapshot.index, snapshot.term):
+            self._disk.remove(f"{self._directory}/{snapshot_name(before.snapshot_index, before.snapshot_term)}")

@@ -1,0 +1,309 @@
+"""Runs a Raft node in an event loop: events in, and what its effects ask for in their order: persist, send, apply, answer.
+
+Whatever has gathered while one round was persisted is stepped through together in the next, so a slow disk costs latency and hardly
+any throughput. Persisting happens on a thread; nothing leaves this server before it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bascule.errors import CallerError, OutcomeUnknown, StateError, Unavailable
+from bascule.raft.core.model.effects import Effects, Proposed, Reason, Refused
+from bascule.raft.core.model.entries import Entry, EntryKind
+from bascule.raft.core.model.events import (
+    ChangeMembership,
+    Event,
+    Propose,
+    Read,
+    Receive,
+    TakeSnapshot,
+    Tick,
+    TransferLeadership,
+)
+from bascule.raft.core.model.membership import MembershipChange
+from bascule.raft.core.model.messages import Message
+from bascule.raft.core.node import Node
+
+RECENT_RESULTS_MAX = 1024
+
+
+class DurableLog(Protocol):
+    def save(self, *steps: Effects) -> None:
+        """Make durable what these steps ask for, in their order. Blocks; raises when the disk refuses."""
+
+    def close(self) -> None: ...
+
+
+class Machine(Protocol):
+    """The state machine behind the log."""
+
+    def apply(self, entry: Entry) -> object:
+        """Do the entry. What it returns is the answer to whoever proposed it."""
+
+    def restore(self, data: bytes) -> None: ...
+
+    def snapshot(self) -> bytes: ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request on its way. Once `index` is known it may have taken effect."""
+
+    future: asyncio.Future[Any]
+    index: int = 0
+    term: int = 0
+
+
+class RaftDriver:
+    def __init__(
+        self,
+        node: Node,
+        wal: DurableLog,
+        machine: Machine,
+        send: Callable[[Message], None],
+        *,
+        tick_seconds: float,
+        election_ticks: int,
+        snapshot_entries: int,
+        on_role_change: Callable[[bool], None] | None = None,
+    ) -> None:
+        """`send` must not block; a message it cannot deliver is lost, which Raft expects."""
+        self.node = node
+        self._wal = wal
+        self._machine = machine
+        self._send = send
+        self._tick_seconds = tick_seconds
+        self._election_ticks = election_ticks
+        self._snapshot_entries = snapshot_entries
+        self._on_role_change = on_role_change or (lambda _leads: None)
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._tick_pending = False
+        self._led = False
+        # Never used again, not even after a restart: time has passed since.
+        self._requests = itertools.count(time.time_ns())
+        self._waiting: dict[int, _Waiting] = {}
+        self._at_index: dict[int, int] = {}
+        self._recent: OrderedDict[int, tuple[int, object]] = OrderedDict()
+        """Term and result of the last entries: a follower may apply an entry before it hears that it was its own."""
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="bascule-raft")
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failure: BaseException | None = None
+        self.on_failure: Callable[[BaseException], None] = lambda _error: None
+        """Told once, when this server cannot go on: what it decided could not be written."""
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        if self.node.membership.voters == {self.node.id}:
+            # Nobody else could lead, so there is nobody to wait for: time passes at once.
+            for _ in range(2 * self._election_ticks):
+                self._inbox.put_nowait(Tick())
+        self._tasks = [
+            asyncio.create_task(self._run(), name="raft"),
+            asyncio.create_task(self._tick(), name="raft-ticks"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_everybody(Unavailable("this server is stopping"))
+        # a write that is under way ends before the files are closed
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.close)
+        self._disk.shutdown()
+
+    def receive(self, message: Message) -> None:
+        self._inbox.put_nowait(Receive(message))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_seconds)
+            # A loop that was stalled must not catch up on time at once: it would depose a leader that nobody gave a chance to speak.
+            if not self._tick_pending:
+                self._tick_pending = True
+                self._inbox.put_nowait(Tick())
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._round([await self._inbox.get(), *self._drain()])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A server that could not persist what it decided must not go on: it would speak from a state that a restart forgets.
+            self.failure = error
+            self._fail_everybody(error)
+            self.on_failure(error)
+            raise
+
+    def _drain(self) -> list[Event]:
+        events = []
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    async def _round(self, events: list[Event]) -> None:
+        effects = []
+        for event in events:
+            if isinstance(event, Tick):
+                self._tick_pending = False
+            effects.append(self.node.step(event))
+        if any(each.is_durable_work for each in effects):
+            await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.save, *effects)
+        for each in effects:
+            for message in each.messages:
+                self._send(message)
+        for each in effects:
+            self._apply(each)
+        self._take_snapshot_if_due()
+        self._tell_role()
+
+    # ── applying and answering ───────────────────────────────────────────────────────────────────
+
+    def _apply(self, effects: Effects) -> None:
+        for proposed in effects.proposed:
+            self._note_proposed(proposed)
+        for refused in effects.refused:
+            self._refuse(refused)
+        if effects.snapshot_installed is not None:
+            self._machine.restore(effects.snapshot_installed.data)
+            self._forget_below(effects.snapshot_installed.index)
+        for entry in effects.committed:
+            result = self._machine.apply(entry)
+            self._remember(entry, result)
+            self._answer(entry.index, entry.term, result)
+        for ready in effects.reads:
+            self._resolve(ready.request, ready.index)
+        for request in effects.handed_over:
+            self._resolve(request, None)
+
+    def _note_proposed(self, proposed: Proposed) -> None:
+        waiting = self._waiting.get(proposed.request)
+        if waiting is None:
+            return
+        waiting.index, waiting.term = proposed.index, proposed.term
+        self._at_index[proposed.index] = proposed.request
+        if proposed.index in self._recent:
+            self._answer(proposed.index, *self._recent[proposed.index])
+
+    def _remember(self, entry: Entry, result: object) -> None:
+        self._recent[entry.index] = (entry.term, result)
+        if len(self._recent) > RECENT_RESULTS_MAX:
+            self._recent.popitem(last=False)
+
+    def _answer(self, index: int, term: int, result: object) -> None:
+        request = self._at_index.pop(index, None)
+        waiting = None if request is None else self._waiting.get(request)
+        if request is None or waiting is None:
+            return
+        if waiting.term == term:
+            self._resolve(request, (index, result))
+        else:
+            self._reject(
+                request, Unavailable("another leader's entry took its place: it was not done", hint="ask again")
+            )
+
+    def _forget_below(self, index: int) -> None:
+        """Entries that came with a snapshot were not seen one by one: nobody knows which of ours were among them."""
+        for request, waiting in list(self._waiting.items()):
+            if 0 < waiting.index <= index:
+                self._reject(request, _unknown())
+
+    def _refuse(self, refused: Refused) -> None:
+        if refused.reason is Reason.TOO_LARGE:
+            self._reject(refused.request, CallerError("the op is larger than the metadata log takes"))
+        elif refused.reason in _NOW_OR_NEVER:
+            self._reject(refused.request, StateError(f"the metadata group cannot do it: {refused.reason.name}"))
+        else:
+            self._reject(
+                refused.request,
+                Unavailable(
+                    "no known metadata leader"
+                    if refused.leader is None
+                    else f"{refused.reason.name}, ask {refused.leader}"
+                ),
+            )
+
+    def _resolve(self, request: int, result: object) -> None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(result)
+
+    def _reject(self, request: int, error: BaseException) -> None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_exception(error)
+
+    def _fail_everybody(self, error: BaseException) -> None:
+        for request, waiting in list(self._waiting.items()):
+            self._reject(request, _unknown() if waiting.index else error)
+
+    def _take_snapshot_if_due(self) -> None:
+        node = self.node
+        if node.applied_index - node.snapshot.index >= self._snapshot_entries:
+            self._inbox.put_nowait(TakeSnapshot(node.applied_index, self._machine.snapshot()))
+
+    def _tell_role(self) -> None:
+        if self.node.is_leader != self._led:
+            self._led = self.node.is_leader
+            self._on_role_change(self._led)
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────
+
+    async def propose(
+        self, data: bytes, *, timeout: float, session: int = 0, sequence: int = 0, kind: EntryKind = EntryKind.COMMAND
+    ) -> tuple[int, Any]:
+        """The entry's index and what applying it returned here. On any member. OutcomeUnknown when it may have been done."""
+        landed: tuple[int, Any] = await self._ask(
+            lambda request: Propose(request, data, session, sequence, kind), timeout
+        )
+        return landed
+
+    async def read_barrier(self, *, timeout: float) -> int:
+        """Returns when this server has applied everything that was acknowledged, anywhere, before the call."""
+        index: int = await self._ask(Read, timeout)
+        return index
+
+    async def change_membership(self, change: MembershipChange, *, timeout: float) -> None:
+        await self._ask(lambda request: ChangeMembership(request, change), timeout)
+
+    async def transfer_leadership(self, target: str, *, timeout: float) -> None:
+        await self._ask(lambda request: TransferLeadership(request, target), timeout)
+
+    async def _ask(self, event: Callable[[int], Event], timeout: float) -> Any:
+        if self.failure is not None:
+            raise Unavailable(f"the metadata log of this server has failed: {self.failure}")
+        request = next(self._requests)
+        waiting = self._waiting[request] = _Waiting(asyncio.get_running_loop().create_future())
+        self._inbox.put_nowait(event(request))
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiting.future
+        except TimeoutError:
+            raise _unknown() from None
+        finally:
+            self._waiting.pop(request, None)
+            self._at_index.pop(waiting.index, None)
+
+
+_NOW_OR_NEVER = {
+    Reason.UNKNOWN_SERVER,
+    Reason.ALREADY_DONE,
+    Reason.NOT_CAUGHT_UP,
+    Reason.QUORUM_FULL,
+    Reason.LAST_VOTER,
+}
+
+
+def _unknown() -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "no answer from the metadata leader in time: it may have been done", hint="look before you ask again"
+    )

@@ -1,0 +1,1 @@
+"""Spark's failures in our own words."""

@@ -1,0 +1,104 @@
+"""What Spark says when something is wrong, in our words: one message and the next step, no trace of Java.
+
+Errors of ours cross processes as text that begins with their code. They are found in whatever Spark has wrapped around them, and
+become again what they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from bascule import errors
+from bascule.config.values.given import closest
+from bascule.errors import BasculeError, InvalidQuery, PipelineFailed
+
+_CODED: Final = re.compile(r"\[([A-Z][A-Z_]+)\] ([^\n]*)(?:\nhint: ([^\n]*))?")
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_OF_DATA: Final = re.compile(r"SQLSTATE: 22\w{3}")
+"""Errors that the standard of SQL calls exceptions of data: a number that is none, a division by zero."""
+_SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
+_MISSING_TABLE: Final = re.compile(r"table or view (?:`[^`]*`\.)*`([^`]+)`")
+_SUGGESTIONS: Final = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
+
+
+def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeError:
+    """The error as ours. `known` are tables that a query could have meant."""
+    if isinstance(error, BasculeError):
+        return error
+    said = _text(error)
+    found = _ours(said)
+    if found is not None:
+        return found
+    name = type(error).__name__
+    if name in ("AnalysisException", "ParseException"):
+        return _query_error(error, said, known)
+    if _OF_DATA.search(said):
+        return InvalidQuery(
+            _first_lines(said), hint="a row is not what the query takes it for: `try_cast` and its like make null of it"
+        )
+    return PipelineFailed(_first_lines(said) or name, hint=None)
+
+
+def _text(error: BaseException) -> str:
+    desc = getattr(error, "desc", None)  # without the trace of Java that str() appends
+    return str(desc or getattr(error, "_message", None) or error)
+
+
+def _ours(said: str) -> BasculeError | None:
+    """The innermost: what is wrapped comes last."""
+    by_code = {kind.code: kind for kind in _kinds(BasculeError)}
+    for match in reversed(list(_CODED.finditer(said))):
+        kind = by_code.get(match[1])
+        if kind is not None and kind not in (BasculeError, errors.CorruptBatch):
+            return kind(match[2].strip(), hint=match[3])
+    return None
+
+
+def _kinds(parent: type[BasculeError]) -> Iterator[type[BasculeError]]:
+    yield parent
+    for child in parent.__subclasses__():
+        yield from _kinds(child)
+
+
+def _query_error(error: Any, said: str, known: Collection[str]) -> BasculeError:
+    condition = _condition(error)
+    text = _first_lines(said)
+    if "TABLE_OR_VIEW_NOT_FOUND" in condition or "TABLE_OR_VIEW_NOT_FOUND" in said:
+        missing = _MISSING_TABLE.search(said)
+        name = missing[1] if missing else ""
+        close = closest(name, known) if name else None
+        listed = ", ".join(f"`{one}`" for one in sorted(known)[:10]) or "none"
+        hint = (
+            f"did you mean `{close}`?"
+            if close
+            else f"there are {listed}; names with dots or dashes stand in backquotes"
+        )
+        return InvalidQuery(f"there is no stream or archive `{name}`", hint=hint)
+    suggestions = _SUGGESTIONS.search(said)
+    if suggestions is not None:
+        text = text.split(" Did you mean")[0]
+        return InvalidQuery(text, hint=f"there are {suggestions[1]}")
+    is_syntax = type(error).__name__ == "ParseException" or "Syntax error" in text
+    return InvalidQuery(text, hint="names with dots or dashes stand in backquotes: `my-stream`" if is_syntax else None)
+
+
+def _condition(error: Any) -> str:
+    try:
+        return str(error.getCondition() or "")
+    except Exception:  # a broken connection to Java has no condition
+        return ""
+
+
+def _first_lines(said: str) -> str:
+    """What a person needs of it: neither plans, nor traces, nor the codes of Spark."""
+    lines: list[str] = []
+    for line in said.splitlines():
+        if re.match(r"\s*(at |== |'?[A-Z]\w+ \[|;|JVM stacktrace|Traceback|File )", line) or (
+            lines and not line.strip()
+        ):
+            break
+        if line.strip():
+            lines.append(_SQLSTATE.sub("", _CONDITION.sub("", line.strip())).strip())
+    return " ".join(line for line in lines if line).rstrip(";").strip()

@@ -1,0 +1,1 @@
+"""Spark's source: offsets, ranges, batches and streams."""

@@ -1,0 +1,215 @@
+"""From options to streams and offsets: which streams a read is of, where it begins and where a batch read ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from bascule.errors import InvalidOption, OffsetOutOfRange, StreamNotFound, TimestampOutOfRange
+from bascule.spark.options.positions import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    AtCursor,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    ByPartition,
+    Earliest,
+    Position,
+)
+from bascule.spark.options.reading import SourceOptions, StreamOptions, TimestampStrategy
+from bascule.spark.read.advance import must_be_there, positions
+from bascule.spark.read.cluster import Cluster
+from bascule.spark.read.history import resume
+from bascule.spark.read.offsets import Offsets
+from bascule.spark.read.plan import PartitionKey
+from bascule.spark.read.state import PartitionState, Streams, StreamState
+
+INTERNAL_PREFIX = "__"
+"""Streams that brokers keep for themselves. A pattern does not match them; whoever wants one names it."""
+
+
+# ── which ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def select(options: StreamOptions, cluster: Cluster) -> Streams:
+    """The streams that the options name, as they are now. A named one that does not exist is left to `require`."""
+    names = wanted_names(options)
+    if names is None:
+        covers = _pattern(options)
+        there = cluster.subjects().items()
+        names = tuple(name for name, subject in there if not name.startswith(INTERNAL_PREFIX) and covers(name, subject))
+    found = cluster.streams(names)
+    if options.assign is None:
+        return found
+    return {name: _assigned(found[name], numbers) for name, numbers in options.assign.items() if name in found}
+
+
+def require(options: StreamOptions, streams: Streams) -> Streams:
+    """The same, or StreamNotFound naming those that do not exist."""
+    missing = [name for name in wanted_names(options) or () if name not in streams]
+    if missing:
+        listed = ", ".join(f"`{name}`" for name in missing)
+        raise StreamNotFound(f"there is no stream {listed}", hint="`bascule stream list` shows what there is")
+    return streams
+
+
+def wanted_names(options: StreamOptions) -> tuple[str, ...] | None:
+    """The names in the options; None for a pattern."""
+    if options.subscribe is not None:
+        return options.subscribe
+    if options.assign is not None:
+        return tuple(options.assign)
+    single = options.stream or options.path
+    return None if single is None else (single,)
+
+
+def _assigned(stream: StreamState, numbers: tuple[int, ...]) -> StreamState:
+    missing = [number for number in numbers if number not in stream.partitions]
+    if missing:
+        last = max(stream.partitions, default=0)
+        raise StreamNotFound(
+            f"stream `{stream.name}` has no partition {missing[0]}",
+            hint=f"option `assign`: its partitions are 0 to {last}",
+        )
+    return stream.only(numbers)
+
+
+def _pattern(options: StreamOptions) -> Callable[[str, str], bool]:
+    """Whether a stream is meant, by its name and its subject."""
+    if options.subscribe_pattern is not None:
+        names = re.compile(options.subscribe_pattern)
+        return lambda name, _: names.fullmatch(name) is not None
+    assert options.subject_pattern is not None
+    tokens = options.subject_pattern.split(".")
+    return lambda _, subject: covers_subject(tokens, subject.split("."))
+
+
+def covers_subject(pattern: list[str], subject: list[str]) -> bool:
+    """Whether a NATS pattern covers all that a subject, which may be a pattern itself, stands for."""
+    for position, token in enumerate(pattern):
+        if token == ">":
+            return len(subject) > position
+        if position >= len(subject) or subject[position] == ">":
+            return False
+        if token not in ("*", subject[position]):
+            return False
+    return len(pattern) == len(subject)
+
+
+# ── where from, where to ─────────────────────────────────────────────────────────────────────────
+
+
+def starting_offsets(options: SourceOptions, streams: Streams, cluster: Cluster) -> Offsets:
+    """Where a query without a checkpoint begins."""
+    return positions(streams, _checked_starts(options, streams, dict(_starts(options, streams, cluster))))
+
+
+def ending_offsets(options: SourceOptions, streams: Streams, cluster: Cluster) -> Offsets:
+    """Where a batch read ends, exclusively."""
+    ends = dict(_places("endingOffsets", options.ending, streams, cluster, lambda state: state.end_offset))
+    for (name, number), offset in ends.items():
+        end_offset = streams[name].partitions[number].end_offset
+        if offset > end_offset:
+            raise OffsetOutOfRange(
+                f"option `endingOffsets` is {offset} for `{name}`/{number}, which ends at {end_offset}",
+                hint="it must be an offset that was written already, or -1 for the latest",
+            )
+    return positions(streams, ends)
+
+
+def _starts(options: SourceOptions, streams: Streams, cluster: Cluster) -> Iterator[tuple[PartitionKey, int]]:
+    is_error = options.start.strategy is TimestampStrategy.ERROR
+    return _places("startingOffsets", options.starting, streams, cluster, _refuse_missing if is_error else _end_of)
+
+
+def _checked_starts(
+    options: SourceOptions, streams: Streams, starts: dict[PartitionKey, int]
+) -> dict[PartitionKey, int]:
+    for key, offset in starts.items():
+        stream = streams[key.stream]
+        state = stream.partitions[key.partition]
+        if offset > state.end_offset:
+            raise OffsetOutOfRange(
+                f"option `startingOffsets` is {offset} for `{key.stream}`/{key.partition}, which ends at {state.end_offset}",
+                hint="it must be an offset from the start of the log to its end; -2 is the earliest, -1 the latest",
+            )
+        if options.skips_lost:
+            starts[key] = resume(state, offset)
+        else:
+            must_be_there(stream, key.partition, offset, offset)
+    return starts
+
+
+def _end_of(state: PartitionState) -> int:
+    return state.end_offset
+
+
+def _refuse_missing(state: PartitionState) -> int:
+    del state
+    raise TimestampOutOfRange(
+        "a partition has no record as young as the starting timestamp",
+        hint="set `startingOffsetsByTimestampStrategy` to `latest` to begin behind its newest record",
+    )
+
+
+def _places(
+    option: str, position: Position, streams: Streams, cluster: Cluster, without: Callable[[PartitionState], int]
+) -> Iterator[tuple[PartitionKey, int]]:
+    """The offset of each partition; `without` is asked where a timestamp finds no record."""
+    given = _numbers(option, position, streams, cluster)
+    for name, stream in streams.items():
+        for number, state in stream.partitions.items():
+            yield PartitionKey(name, number), _place(position, state, given.get(name, {}).get(number), without)
+
+
+def _place(
+    position: Position, state: PartitionState, given: int | None, without: Callable[[PartitionState], int]
+) -> int:
+    match position:
+        case AtOffsets():
+            assert given is not None
+            return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(given, given)
+        case AtCursor():
+            return state.first_offset if given is None else given + 1
+        case AtTimestamp() | AtTimestamps():
+            return without(state) if given is None else min(given, state.end_offset)
+        case Earliest():
+            return state.first_offset
+        case _:
+            return state.end_offset
+
+
+def _numbers(
+    option: str, position: Position, streams: Streams, cluster: Cluster
+) -> Mapping[str, Mapping[int, int | None]]:
+    """What has to be asked for, or was given, for each partition."""
+    match position:
+        case AtOffsets(offsets):
+            return _complete(option, offsets, streams)
+        case AtCursor(cursor):
+            return {
+                name: {number: cluster.fetch_cursor(cursor, name, number) for number in stream.partitions}
+                for name, stream in streams.items()
+            }
+        case AtTimestamp(moment_ns):
+            return cluster.offsets_at(
+                {name: dict.fromkeys(stream.partitions, moment_ns) for name, stream in streams.items()}
+            )
+        case AtTimestamps(timestamps_ns):
+            return cluster.offsets_at(_complete(f"{option}ByTimestamp", timestamps_ns, streams))
+    return {}
+
+
+def _complete(option: str, given: ByPartition, streams: Streams) -> ByPartition:
+    """As with Kafka's connector, such JSON has to name every partition: one that was forgotten would be read from anywhere."""
+    wanted = {PartitionKey(name, number) for name, stream in streams.items() for number in stream.partitions}
+    named = {PartitionKey(name, number) for name, numbers in given.items() for number in numbers}
+    for key in sorted(named ^ wanted):
+        what = "leaves out" if key in wanted else "names"
+        raise InvalidOption(
+            f"option `{option}` {what} `{key.stream}`/{key.partition}"
+            + ("" if key in wanted else ", which is not read"),
+            hint="it must name every partition of the streams that are read, and no others; -2 is the earliest, -1 the latest",
+        )
+    return given

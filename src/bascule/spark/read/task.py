@@ -1,0 +1,169 @@
+"""What a task does: read one range of one partition, from the leader or an archive, as Arrow batches that Spark takes as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from bascule.errors import BasculeError, InvalidSchema, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.lake.coverage import Coverage
+from bascule.limits import SPARK_ARCHIVE_TASK_BYTES
+from bascule.spark.options.declaration import BATCH
+from bascule.spark.options.failures import with_code
+from bascule.spark.options.reading import SourceOptions
+from bascule.spark.options.schema import MALFORMED, arrow_schema, check_schema
+from bascule.spark.read import cluster
+from bascule.spark.read.advance import lost
+from bascule.spark.read.history import average, file_ranges, parts
+from bascule.spark.read.offsets import Offsets
+from bascule.spark.read.plan import PartitionKey, Range, SplitLimits, split
+from bascule.spark.read.range_reader import RangeReader
+from bascule.spark.read.state import PartitionState, Streams
+from bascule.spark.values.decoding import ValueColumn, ValueReader
+
+
+@dataclass
+class ReadRange(InputPartition):
+    """The offsets of a partition that one task reads, the last one not included."""
+
+    stream: str
+    stream_id: int | None
+    partition: int
+    start: int
+    end: int
+    archived: Coverage | None = None
+    """What of it is read from the archive."""
+
+
+def tasks(options: SourceOptions, ranges: dict[PartitionKey, Range], end: Offsets, streams: Streams) -> list[ReadRange]:
+    """The ranges cut as the options ask for."""
+    asked = options.parallelism
+    limits = SplitLimits(partitions_min=asked.partitions_min, offsets_max=asked.records_max, bytes_max=asked.bytes_max)
+    states = {key: _state(streams, key) for key in ranges}
+    pieces = {
+        (key, number): piece
+        for key, each in ranges.items()
+        for number, piece in enumerate(_pieces(options, each, states[key]))
+    }
+    return [
+        ReadRange(
+            key.stream,
+            end.streams[key.stream].id,
+            key.partition,
+            piece.start,
+            piece.end,
+            _archived(states[key], piece),
+        )
+        for (key, _), piece in split(pieces, limits)
+    ]
+
+
+def _state(streams: Streams, key: PartitionKey) -> PartitionState | None:
+    return streams[key.stream].partitions.get(key.partition) if key.stream in streams else None
+
+
+def _pieces(options: SourceOptions, planned: Range, state: PartitionState | None) -> list[Range]:
+    """A batch read of years of files is cut at their borders. In streaming a range is no more than a trigger may read; and a batch that
+    is repeated has to be cut as before, whatever was archived meanwhile, because a sink knows rows by their task."""
+    if state is None or state.archived is None or options.mode != BATCH:
+        return [planned]
+    found: list[Range] = []
+    for part in parts(state, planned.start, planned.end):
+        archived = state.archived.within(part.start, part.end) if part.is_archived else None
+        if archived is None:
+            found.append(Range(part.start, part.end, state.bytes_per_offset))
+        else:
+            found += [average(state, *each) for each in file_ranges(archived, SPARK_ARCHIVE_TASK_BYTES)]
+    return found
+
+
+def _archived(state: PartitionState | None, piece: Range) -> Coverage | None:
+    return None if state is None or state.archived is None else state.archived.within(piece.start, piece.end)
+
+
+def read_range(
+    options: SourceOptions, schema: StructType, values: ValueReader | None, task: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a task. Spark makes a task without a range when there are none at all: it reads nothing."""
+    if not isinstance(task, ReadRange):
+        return
+    try:
+        rows = Rows(schema, values)
+        for batch in _read(options, rows.asked, task):
+            yield rows.conform(batch, task)
+    except BasculeError as error:
+        raise with_code(error) from None
+
+
+class Rows:
+    """From the columns that a broker sends to those that Spark was promised, which differ in case, order, nullability and types."""
+
+    def __init__(self, schema: StructType, values: ValueReader | None) -> None:
+        self._declared = arrow_schema(schema)
+        self._names = checked_columns(schema, values)
+        asked = ["value" if name == MALFORMED else name for name in self._names]
+        self._value: ValueColumn | None = None
+        if values is not None and "value" in asked:
+            self._value = ValueColumn(values, _struct(schema))
+            asked.append("offset")  # to name what cannot be decoded
+        self.asked = tuple(dict.fromkeys(asked))
+
+    def conform(self, batch: pa.RecordBatch, task: ReadRange) -> pa.RecordBatch:
+        """Copies nothing but values that are decoded."""
+        columns = dict(zip(self.asked, batch.columns, strict=True))
+        if self._value is not None:
+            offsets = columns["offset"]
+            place = f"`{task.stream}`/{task.partition} at offset "
+            columns["value"], columns[MALFORMED] = self._value.decode(
+                columns["value"], lambda row: f"{place}{offsets[row].as_py()}"
+            )
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._declared)
+
+
+def checked_columns(schema: StructType, values: ValueReader | None) -> tuple[str, ...]:
+    """The columns that a schema asks for. Raises InvalidSchema."""
+    return check_schema(schema) if values is None else check_schema(schema, values.table_like(schema))
+
+
+def _struct(schema: StructType) -> StructType:
+    for field in schema:
+        if field.name.lower() == "value" and isinstance(field.dataType, StructType):
+            return field.dataType
+    raise InvalidSchema(f"column `{MALFORMED}` was asked for without `value`", hint="ask for both")
+
+
+def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
+    """From the start, or from what is left of the range if lost records are to be skipped."""
+    if options.history.path is not None:
+        reader = RangeReader(options, task.stream, task.stream_id, task.partition, columns)
+        yield from reader.read(task.start, task.end, task.archived)
+        return
+    start = task.start
+    while start < task.end:
+        try:
+            yield from cluster.connect(options.connection).read(
+                task.stream, task.partition, start, task.end, stream_id=task.stream_id, columns=columns
+            )
+        except OffsetBelowStart as error:
+            if not options.skips_lost:
+                raise _lost(options, task, error.log_start_offset) from None
+            start = max(start + 1, error.log_start_offset)
+        except (StreamNotFound, StreamRecreated):
+            if not options.skips_lost:
+                raise
+            return
+        else:
+            return
+
+
+def _lost(options: SourceOptions, task: ReadRange, log_start_offset: int) -> BasculeError:
+    try:
+        found = cluster.connect(options.connection).streams([task.stream])
+        retention = found[task.stream].retention
+    except (BasculeError, KeyError):
+        retention = ""
+    return lost(task.stream, task.partition, task.start, log_start_offset, retention)

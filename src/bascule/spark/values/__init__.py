@@ -1,0 +1,1 @@
+"""Typed columns from JSON, Avro and protobuf values."""

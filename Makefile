@@ -43,7 +43,7 @@ check: build ## lint, formatting, types, the layout of the source tree
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_layout.py
+	$(PY) -m pytest -q -p no:cacheprovider tests/unit/project/test_layout.py
 
 bench: build ## measure; prints a table and writes bench/out/latest.json
 	$(PY) -m bench
@@ -54,7 +54,7 @@ soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=6
 	HYPOTHESIS_PROFILE=soak $(PY) -m pytest -q -n $(WORKERS) -m "not soak" tests/property tests/parity
 
 chaos: build ## a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
-	$(PY) -m tests.chaos.cluster_chaos --minutes $(MINUTES)
+	$(PY) -m tests.chaos.cluster.cluster_chaos --minutes $(MINUTES)
 
 mutants: build ## plant bugs in the Raft core, its log and replication; a named test has to kill each
 	$(PY) -m tools.mutants

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bascule.net.nats.bus import NatsBus
 from bench.report import Row, at_most, measured
-from tests.chaos.controller_cluster import ControllerCluster
+from tests.chaos.raft.controller_cluster import ControllerCluster
 from tests.support.nats_server import NatsServer
 
 FAILOVERS = 9

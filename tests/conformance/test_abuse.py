@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conformance.conftest import ServerThread
 from tests.support.http2_client import (
     CANCEL,
     CONTINUATION,
@@ -32,8 +33,6 @@ from tests.support.http2_client import (
     settings,
 )
 from tests.support.waiting import eventually
-
-from .conftest import ServerThread
 
 MakeServer = Callable[..., ServerThread]
 

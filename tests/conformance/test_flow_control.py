@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conformance.conftest import ServerThread
 from tests.support.http2_client import (
     DATA,
     END_HEADERS,
@@ -25,8 +26,6 @@ from tests.support.http2_client import (
     request,
     settings,
 )
-
-from .conftest import ServerThread
 
 MakeServer = Callable[..., ServerThread]
 

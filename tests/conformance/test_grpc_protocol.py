@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conformance.conftest import ServerThread
 from tests.support.http2_client import (
     DATA,
     END_HEADERS,
@@ -20,8 +21,6 @@ from tests.support.http2_client import (
     grpc_message,
     request,
 )
-
-from .conftest import ServerThread
 
 MakeServer = Callable[..., ServerThread]
 

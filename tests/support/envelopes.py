@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.parity.twin_crc32c import crc32c
+from tests.parity.twins.twin_crc32c import crc32c
 from tests.support.api_client import pb, request_of
 
 MAGIC: Final = bytes.fromhex("b90e43b4")

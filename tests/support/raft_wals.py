@@ -9,7 +9,7 @@ from bascule.raft.core.model.codec import encode_membership
 from bascule.raft.core.model.effects import Effects
 from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
 from bascule.raft.disk import Recovered, Wal, create_wal, open_wal
-from tests.simulation.simulated_disk import SimulatedDisk
+from tests.simulation.log.simulated_disk import SimulatedDisk
 from tests.support.raft_cluster import Stored, members
 
 DIRECTORY: Final = "/data/raft"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.log_helpers import Logs
+from tests.unit.log.log_helpers import Logs
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from tools.mutants import MUTANTS, ROOT, Mutant, by_test, raft, run
 
-RAFT_HUNT = "from tests.simulation.raft_simulator import simulate\nfor seed in range({}): simulate(seed, 2000)"
-CLUSTER_HUNT = "from tests.simulation.cluster_simulator import simulate\nfor seed in range({}): simulate(seed, 6)"
+RAFT_HUNT = "from tests.simulation.raft.raft_simulator import simulate\nfor seed in range({}): simulate(seed, 2000)"
+CLUSTER_HUNT = (
+    "from tests.simulation.cluster.cluster_simulator import simulate\nfor seed in range({}): simulate(seed, 6)"
+)
 
 
 def by_simulation(mutant: Mutant, copy: Path, seeds: int) -> bool:

@@ -15,10 +15,10 @@ MEMBERSHIP: Final = "tests/unit/raft/test_raft_membership.py"
 READS: Final = "tests/unit/raft/test_raft_reads.py"
 SNAPSHOTS: Final = "tests/unit/raft/test_raft_snapshots.py"
 SESSIONS: Final = "tests/unit/raft/test_raft_sessions.py"
-MESSAGES: Final = "tests/property/test_raft_messages.py"
+MESSAGES: Final = "tests/property/raft/test_raft_messages.py"
 WAL: Final = "tests/unit/raft/test_raft_wal.py"
-CRASHES: Final = "tests/property/test_raft_wal_crashes.py"
-SIMULATION: Final = "tests/simulation/test_raft_simulation.py"
+CRASHES: Final = "tests/property/raft/test_raft_wal_crashes.py"
+SIMULATION: Final = "tests/simulation/raft/test_raft_simulation.py"
 
 MUTANTS: Final = (
     # ── elections ────────────────────────────────────────────────────────────────────────────────

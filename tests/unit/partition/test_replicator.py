@@ -14,7 +14,7 @@ from bascule.metadata.core.model.ops import ExpandIsr, Op
 from bascule.metadata.core.model.refusal import Refusal, precondition
 from bascule.partition.core.leader_events import Expand, Outcome
 from bascule.partition.replication.replicator import Replicator
-from tests.unit.metadata_helpers import Cluster
+from tests.unit.metadata.metadata_helpers import Cluster
 
 OUTCOMES: list[tuple[Refusal | BasculeError | None, Outcome]] = [
     (None, Outcome.DONE),

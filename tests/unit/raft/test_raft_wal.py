@@ -14,7 +14,7 @@ from bascule.log.disk.operations import PosixDisk
 from bascule.raft.core.model.effects import Effects
 from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
 from bascule.raft.disk import DamagedRaftLog, ForeignRaftLog, create_wal, open_wal, wal_exists
-from tests.simulation.simulated_disk import Operation, SimulatedDisk
+from tests.simulation.log.simulated_disk import Operation, SimulatedDisk
 from tests.support.raft_cluster import Stored
 from tests.support.raft_wals import ABC, DIRECTORY, create, fresh, new_disk, reopen, state_of, stored_state
 

@@ -10,9 +10,9 @@
     FetchAnswer        u64       u32         u64        u64     verdict u8 · flags u8 · high watermark i64 · log start i64 · log end i64
                                                                 · data in all u32 · position u32 · piece u32 · the piece
 
-The kind is told around it: each has a message type of its own (net/nats/envelope.py). Data that is too large for one message is cut: each
-piece comes with the whole entry and its position in the data, one after the other. There is no checksum, since NATS runs over TCP and
-batches have their own.
+The envelope around an entry gives its kind: each kind has a message type of its own (net/nats/envelope.py). Data that does not fit
+one message is cut into pieces, sent in order; each carries the whole entry and its position in the data. Entries have no checksum: NATS
+runs over TCP, and batches have their own.
 
 Whatever is not as above raises MalformedReplication. A length is believed only as far as there are bytes.
 """

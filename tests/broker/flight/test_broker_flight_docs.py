@@ -1,0 +1,42 @@
+"""The Python of the guide to tables runs, from top to bottom: pyarrow, pandas, Polars, DuckDB, plain Arrow Flight."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_process import clean_environ
+from tests.support.tables import SERVING
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "tables.md"
+_BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_to_tables_does_what_it_says(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = start_broker(dict(SERVING), embedded=True)
+    environ = clean_environ({"PYTHONPATH": os.pathsep.join(sys.path)})
+    said = []
+    for code in _BLOCK.findall(GUIDE.read_text("utf-8")):
+        # readers have an address by default, which is another broker's here
+        code = code.replace("127.0.0.1:9292", broker.address).replace("127.0.0.1:9294", broker.flight_address)
+        code = re.sub(r'read_table\("orders"', f'read_table("orders", servers="{broker.address}"', code)
+        result = subprocess.run(
+            [sys.executable, "-"],
+            input=code,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert result.returncode == 0, f"{code}\n{result.stdout}\n{result.stderr}"
+        assert result.stdout, f"a block that prints nothing shows nothing:\n{code}"
+        said.append(result.stdout)
+    assert "1000 rows," in said[0]
+    assert any("rows in the file" in text for text in said)
+    assert len(said) >= 9

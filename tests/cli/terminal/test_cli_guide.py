@@ -1,0 +1,36 @@
+"""The guide's commands do what it says, on a real broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.command_line import environ
+from tests.support.broker_fixtures import StartBroker
+
+ROOT = Path(__file__).resolve().parents[3]
+BLOCK = re.compile(r"<!-- with a broker -->\n<!-- not run -->\n```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_s_commands_run(start_broker: StartBroker, home: Path, tmp_path: Path) -> None:
+    broker = start_broker({"cursors.stream.partitions": 1})
+    blocks = BLOCK.findall((ROOT / "docs" / "guides" / "command-line.md").read_text("utf-8"))
+    assert len(blocks) == 7
+    tool = tmp_path / "bascule"
+    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main "$@"\n')
+    tool.chmod(0o755)
+    script = f"bascule context add here --server {broker.address} --timeout 60s\n" + "".join(blocks)
+    env = environ(home)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        env={**env, "PATH": f"{tmp_path}:{env['PATH']}"},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    for words in ("Created stream `orders`", "Published 1,000 messages", "Everything is well"):
+        assert words in done.stdout, done.stdout

@@ -1,1 +1,0 @@
-"""Every kernel against a plain-Python twin written from `docs/internals/formats.md`: same answer, or same error."""

@@ -1,0 +1,318 @@
+"""What must hold in a simulated cluster, checked at every step that could break it.
+
+The checker knows, of every partition, what is committed: the first leader to commit an offset says what stands there, for ever. Only
+an op that declares a loss (an unclean election, or the power failure of the only in-sync replica) takes anything of it back: then the
+truth is what the leader of that epoch begins with, and whoever still lives in an earlier epoch is no longer believed.
+
+    durability     a leader begins with everything committed; declared loss takes no ALL ack under `sync: ack`, nothing under `always`
+    agreement      every replica has the committed record wherever its high watermark has been
+    readers        see what is committed, dense and unchanged
+    leadership     one server acts in a leader epoch, and not again after it was stopped uncleanly
+    watermarks     never go back in the life of a process
+    groups         one member has a partition in an epoch of its group
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bascule.log.core.options import SyncPolicy
+from bascule.metadata.core.model.ops import ElectUnclean, ExpandIsr, JoinConsumerGroup, LeaveConsumerGroup, Op
+from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.core.state import Outcome, PartitionChanged
+from bascule.partition.core.leader import Leader
+from tests.simulation.cluster.cluster_log import Content
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.cluster_replica import Key, Replica
+    from tests.simulation.cluster.cluster_server import Server
+    from tests.simulation.cluster.cluster_simulator import ClusterSimulation
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass(slots=True)
+class Truth:
+    """What is known of one partition."""
+
+    committed: list[Content] = field(default_factory=list)
+    acked_end_offset: int = 0
+    """Behind the last offset that a publisher got an ALL ack for."""
+    believed_epoch: int = 0
+    """Leaders before it are not believed any more: a loss was declared."""
+    lossy_epochs: dict[int, bool] = field(default_factory=dict)
+    """The epochs that may begin with less, and whether that may be any less: the election was unclean."""
+    latest_epoch: int = 0
+    """The latest leader epoch in which a leader has begun."""
+
+
+class Checker:
+    def __init__(self, world: ClusterSimulation) -> None:
+        self.world = world
+        self.truths: dict[Key, Truth] = {}
+        self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
+        self.counts: Counter[str] = Counter()
+        self._groups: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
+        self._written: dict[tuple[Key, int, int], int] = {}
+
+    def truth(self, key: Key) -> Truth:
+        return self.truths.setdefault(key, Truth())
+
+    # ── ops ──────────────────────────────────────────────────────────────────────────────────────
+
+    def decided(self, op: Op, outcome: Outcome) -> None:
+        state = self.world.metadata_log.truth
+        if isinstance(outcome, Refusal):
+            return
+        for change in outcome:
+            if isinstance(change, PartitionChanged):
+                stream = state.streams[change.stream]
+                partition = stream.partitions[change.partition]
+                truth = self.truth((stream.id, partition.id))
+                if partition.data_loss_epoch > max(truth.lossy_epochs, default=0):
+                    truth.lossy_epochs[partition.data_loss_epoch] = isinstance(op, ElectUnclean)
+                    self.counts["losses declared"] += 1
+        if isinstance(op, JoinConsumerGroup | LeaveConsumerGroup):
+            self._check_group(op.group)
+        elif isinstance(op, ExpandIsr) and outcome:
+            self._check_joined(op)
+
+    def _check_joined(self, op: ExpandIsr) -> None:
+        """Who joins may be elected the next moment: it has everything that is committed, and on its disk what was acked."""
+        stream = self.world.metadata_log.truth.streams[op.stream]
+        key, server = (stream.id, op.partition), self.world.servers[op.replica]
+        log, truth = server.log_of(key), self.truth(key)
+        if log is None or server.lost_power or server.has_damage(key) or op.leader_epoch < truth.believed_epoch:
+            return
+        if log.log_end_offset < len(truth.committed):
+            raise Violation(f"{op.replica} joins with {log.log_end_offset}, {len(truth.committed)} are committed")
+        if self.world.policy is not SyncPolicy.INTERVAL and log.synced_end_offset < truth.acked_end_offset:
+            raise Violation(
+                f"{op.replica} joins with {log.synced_end_offset} synced, {truth.acked_end_offset} are acked"
+            )
+        self.counts["joins"] += 1
+
+    def server_ready(self, server: Server) -> None:
+        """It has told what it lost: where it still counts as in sync, it has everything."""
+        for stream in self.world.metadata_log.truth.streams.values():
+            for partition in stream.partitions:
+                key = (stream.id, partition.id)
+                truth, log = self.truth(key), server.log_of(key)
+                is_lossy = any(epoch > truth.believed_epoch for epoch in truth.lossy_epochs)
+                if log is None or is_lossy or server.has_damage(key) or server.id not in partition.in_sync_replicas:
+                    continue
+                if log.log_end_offset < len(truth.committed):
+                    raise Violation(
+                        f"{server.id} is still in sync with {log.log_end_offset}, {len(truth.committed)} are committed"
+                    )
+
+    def _check_group(self, name: str) -> None:
+        group = self.world.metadata_log.truth.groups.get(name)
+        if group is None:
+            return
+        assigned: dict[tuple[str, int], str] = {}
+        for member in group.members.values():
+            for stream, numbers in member.assignments.items():
+                for number in numbers:
+                    if assigned.setdefault((stream, number), member.id) != member.id:
+                        raise Violation(f"group {name} assigns {stream}/{number} twice in epoch {group.epoch}")
+        if group.epoch:  # a new group begins with 0, each time anew
+            known = self._groups.setdefault((name, group.epoch), assigned)
+            if known != assigned:
+                raise Violation(f"group {name} has two assignments in epoch {group.epoch}: {known}, {assigned}")
+        self.counts["group changes"] += 1
+
+    # ── leaders ──────────────────────────────────────────────────────────────────────────────────
+
+    def leader_began(self, replica: Replica, epoch: int) -> None:
+        """The log has begun the epoch, nothing is written in it yet."""
+        server, key, truth = replica.server, replica.key, self.truth(replica.key)
+        before = self.leaders.setdefault((key, epoch), (server.id, server.unclean_stops))
+        if before != (server.id, server.unclean_stops):
+            raise Violation(f"{replica} leads in epoch {epoch} like {before}")
+        self.counts["leaders"] += 1
+        if epoch < max(truth.latest_epoch, truth.believed_epoch):
+            return  # it does not know that it has a successor: nothing it does counts
+        truth.latest_epoch = epoch
+        lossy = [lossy for lossy in truth.lossy_epochs if truth.believed_epoch < lossy <= epoch]
+        if lossy:
+            self._accept_loss(replica, truth, any(truth.lossy_epochs[one] for one in lossy))
+            truth.believed_epoch = max(lossy)
+        self._must_have(replica, truth, len(truth.committed), "what is committed")
+
+    def _accept_loss(self, replica: Replica, truth: Truth, is_unclean: bool) -> None:
+        log = replica.log
+        kept = next(
+            (at for at, known in enumerate(truth.committed) if self._content(replica, at) not in (known, None)),
+            len(truth.committed),
+        )
+        kept = min(kept, max(log.log_end_offset, 0))
+        is_excused = is_unclean or replica.server.has_damage(replica.key)
+        if not is_excused and replica.policy is not SyncPolicy.INTERVAL:
+            if kept < truth.acked_end_offset:
+                raise Violation(f"{replica} lost ALL-acked offsets from {kept} to {truth.acked_end_offset}")
+            if replica.policy is SyncPolicy.ALWAYS and kept < len(truth.committed):
+                raise Violation(f"{replica} lost committed offsets from {kept} to {len(truth.committed)}")
+        if is_excused and replica.policy is not SyncPolicy.INTERVAL:
+            # Elected although it lacks something, it may not even have synced what it has: that is not promised again.
+            kept = max(min(kept, log.synced_end_offset), 0)
+        if kept < len(truth.committed):
+            self.counts["losses"] += 1
+        del truth.committed[kept:]
+        # What it had taken for committed itself is so again.
+        for offset in range(kept, log.high_watermark + 1):
+            truth.committed.append(self._content(replica, offset) or (0, 0))
+        truth.acked_end_offset = min(truth.acked_end_offset, kept)
+
+    def _content(self, replica: Replica, offset: int) -> Content | None:
+        """None where the log begins later. What is damaged is still what the leader of its epoch wrote."""
+        log = replica.log
+        found = log.content(offset)
+        if found is None and log.log_start_offset <= offset < log.log_end_offset:
+            epoch = log.epoch_of(offset)
+            return epoch, self._written[(replica.key, epoch, offset)]
+        return found
+
+    def _must_have(self, replica: Replica, truth: Truth, end_offset: int, what: str) -> None:
+        log = replica.log
+        if log.log_end_offset < end_offset:
+            raise Violation(f"{replica} ends at {log.log_end_offset} and lacks {what}, up to {end_offset - 1}")
+        self._compare(replica, truth, range(log.log_start_offset, end_offset))
+
+    def _compare(self, replica: Replica, truth: Truth, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            found = self._content(replica, offset)
+            if found is not None and found != truth.committed[offset]:
+                raise Violation(f"{replica} has {found} at {offset}, committed is {truth.committed[offset]}")
+
+    def is_believed(self, replica: Replica) -> bool:
+        return replica.epoch >= self.truth(replica.key).believed_epoch
+
+    # ── records ──────────────────────────────────────────────────────────────────────────────────
+
+    def appended(self, replica: Replica, base_offset: int, numbers: list[int]) -> None:
+        count = len(numbers)
+        if replica.log.log_end_offset != base_offset + count:
+            raise Violation(f"{replica} appended {count} at {base_offset} and ends at {replica.log.log_end_offset}")
+        for offset, number in enumerate(numbers, base_offset):
+            self._written[(replica.key, replica.epoch, offset)] = number
+        self.counts["appends"] += 1
+
+    def committed(self, replica: Replica, before: int) -> None:
+        """The replica's high watermark has moved on from `before`."""
+        log, truth = replica.log, self.truth(replica.key)
+        if log.high_watermark >= log.log_end_offset:
+            raise Violation(f"{replica} has its watermark at {log.high_watermark}, its end is {log.log_end_offset}")
+        self.watermark(replica)
+        if not self.is_believed(replica):
+            return
+        if not isinstance(replica.role, Leader):
+            if log.high_watermark >= len(truth.committed):
+                raise Violation(
+                    f"{replica} takes {log.high_watermark} for committed, the last is {len(truth.committed) - 1}"
+                )
+            # All of it once in every role: by another truth, if there was a loss meanwhile.
+            first = max(log.log_start_offset, before + 1 if replica.is_checked else 0)
+            self._compare(replica, truth, range(first, log.high_watermark + 1))
+            replica.is_checked = True
+            return
+        for offset in range(max(before + 1, log.log_start_offset), log.high_watermark + 1):
+            found = self._content(replica, offset)
+            if offset < len(truth.committed):
+                if found is not None and found != truth.committed[offset]:
+                    raise Violation(f"{replica} commits {found} at {offset}, it is {truth.committed[offset]}")
+            elif found is None:
+                raise Violation(f"{replica} commits {offset}, which it does not have")
+            else:
+                truth.committed.append(found)
+                self.counts["commits"] += 1
+        self._check_electable(replica, log.high_watermark, needs_sync=replica.policy is SyncPolicy.ALWAYS)
+
+    def _check_electable(self, leader: Replica, offset: int, *, needs_sync: bool) -> None:
+        """Whoever could be elected has it, really: that is what committing means."""
+        stream = self.world.metadata_log.truth.streams.get(leader.stream)
+        if stream is None or stream.id != leader.key[0]:
+            return
+        known, partition = leader.partition, stream.partitions[leader.key[1]]
+        if known is None or partition.leader_epoch != leader.epoch or offset < 0:
+            return
+        if len({*known.in_sync_replicas, leader.server.id}) < leader.options.min_insync_replicas:
+            raise Violation(f"{leader} commits with {known.in_sync_replicas} in sync")
+        wanted = self._content(leader, offset)
+        for name in partition.in_sync_replicas:
+            server = self.world.servers[name]
+            log = server.log_of(leader.key)
+            if log is None or server.lost_power or server.has_damage(leader.key):
+                continue  # it says so before it could be elected
+            end = log.synced_end_offset if needs_sync else log.log_end_offset
+            found = log.content(offset)
+            if end <= offset or (found is not None and wanted is not None and found != wanted):
+                raise Violation(f"{leader} commits {offset}, {name} is in sync and has {found} there, up to {end}")
+
+    def claims(self, replica: Replica, leader: str) -> None:
+        """The follower tells its leader what it has: that has to be the leader's too. The last record says so for all before."""
+        other = self.world.servers[leader].replicas.get(replica.key)
+        if other is None or not isinstance(other.role, Leader) or other.epoch != replica.epoch:
+            return
+        offset = replica.log.log_end_offset - 1
+        mine, its = replica.log.content(offset), other.log.content(offset)
+        if mine is not None and its is not None and mine != its:
+            raise Violation(f"{replica} claims to have what its leader has, {mine} at {offset}, but that has {its}")
+
+    def watermark(self, replica: Replica) -> None:
+        high_watermark = replica.log.high_watermark
+        if high_watermark < replica.highest_watermark:
+            raise Violation(f"{replica}: the watermark went from {replica.highest_watermark} to {high_watermark}")
+        replica.highest_watermark = high_watermark
+
+    def acked_all(self, replica: Replica, offset: int, number: int) -> None:
+        truth = self.truth(replica.key)
+        self.counts["ALL acks"] += 1
+        if not self.is_believed(replica):
+            return
+        if offset >= len(truth.committed) or truth.committed[offset] != (replica.epoch, number):
+            raise Violation(f"{replica} acked {number} at {offset}, which is not committed")
+        self._check_electable(replica, offset, needs_sync=replica.policy is not SyncPolicy.INTERVAL)
+        truth.acked_end_offset = max(truth.acked_end_offset, offset + 1)
+
+    def read(self, replica: Replica, first: int, found: list[Content | None]) -> None:
+        """Somebody read the offsets from `first` on; None is damage, which is told as such."""
+        truth = self.truth(replica.key)
+        self.counts["reads"] += 1
+        if not self.is_believed(replica):
+            return
+        for offset, content in enumerate(found, first):
+            if offset >= len(truth.committed):
+                raise Violation(f"a reader of {replica} sees {offset}, which is not committed")
+            if content is not None and content != truth.committed[offset]:
+                raise Violation(f"a reader of {replica} sees {content} at {offset}, not {truth.committed[offset]}")
+
+    def cut(self, replica: Replica, offset: int, allow_committed: bool) -> None:
+        """The replica is about to cut its log there."""
+        log, truth = replica.log, self.truth(replica.key)
+        if offset > log.high_watermark:
+            return
+        if not allow_committed:
+            raise Violation(f"{replica} is to be cut at {offset}, {log.high_watermark} is committed")
+        if max(truth.lossy_epochs, default=0) <= log.latest_epoch:
+            raise Violation(f"{replica} cuts what is committed at {offset}, no loss was declared")
+        replica.highest_watermark = -1
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def all_equal(self, replicas: list[Replica]) -> bool:
+        """Whether these replicas of a partition hold the same; those that hold something else than what is committed break the law."""
+        truth = self.truth(replicas[0].key)
+        end = replicas[0].log.log_end_offset
+        if any(replica.log.log_end_offset != end or replica.log.high_watermark != end - 1 for replica in replicas):
+            return False
+        if len(truth.committed) != end:
+            raise Violation(f"{replicas[0]} and the others end at {end}, {len(truth.committed)} are committed")
+        for replica in replicas:
+            self._must_have(replica, truth, end, "what is committed")
+        return True

@@ -1,0 +1,531 @@
+"""One replica on a simulated server: what the broker does around the production Leader and Follower, and nothing more.
+
+The rules of the shell: effects in their order; the metadata of now before the outcome of a proposal; one role object for each leader
+epoch (and incarnation of the replica); a role begins only when no write of the one before is under way; the log begins the epoch
+before its leader is made, and stays open over all of them; numbers of fetches go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bascule.errors import BasculeError, CallerError, DiskFull, EpochFenced, RejectedBatch, StorageError
+from bascule.log.core.options import SyncPolicy
+from bascule.metadata.core.model import ops
+from bascule.metadata.core.model.streams import Partition
+from bascule.partition.core import follower_events as follow
+from bascule.partition.core import leader_events as lead
+from bascule.partition.core.follower import Follower
+from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.partition.core.options import ReplicaOptions
+from tests.simulation.cluster.cluster_checker import Violation
+from tests.simulation.cluster.cluster_log import Content, SimulatedLog
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.cluster_server import Server
+
+MS: Final = 1_000_000
+Key = tuple[int, int]
+"""Stream id and partition number."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    policy: SyncPolicy
+    options: ReplicaOptions
+
+
+class Replica:
+    def __init__(self, server: Server, key: Key, stream: str, config: StreamConfig, log: SimulatedLog) -> None:
+        self.server = server
+        self.world = server.world
+        self.key = key
+        self.stream = stream
+        self.policy = config.policy
+        self.options = config.options
+        self.log = log
+        self.role: Leader | Follower | None = None
+        self.epoch = 0
+        """The leader epoch of the role, or of the last one there was."""
+        self.replica_epoch = 0
+        self.next_number = 1  # every process is another replica epoch
+        self.highest_watermark = log.high_watermark
+        self.is_writing = False
+        self.is_syncing = False
+        self.is_leaving = False
+        """The controller was asked to take it out of the in-sync set."""
+        self.is_damaged = False
+        """As soon as it is out, which makes it another replica for the metadata, it has to be rebuilt."""
+        self.is_checked = False
+        """Whether what it takes for committed was compared since the role began."""
+        self.is_moving = False
+        self.hands_over_to = ""
+        self.pending: deque[tuple[int, int]] = deque()
+        """Offset and number of publishes that wait for an ALL ack."""
+        self.synced_wanted: deque[tuple[int, int]] = deque()
+        self._tick_ns = -1
+
+    def __repr__(self) -> str:
+        role = type(self.role).__name__ if self.role is not None else "no role"
+        log = self.log
+        return (
+            f"{self.server.id}:{self.stream}#{self.key[0]}/{self.key[1]} ({role} in {self.epoch}, offsets "
+            f"{log.log_start_offset}-{log.log_end_offset}, synced {log.synced_end_offset}, hw {log.high_watermark})"
+        )
+
+    @property
+    def partition(self) -> Partition | None:
+        stream = self.server.metadata.streams.get(self.stream)
+        if stream is None or stream.id != self.key[0]:
+            return None
+        return stream.partition(self.key[1])
+
+    # ── roles ────────────────────────────────────────────────────────────────────────────────────
+
+    def reconcile(self) -> None:
+        """The metadata may say something else than before."""
+        partition = self.partition
+        if partition is None or partition.paused:
+            self.drop_role()
+            return
+        epoch = self.server.replica_epoch(partition)
+        if self.is_damaged and epoch != self.replica_epoch and self.server.id not in partition.in_sync_replicas:
+            self.drop_role()
+            if not self.is_writing:
+                self._rebuild()
+            return
+        is_leader = partition.leader == self.server.id
+        same = self.role is not None and self.epoch == partition.leader_epoch
+        if same and isinstance(self.role, Leader) == is_leader and (is_leader or self.replica_epoch == epoch):
+            if is_leader:
+                self._tell_set(partition)
+            return
+        self.drop_role()
+        if not self.is_writing:
+            self._begin(partition, epoch)
+
+    def drop_role(self) -> None:
+        if isinstance(self.role, Follower):
+            self.next_number = self.role.next_number
+        self.role = None
+        self.pending.clear()
+        self.synced_wanted.clear()
+        self.hands_over_to = ""
+
+    def _begin(self, partition: Partition, replica_epoch: int) -> None:
+        if partition.leader_epoch < self.epoch:
+            return
+        self.epoch, self.replica_epoch = partition.leader_epoch, replica_epoch
+        if partition.leader == self.server.id:
+            self._begin_leader(partition)
+        else:
+            self._begin_follower(partition)
+
+    def _begin_leader(self, partition: Partition) -> None:
+        try:
+            self.log.begin_epoch(self.epoch)
+        except EpochFenced:
+            return
+        except StorageError:
+            self.leave()
+            return
+        self.world.checker.leader_began(self, self.epoch)
+        self.role = Leader(
+            self.server.id,
+            self.epoch,
+            self.log,
+            self.options,
+            replicas=partition.replicas,
+            in_sync_replicas=partition.in_sync_replicas,
+            partition_epoch=partition.epoch,
+            now_ns=self.server.local_ns(),
+        )
+        self.world.trace("%r begins", self)
+        self._lead(self.role.begin(), is_beginning=True)
+        self.is_moving = False
+        self._move_on(partition)
+
+    def _begin_follower(self, partition: Partition) -> None:
+        self.is_checked = False
+        self.role = Follower(
+            partition.leader,
+            self.epoch,
+            self.log,
+            self.options,
+            replica_epoch=self.replica_epoch,
+            data_loss_epoch=partition.data_loss_epoch,
+            first_number=self.next_number,
+        )
+        self.world.trace("%r begins", self)
+        self._step_follower(follow.Begin(self.server.local_ns()))
+
+    def _tell_set(self, partition: Partition) -> None:
+        self._step_leader(
+            lead.SetChanged(
+                tuple(partition.replicas),
+                tuple(partition.in_sync_replicas),
+                partition.epoch,
+                self.server.local_ns(),
+            )
+        )
+        self._move_on(partition)
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────
+
+    def _step_leader(self, event: lead.LeaderEvent) -> None:
+        if isinstance(self.role, Leader):
+            self.world.trace("  %r <- %r", self, event)
+            self._lead(self.role.step(event))
+
+    def _step_follower(self, event: follow.FollowerEvent) -> None:
+        if isinstance(self.role, Follower):
+            self.world.trace("  %r <- %r", self, event)
+            self._follow(self.role.step(event))
+
+    def _schedule(self) -> None:
+        role = self.role
+        deadline_ns = None if role is None else role.deadline_ns
+        if deadline_ns is None or (0 <= self._tick_ns <= deadline_ns):
+            return
+        self._tick_ns = deadline_ns
+        self.server.call(self.server.until_ns(deadline_ns), self._tick, deadline_ns)
+
+    def _tick(self, at_ns: int) -> None:
+        if at_ns != self._tick_ns:
+            return
+        self._tick_ns = -1
+        role, now_ns = self.role, self.server.local_ns()
+        if role is not None and role.deadline_ns is not None and role.deadline_ns <= now_ns:
+            if isinstance(role, Leader):
+                self._step_leader(lead.Tick(now_ns))
+            else:
+                self._step_follower(follow.FollowerTick(now_ns))
+        self._schedule()
+
+    def receive(self, sender: str, message: Message) -> None:
+        now_ns = self.server.local_ns()
+        match message:
+            case Fetch():
+                if isinstance(self.role, Leader):
+                    self._step_leader(lead.FetchReceived(sender, message, now_ns))
+                elif message.is_fetch:
+                    self.server.send(
+                        sender, self.key, FetchAnswer(message.leader_epoch, message.number, Verdict.NOT_LEADER)
+                    )
+            case EpochQuery():
+                if isinstance(self.role, Leader):
+                    self._step_leader(lead.EpochQueryReceived(sender, message, now_ns))
+                else:
+                    answer = EpochAnswer(message.leader_epoch, message.number, Verdict.NOT_LEADER)
+                    self.server.send(sender, self.key, answer)
+            case FetchAnswer():
+                self._step_follower(follow.AnswerReceived(message, now_ns))
+            case EpochAnswer():
+                self._step_follower(follow.EpochAnswerReceived(message, now_ns))
+            case Notice():
+                self._step_follower(follow.NoticeReceived(message, now_ns))
+
+    # ── what the leader wants ────────────────────────────────────────────────────────────────────
+
+    def _lead(self, effects: list[lead.LeaderEffect], *, is_beginning: bool = False) -> None:
+        role = self.role
+        for effect in effects:
+            if self.role is not role or not isinstance(role, Leader):
+                return
+            self._do_lead(role, effect, is_beginning)
+        self._schedule()
+
+    def _do_lead(self, role: Leader, effect: lead.LeaderEffect, is_beginning: bool) -> None:
+        server = self.server
+        match effect:
+            case lead.Commit(high_watermark):
+                before = self.log.high_watermark
+                self.log.advance_high_watermark(high_watermark)
+                self.world.checker.committed(self, before)
+            case lead.Acknowledge(end_offset):
+                self._acknowledge(end_offset)
+            case lead.SendBatches():
+                server.call(self.world.read_ns(), self._send_batches, role, effect)
+            case lead.SendAnswer(replica, answer):
+                server.send(replica, self.key, answer)
+            case lead.AnswerEpoch(replica, query):
+                epoch = self.log.epoch_at_most(query.epoch)
+                end_offset = self.log.end_offset_of_epoch(query.epoch)
+                server.send(replica, self.key, role.epoch_answer(effect, epoch, end_offset))
+            case lead.Notify(replica):
+                server.call(self.world.notice_ns(), self._notify, role, replica, is_beginning)
+            case lead.Shrink(replica, _):
+                op: ops.Op = ops.ShrinkIsr(self.stream, self.key[1], replica, server.id, self.epoch)
+                self._propose(op, role, replica)
+            case lead.Expand(replica, replica_epoch, partition_epoch):
+                op = ops.ExpandIsr(
+                    self.stream, self.key[1], replica, server.id, self.epoch, replica_epoch, partition_epoch
+                )
+                self._propose(op, role, replica)
+            case lead.StepDown():
+                self.world.checker.counts["step downs"] += 1
+                self.leave()
+
+    def _send_batches(self, role: Leader, effect: lead.SendBatches) -> None:
+        if self.role is not role:
+            return
+        try:
+            data = self.log.read(effect.offset)
+        except BasculeError:
+            self.world.checker.counts["unreadable"] += 1
+            self.server.send(effect.replica, self.key, role.answer(effect, None))
+            self.leave()
+            return
+        self.server.send(effect.replica, self.key, role.answer(effect, data))
+
+    def _notify(self, role: Leader, replica: str, is_beginning: bool) -> None:
+        notice = role.notice(replica, is_beginning=is_beginning) if self.role is role else None
+        if notice is not None:
+            self.server.send(replica, self.key, notice)
+
+    def _propose(self, op: ops.Op, role: Leader, replica: str) -> None:
+        def settle(outcome: Outcome) -> None:
+            self.reconcile()  # the metadata of now comes first
+            if self.role is role:
+                self._step_leader(lead.ProposalSettled(replica, outcome, self.server.local_ns()))
+
+        self.server.propose(op, settle)
+
+    def reconnected(self) -> None:
+        """The line to the other servers was away for a moment: everybody begins to ask, and to notify, again."""
+        role = self.role
+        if isinstance(role, Leader):
+            for replica in role.followers:
+                self.server.call(self.world.notice_ns(), self._notify, role, replica, True)
+        else:
+            self._step_follower(follow.Reconnected(self.server.local_ns()))
+
+    # ── publishing ───────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, numbers: list[int], wants_all: bool) -> None:
+        """A publisher's messages have arrived: they are appended a moment later, if this server still leads then."""
+        if isinstance(self.role, Leader):
+            self.server.call(self.server.disk_ns(), self._append, self.role, numbers, wants_all)
+
+    def _append(self, role: Leader, numbers: list[int], wants_all: bool) -> None:
+        if self.role is not role or self.server.is_draining:
+            return
+        try:
+            base_offset = self.log.append(numbers, self.epoch)
+        except BasculeError as error:
+            if not isinstance(error, DiskFull):
+                self.leave()
+            return
+        self.world.checker.appended(self, base_offset, numbers)
+        wants_all = wants_all or bool(self.hands_over_to)
+        if wants_all:
+            self.pending.extend(enumerate(numbers, base_offset))
+        if self.policy is SyncPolicy.ALWAYS or (wants_all and self.policy is SyncPolicy.ACK):
+            self.request_sync()
+        self.server.call(self.world.hop_ns(), self._appended, role, wants_all)
+
+    def _appended(self, role: Leader, wants_all: bool) -> None:
+        if self.role is role:
+            self._step_leader(lead.Appended(wants_all, self.server.local_ns()))
+
+    def _acknowledge(self, end_offset: int) -> None:
+        while self.pending and self.pending[0][0] < end_offset:
+            offset, number = self.pending.popleft()
+            self.world.checker.acked_all(self, offset, number)
+            self.world.acked(self, number)
+
+    # ── what the follower wants ──────────────────────────────────────────────────────────────────
+
+    def _follow(self, effects: list[follow.FollowerEffect]) -> None:
+        role = self.role
+        for effect in effects:
+            if self.role is not role or not isinstance(role, Follower):
+                return
+            self._do_follow(role, effect)
+        self._schedule()
+
+    def _do_follow(self, role: Follower, effect: follow.FollowerEffect) -> None:
+        server = self.server
+        match effect:
+            case follow.Send(message):
+                if isinstance(message, Fetch):
+                    self.world.checker.claims(self, role.leader)
+                server.send(role.leader, self.key, message)
+            case follow.Append() | follow.Truncate() | follow.Reset():
+                self.is_writing = True
+                server.call(server.disk_ns(), self._write, role, effect)
+            case follow.AdvanceHighWatermark(high_watermark):
+                before = self.log.high_watermark
+                self.log.advance_high_watermark(high_watermark)
+                self.world.checker.committed(self, before)
+            case follow.RequestSync():
+                self.request_sync()
+            case follow.ReportLeader():
+                server.report_leader(self, role)
+            case follow.Rebuild():
+                self.leave()
+            case follow.Diverged(reason):
+                raise Violation(f"{self}: {reason}")
+
+    def _write(self, role: Follower, effect: follow.Append | follow.Truncate | follow.Reset) -> None:
+        """Also when the role has ended meanwhile: the disk was asked before."""
+        log = self.log
+        if self.key not in self.server.replicas:
+            return  # the whole partition is gone from here
+        done: follow.Written | follow.WriteFailed
+        try:
+            match effect:
+                case follow.Append(data):
+                    log.append_replicated(data)
+                case follow.Truncate(offset, allow_committed):
+                    self.world.checker.counts["truncations"] += 1
+                    self.world.checker.cut(self, offset, allow_committed)
+                    log.truncate(offset, allow_committed=allow_committed)
+                case follow.Reset(offset):
+                    self.world.checker.counts["resets"] += 1
+                    self._check_reset(offset)
+                    log.reset_to(offset)
+            done = follow.Written(self.server.local_ns())
+        except RejectedBatch as error:
+            self.world.checker.counts["rejected"] += 1
+            done = follow.WriteFailed(str(error), False, self.server.local_ns())
+        except CallerError as error:
+            raise Violation(f"{self} was asked for something wrong: {error}") from error
+        except StorageError as error:
+            done = follow.WriteFailed(str(error), not isinstance(error, DiskFull), self.server.local_ns())
+        self.server.call(self.world.hop_ns(), self._wrote, role, done)
+
+    def _check_reset(self, offset: int) -> None:
+        log = self.log
+        if offset <= log.high_watermark:
+            if log.log_end_offset > log.log_start_offset:
+                raise Violation(f"{self} is to begin anew at {offset}, {log.high_watermark} is committed")
+            self.highest_watermark = offset - 1
+
+    def _wrote(self, role: Follower, done: follow.Written | follow.WriteFailed) -> None:
+        self.is_writing = False
+        self.world.checker.watermark(self)
+        if self.role is role:
+            self._step_follower(done)
+        else:
+            self.reconcile()
+
+    # ── syncing ──────────────────────────────────────────────────────────────────────────────────
+
+    def request_sync(self) -> None:
+        if not self.is_syncing:
+            self.is_syncing = True
+            self.server.call(self.server.disk_ns() * 2, self._sync, self.log)
+
+    def _sync(self, log: SimulatedLog) -> None:
+        self.is_syncing = False
+        if self.log is not log:
+            return
+        try:
+            log.sync()
+        except StorageError:
+            self.world.checker.counts["failed syncs"] += 1
+            self.leave()
+            return
+        if self.world.rng.random() < 0.3:
+            log.write_checkpoint()
+        self._synced()
+        if log.synced_end_offset < log.log_end_offset and self.policy is not SyncPolicy.INTERVAL:
+            self.request_sync()
+
+    def _synced(self) -> None:
+        now_ns = self.server.local_ns()
+        if isinstance(self.role, Leader):
+            self._step_leader(lead.Synced(now_ns))
+        else:
+            self._step_follower(follow.DiskSynced(now_ns))
+
+    # ── damage ───────────────────────────────────────────────────────────────────────────────────
+
+    def leave(self) -> None:
+        """The log is damaged: leave the in-sync set, then begin with an empty one."""
+        partition = self.partition
+        if self.is_leaving or partition is None:
+            return
+        self.is_leaving = self.is_damaged = True
+        op = ops.LeaveIsr(self.stream, self.key[1], self.server.id, partition.leader_epoch)
+        self.server.propose(op, self._left)
+
+    def _left(self, outcome: Outcome) -> None:
+        self.is_leaving = False
+        partition = self.partition
+        if partition is None:
+            return
+        if outcome is Outcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
+            self.world.last_is_damaged(self)
+        elif outcome is not Outcome.DONE and self.is_damaged:
+            self.server.call(100 * MS, self.leave)
+
+    def _rebuild(self) -> None:
+        self.world.checker.counts["rebuilds"] += 1
+        self.is_damaged = False
+        self.log = self.server.new_log(self.key)
+        self.highest_watermark = -1
+        self.reconcile()
+
+    # ── handing over, moving ─────────────────────────────────────────────────────────────────────
+
+    def hand_over(self, candidates: list[str]) -> None:
+        """Once one of these in-sync replicas has everything, it leads."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return
+        able = [name for name in candidates if name != self.server.id and role.is_in_sync(name)]
+        if not able:
+            self.hands_over_to = ""
+            return
+        if self.hands_over_to not in able:
+            self.hands_over_to = able[0]
+        if role.has_everything(self.hands_over_to):
+            op = ops.ChangeLeader(
+                self.stream, self.key[1], self.server.id, self.epoch, (self.hands_over_to,), failed=False
+            )
+            self.server.propose(op, lambda _outcome: None)
+            self.hands_over_to = ""
+        else:
+            self.server.call(50 * MS, self.hand_over, candidates)
+
+    def _move_on(self, partition: Partition) -> None:
+        """A reassignment is under way: the leader drives it."""
+        targets = partition.target_replicas
+        if not targets or self.is_moving or not set(targets) <= set(partition.in_sync_replicas):
+            return
+        self.is_moving = True
+        if self.server.id in targets:
+            op = ops.CompleteReassignment(self.stream, self.key[1], self.server.id, self.epoch)
+            self.server.propose(op, self._moved)
+        else:
+            self.hand_over(targets)
+            self.server.call(500 * MS, self._moved, Outcome.UNKNOWN)
+
+    def _moved(self, outcome: Outcome) -> None:
+        self.is_moving = False
+        partition = self.partition
+        if outcome is not Outcome.DONE and partition is not None and isinstance(self.role, Leader):
+            self.server.call(200 * MS, self.reconcile)
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def read(self) -> None:
+        """As a subscriber does, of the leader or of a follower that is in sync."""
+        partition, log = self.partition, self.log
+        if self.role is None or partition is None or self.server.id not in partition.in_sync_replicas:
+            return
+        end_offset = log.high_watermark + 1
+        if self.policy is SyncPolicy.ALWAYS:
+            end_offset = min(end_offset, log.synced_end_offset)
+        first = max(log.log_start_offset, end_offset - 20)
+        found: list[Content | None] = [log.content(offset) for offset in range(first, end_offset)]
+        self.world.checker.read(self, first, found)
+        if None in found:
+            self.world.checker.counts["damage read"] += 1
+            self.leave()

@@ -1,0 +1,294 @@
+"""Leader epochs: the cache, its file, and the leaders it keeps out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bascule.errors import EpochFenced, StorageError
+from bascule.log import PartitionLog
+from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
+from tests.unit.log.log_helpers import (
+    Logs,
+    WatchedDisk,
+    batch_of,
+    batch_positions,
+    everything,
+    flip,
+    log_files,
+    offsets,
+    put,
+    put_values,
+    refuse,
+)
+
+
+def cache(*entries: tuple[int, int]) -> EpochCache:
+    return EpochCache(EpochEntry(*entry) for entry in entries)
+
+
+# ── the cache ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_epochs_are_assigned_only_forward() -> None:
+    known = cache((2, 0), (4, 10))
+    assert not known.assign(4, 20)
+    assert not known.assign(3, 20)
+    assert known == cache((2, 0), (4, 10))
+    assert known.assign(5, 20)
+    assert known == cache((2, 0), (4, 10), (5, 20))
+
+
+def test_an_epoch_that_held_nothing_is_dropped_by_the_next() -> None:
+    known = cache((1, 0), (2, 10))
+    assert known.assign(3, 10)
+    assert known == cache((1, 0), (3, 10))
+    assert known.assign(4, 5)
+    assert known == cache((1, 0), (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [
+        (100, [(1, 0), (2, 10), (3, 20)]),
+        (21, [(1, 0), (2, 10), (3, 20)]),
+        (20, [(1, 0), (2, 10)]),
+        (1, [(1, 0)]),
+        (0, []),
+    ],
+)
+def test_clearing_the_latest_forgets_what_begins_at_or_behind(offset: int, left: list[tuple[int, int]]) -> None:
+    known = cache((1, 0), (2, 10), (3, 20))
+    assert known.clear_latest(offset) == (len(left) < 3)
+    assert known == cache(*left)
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [
+        (0, [(1, 0), (2, 10), (3, 20)]),
+        (5, [(1, 5), (2, 10), (3, 20)]),
+        (9, [(1, 9), (2, 10), (3, 20)]),
+        (10, [(2, 10), (3, 20)]),
+        (15, [(2, 15), (3, 20)]),
+        (20, [(3, 20)]),
+        (99, [(3, 99)]),
+    ],
+)
+def test_clearing_the_earliest_rebases_the_epoch_that_holds_the_new_start(
+    offset: int, left: list[tuple[int, int]]
+) -> None:
+    known = cache((1, 0), (2, 10), (3, 20))
+    assert known.clear_earliest(offset) == (offset != 0)
+    assert known == cache(*left)
+
+
+def test_clearing_the_earliest_before_all_epochs_changes_nothing() -> None:
+    known = cache((1, 50))
+    assert not known.clear_earliest(10)
+    assert known == cache((1, 50))
+    assert not EpochCache().clear_earliest(10)
+
+
+def test_all_entries_can_be_replaced_at_once() -> None:
+    known = cache((7, 0), (8, 10))
+    known.replace([EpochEntry(1, 5), EpochEntry(2, 6)])
+    assert known == cache((1, 5), (2, 6))
+    known.replace([])
+    assert known.latest_epoch == 0
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(0, 0), (1, 10), (2, 20), (3, 20), (4, 20), (5, 33), (9, 33)])
+def test_an_epoch_ends_where_the_next_one_starts(epoch: int, end: int) -> None:
+    assert cache((1, 0), (2, 10), (5, 20)).end_offset(epoch, 33) == end
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(0, 0), (4, 0), (5, 1), (9, 1), (10, 2), (99, 2)])
+def test_every_offset_belongs_to_the_epoch_that_wrote_it(offset: int, epoch: int) -> None:
+    assert cache((1, 5), (2, 10)).epoch_of(offset) == epoch
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("entries", [[], [(1, 0)], [(1, 0), (2, 10), (900, 12345678901)]])
+def test_what_is_written_is_read_back(entries: list[tuple[int, int]]) -> None:
+    assert parse_epochs(format_epochs(cache(*entries))) == cache(*entries)
+
+
+def test_the_file_is_the_text_that_was_documented() -> None:
+    assert format_epochs(cache((1, 0), (3, 25))) == "0\n2\n1 0\n3 25\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", 1),
+        ("0", 1),
+        ("1\n0\n", 1),
+        ("x\n0\n", 1),
+        ("0\n1\n", 2),
+        ("0\n2\n1 0\n", 2),
+        ("0\n0\n1 0\n", 2),
+        ("0\n-1\n", 2),
+        ("0\nx\n", 2),
+        ("0\n1\n1\n", 3),
+        ("0\n1\n1 0 0\n", 3),
+        ("0\n1\na b\n", 3),
+        ("0\n1\n-1 0\n", 3),
+        ("0\n1\n1 -5\n", 3),
+        ("0\n1\n0 0\n", 3),
+        ("0\n2\n1 0\n1 5\n", 4),
+        ("0\n2\n2 0\n1 5\n", 4),
+        ("0\n2\n1 5\n2 5\n", 4),
+        ("0\n2\n1 5\n2 4\n", 4),
+    ],
+)
+def test_the_parser_names_the_line_that_is_wrong(text: str, line: int) -> None:
+    with pytest.raises(ValueError, match=f"line {line}:"):
+        parse_epochs(text)
+
+
+def epochs_file(log: PartitionLog) -> Path:
+    return Path(log.directory, "leader-epoch-checkpoint")
+
+
+def with_epochs(logs: Logs, segment_bytes_max: int = 200) -> PartitionLog:
+    log = logs.open(segment_bytes_max=segment_bytes_max)
+    for epoch, count in ((1, 4), (3, 2), (4, 5)):
+        put(log, *[(None, b"x")] * count, epoch=epoch)
+    assert log.epoch_entries == (EpochEntry(1, 0), EpochEntry(3, 4), EpochEntry(4, 6))
+    return log
+
+
+GARBAGE = [None, b"", b"garbage\n", b"0\n9\n1 0\n", b"\xff\xfe\x00" * 50, b"1\n1\n1 0\n"]
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_a_file_that_is_lost_or_garbage_is_made_again_from_the_batches(logs: Logs, content: bytes | None) -> None:
+    log = with_epochs(logs)
+    before = log.epoch_entries
+    log.close()
+    intact = epochs_file(log).read_bytes()
+    epochs_file(log).unlink() if content is None else epochs_file(log).write_bytes(content)
+    log = logs.reopen(log)
+    assert "leader-epoch-checkpoint" in log.open().rebuilt
+    assert log.epoch_entries == before
+    assert epochs_file(log).read_bytes() == intact
+
+
+def test_a_rebuilt_cache_steps_over_damage(logs: Logs) -> None:
+    log = with_epochs(logs, segment_bytes_max=100_000)
+    log.close()
+    path = log_files(log)[0]
+    flip(path, batch_positions(path)[2] + 8)
+    epochs_file(log).unlink()
+    assert logs.reopen(log).epoch_entries == (EpochEntry(1, 0), EpochEntry(3, 4), EpochEntry(4, 6))
+
+
+def test_an_epoch_whose_records_were_torn_off_is_forgotten(logs: Logs) -> None:
+    log = with_epochs(logs, segment_bytes_max=100_000)
+    crashed = logs.after_crash(log)
+    path = log_files(crashed)[0]
+    with path.open("r+b") as file:
+        file.truncate(batch_positions(path)[5] + 30)
+    assert offsets(crashed) == [0, 1, 2, 3, 4]
+    assert crashed.epoch_entries == (EpochEntry(1, 0), EpochEntry(3, 4))
+
+
+def test_a_leader_that_wrote_nothing_yet_is_remembered(logs: Logs) -> None:
+    log = with_epochs(logs)
+    log.begin_epoch(9)
+    log = logs.reopen(log)
+    assert log.latest_epoch == 9
+    assert log.end_offset_of_epoch(4) == 11
+    assert log.end_offset_of_epoch(9) == 11
+
+
+def test_a_leader_that_died_before_its_first_record_does_not_cut_what_its_successor_wrote(logs: Logs) -> None:
+    """Its epoch was not on disk; a checkpoint that knew it made records of the former epoch, which came from elsewhere, look bad."""
+    log = logs.open()
+    put(log, (None, b"first"), epoch=3)
+    log.begin_epoch(4)
+    log.sync()
+    log.write_checkpoint()
+    log = logs.after_crash(log)
+    assert log.latest_epoch == 3
+    put(log, (None, b"of another replica"), epoch=3)
+    log.sync()
+    assert [record.value for record in everything(logs.after_crash(log, "crashed again"))] == [
+        b"first",
+        b"of another replica",
+    ]
+
+
+def test_an_epoch_is_on_the_platter_before_its_first_record_is_written(logs: Logs) -> None:
+    disk = WatchedDisk()
+    log = logs.open(disk=disk)
+    put_values(log, 1)
+    disk.seen.clear()
+    put(log, (None, b"x"), epoch=5)
+    synced = disk.seen.index(("sync", "leader-epoch-checkpoint.tmp"))
+    renamed = disk.seen.index(("rename", "leader-epoch-checkpoint.tmp"))
+    written = disk.seen.index(("write", f"{0:020d}.log"))
+    assert synced < renamed < written
+
+
+def test_an_epoch_that_could_not_be_written_down_is_not_entered(logs: Logs) -> None:
+    disk = WatchedDisk()
+    log = logs.open(disk=disk)
+    put(log, (None, b"x"), epoch=1)
+    disk.before = refuse("write", "leader-epoch-checkpoint.tmp")
+    with pytest.raises(StorageError):
+        put(log, (None, b"x"), epoch=2)
+    assert log.latest_epoch == 1
+    assert log.log_end_offset == 1
+    disk.before = None
+    put(log, (None, b"x"), epoch=2)
+    assert log.epoch_entries == (EpochEntry(1, 0), EpochEntry(2, 1))
+
+
+# ── fencing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_deposed_leader_cannot_append(logs: Logs) -> None:
+    log = logs.open()
+    put(log, (None, b"old"), epoch=3)
+    put(log, (None, b"new"), epoch=5)
+    for epoch in (3, 4, 0):
+        with pytest.raises(EpochFenced, match="older than 5"):
+            log.append(batch_of([(None, b"late")]), leader_epoch=epoch)
+    with pytest.raises(EpochFenced):
+        log.begin_epoch(4)
+    assert [record.value for record in everything(log)] == [b"old", b"new"]
+
+
+def test_fencing_survives_a_reopen_and_the_loss_of_the_file(logs: Logs) -> None:
+    log = with_epochs(logs)
+    log.close()
+    epochs_file(log).unlink()
+    with pytest.raises(EpochFenced):
+        put(logs.reopen(log), (None, b"late"), epoch=3)
+
+
+def test_without_an_epoch_records_belong_to_the_latest_one(logs: Logs) -> None:
+    log = logs.open()
+    put(log, (None, b"before any"))
+    put(log, (None, b"a"), epoch=2)
+    put(log, (None, b"b"))
+    assert [record.leader_epoch for record in everything(log)] == [0, 2, 2]
+
+
+def test_the_same_leader_may_go_on(logs: Logs) -> None:
+    log = logs.open()
+    put(log, (None, b"a"), (None, b"b"), epoch=2)
+    log.begin_epoch(2)
+    assert log.epoch_entries == (EpochEntry(2, 0),)
+    assert log.epoch_starts() == {2: 0}
+
+
+def test_epoch_numbers_may_be_as_large_as_a_raft_index(logs: Logs) -> None:
+    log = logs.open()
+    put(log, (None, b"a"), epoch=(1 << 63) + 5)
+    assert logs.reopen(log).latest_epoch == (1 << 63) + 5

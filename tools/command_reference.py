@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import typer
 
-from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED
 from bascule.cli.main import app
 from bascule.cli.target.target import CONNECTION_OPTIONS
+from bascule.exits import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED
 
 HEAD: Final = """\
 # The command line

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from bascule import errors, limits
-from bascule.cli import EXIT_CODES
 from bascule.config.reference import render_page, render_sample
+from bascule.exits import EXIT_CODES
 from tools.client_reference import render_client
 from tools.command_reference import render_commands
 from tools.metrics_reference import render_metrics

@@ -6,8 +6,8 @@ from typing import Final
 
 from tools.mutants.mutant import Mutant
 
-CORE: Final = "src/bascule/core/raft"
-SHELL: Final = "src/bascule/raft"
+CORE: Final = "src/bascule/raft/core"
+SHELL: Final = "src/bascule/raft/disk"
 
 ELECTIONS: Final = "tests/unit/raft/test_raft_elections.py"
 REPLICATION: Final = "tests/unit/raft/test_raft_replication.py"
@@ -137,7 +137,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a learner counts in the quorum",
-        f"{CORE}/membership.py",
+        f"{CORE}/model/membership.py",
         "return 2 * len(self.voters.intersection(servers)) > len(self.voters)",
         "return 2 * len((self.voters | self.learners).intersection(servers)) > len(self.voters)",
         f"{ELECTIONS}::test_a_learner_is_not_asked_and_its_vote_does_not_count",
@@ -397,14 +397,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "messages of another cluster are taken",
-        f"{CORE}/message_codec.py",
+        f"{CORE}/model/message_codec.py",
         "if (other := reader.string()) != cluster:",
         "if (other := reader.string()) is None:",
         f"{MESSAGES}::test_a_message_of_another_cluster_is_refused",
     ),
     Mutant(
         "entries that do not follow each other are taken",
-        f"{CORE}/message_codec.py",
+        f"{CORE}/model/message_codec.py",
         "if entry.index != index + 1 or entry.term < term:",
         "if entry.term < term:",
         f"{MESSAGES}::test_fields_that_contradict_each_other_are_refused",

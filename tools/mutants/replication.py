@@ -6,8 +6,8 @@ from typing import Final
 
 from tools.mutants.mutant import Mutant
 
-PARTITION: Final = "src/bascule/core/partition"
-METADATA: Final = "src/bascule/core/metadata"
+PARTITION: Final = "src/bascule/partition/core"
+METADATA: Final = "src/bascule/metadata/core"
 
 COMMITS: Final = "tests/unit/partition/test_leader_commits.py"
 FOLLOWERS: Final = "tests/unit/partition/test_leader_followers.py"

@@ -17,11 +17,11 @@ from typing import Any
 from bascule import __version__
 from bascule.broker.broker import Broker
 from bascule.broker.logs import set_up_logging
-from bascule.cli.main import run_reporting_errors
 from bascule.config import load
 from bascule.config.sections.server import KEYS, ServerConfig
 from bascule.config.values.key import Key
 from bascule.config.values.kinds import Boolean, Names, NatsServers
+from bascule.exits import run_reporting_errors
 
 _logger = logging.getLogger(__name__)
 

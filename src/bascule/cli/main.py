@@ -1,17 +1,14 @@
-"""The entry point of `bascule`. No traceback reaches a user: a failure is a message, a hint and an exit code."""
+"""The entry point of `bascule`: all commands, in the order of the help page."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from bascule import __version__
-from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, EXIT_USAGE, exit_code
 from bascule.cli.cluster import status as cluster
 from bascule.cli.cluster import top
 from bascule.cli.pipeline import commands as pipeline
@@ -20,8 +17,7 @@ from bascule.cli.server import config, context, doctor, log
 from bascule.cli.server import start as server
 from bascule.cli.stream import bench, cursor, group, publish, subscribe
 from bascule.cli.stream import streams as stream
-from bascule.cli.terminal.output import styled
-from bascule.errors import BasculeError, OperatorError
+from bascule.exits import leave_quietly, run_reporting_errors
 
 MESSAGES: Final = "Messages"
 CLUSTER: Final = "Clusters"
@@ -39,7 +35,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # which typer takes for a failure
-            _leave_quietly()
+            leave_quietly()
 
 
 app = typer.Typer(
@@ -70,10 +66,6 @@ app.command("demo", context_settings=server.PASS_ALL_ON, add_help_option=False, 
 app.add_typer(log.app, name="log", rich_help_panel=SERVERS)
 app.add_typer(config.app, name="config", rich_help_panel=SERVERS)
 
-# typer carries a copy of click, or asks for it, by version: what they raise for wrong usage is found by its heir.
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[1]
-_CLICK_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -101,78 +93,9 @@ def main() -> None:
 
 def _run() -> NoReturn:
     code = app()
-    # Whoever reads our output may be gone by now; it is better to hear of it here than while the interpreter leaves.
+    # Flush here: a closed pipe is then reported as such, and not by the interpreter while it exits.
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def run_reporting_errors(program: Callable[[], object]) -> None:
-    """Run a program; whatever it raises becomes a message, a hint and an exit code."""
-    try:
-        program()
-    except BrokenPipeError:
-        _leave_quietly()
-    except (Exception, KeyboardInterrupt) as error:
-        # Read from the arguments: the option must work even where parsing them is what failed.
-        if "--traceback" in sys.argv:
-            raise
-        _leave(error)
-
-
-def _leave_quietly() -> NoReturn:
-    """Whoever read our output has seen enough, as `head` has: that is no failure."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    sys.exit(0)
-
-
-def _leave(error: BaseException) -> NoReturn:
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        sys.exit(EXIT_INTERRUPTED)
-    if isinstance(error, BasculeError):
-        _complain(error.message, error.hint)
-        sys.exit(exit_code(error))
-    if isinstance(error, _CLICK_ERROR):
-        _complain_of_usage(error)
-        sys.exit(EXIT_USAGE)
-    if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f": `{error.filename}`"
-        _complain(f"{error.strerror}{place}", None)
-        sys.exit(EXIT_CODES[OperatorError])
-    _complain(
-        f"Bascule has a bug: {type(error).__name__}: {error}",
-        "run it again as `bascule --traceback …` and report what it says",
-    )
-    sys.exit(EXIT_BUG)
-
-
-def _complain_of_usage(error: Any) -> None:
-    """Of an option or a command that does not exist, a value that is not of its type, something that is missing."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return  # the help page was printed
-    message = error.format_message().rstrip(".") + _given(error)
-    found = getattr(error, "ctx", None) if isinstance(error, _USAGE_ERROR) else None
-    path = "bascule" if found is None else found.command_path
-    _complain(message[:1].lower() + message[1:], f"`{path} --help` shows how it is meant")
-
-
-def _given(error: Any) -> str:
-    """The value that was refused, which typer does not name."""
-    for option in getattr(getattr(error, "param", None), "opts", ()):
-        for place, argument in enumerate(sys.argv):
-            if argument == option and place + 1 < len(sys.argv):
-                return f", it is `{sys.argv[place + 1]}`"
-            if argument.startswith(f"{option}="):
-                return f", it is `{argument.partition('=')[2]}`"
-    return ""
-
-
-def _complain(message: str, hint: str | None) -> None:
-    styled("error: ", fg="red", bold=True, line_break=False, err=True)
-    typer.echo(message, err=True)
-    if hint is not None:
-        styled("hint: ", fg="cyan", bold=True, line_break=False, err=True)
-        typer.echo(hint, err=True)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ from rich.text import Text
 from bascule.broker.api.streams import create_stream
 from bascule.broker.broker import Broker
 from bascule.broker.main import loop_factory
-from bascule.cli.main import run_reporting_errors
 from bascule.config import load
 from bascule.demo.archive import DemoArchive
+from bascule.exits import run_reporting_errors
 from bascule.net.grpc.server import Call, Peer
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto.api_pb2 import CreateStreamRequest

@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(file: Path, *, once: bool) -> int:
     """With the session that spark-submit has prepared, or one of its own. Returns the exit code."""
-    from bascule.cli import exit_code
     from bascule.cli.pipeline.run import run_with
     from bascule.errors import BasculeError
+    from bascule.exits import exit_code
     from bascule.pipeline.checks import look_around, must_run
     from bascule.pipeline.spec.pipeline import load
     from bascule.spark import session

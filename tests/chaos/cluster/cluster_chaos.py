@@ -1,7 +1,8 @@
 """A cluster of three brokers under load while everything happens to it: `python -m tests.chaos.cluster.cluster_chaos --minutes 10`.
 
-Faults are drawn from cluster_faults.py by a seed; sometimes the next one strikes before the cluster has recovered from the last. In the end everything is put right, and every message that was acked or shown is looked up on every replica. What was
-counted is printed; the exit code is 1 when anything was violated, and then the directory with logs and data is kept.
+A seed draws faults from cluster_faults.py; sometimes the next one strikes before the cluster has recovered from the last. At the end
+every fault is undone, and every message that was acked or delivered is looked up on every replica. The counts are printed; the exit code
+is 1 when a guarantee was violated, and then the directory with logs and data is kept.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED, main
+from bascule.cli import main
 from bascule.config.reference import render_page, render_sample
 from bascule.errors import CallerError, OperatorError, OutcomeUnknown, StateError, Unavailable
+from bascule.exits import EXIT_BUG, EXIT_CODES, EXIT_INTERRUPTED
 
 
 class Outcome:

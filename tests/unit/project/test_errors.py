@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from bascule import errors
-from bascule.cli import EXIT_BUG, EXIT_CODES, exit_code
 from bascule.errors import GRPC_STATUS, BasculeError, grpc_status
+from bascule.exits import EXIT_BUG, EXIT_CODES, exit_code
 
 GRPC_STATUSES = {
     "CANCELLED",

@@ -9,7 +9,8 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bascule.cli.terminal.output import iso_ns, plural, rate, say, styled
+from bascule.cli.terminal.output import iso_ns, plural, rate, say
+from bascule.exits import styled
 from bascule.pipeline.progress import BatchReport, Progress, late_of
 
 if TYPE_CHECKING:

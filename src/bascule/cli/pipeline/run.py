@@ -13,8 +13,9 @@ from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Server, Target, choose, explain
 from bascule.cli.terminal import values
 from bascule.cli.terminal.finding import FAILED, OK, WARNING, Check
-from bascule.cli.terminal.output import note, say, show_facts, show_json, styled
+from bascule.cli.terminal.output import note, say, show_facts, show_json
 from bascule.errors import BasculeError, CallerError, StateError
+from bascule.exits import styled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

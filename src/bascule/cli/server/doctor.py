@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bascule.cli import EXIT_CODES
 from bascule.cli.target import facts
 from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
-from bascule.cli.terminal.output import milliseconds, plural, printable, say, show_json, styled
+from bascule.cli.terminal.output import milliseconds, plural, printable, say, show_json
 from bascule.errors import BasculeError, StateError
+from bascule.exits import EXIT_CODES, styled
 
 if TYPE_CHECKING:
     from bascule.client.client import Client

@@ -14,9 +14,10 @@ import typer
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import messages, values
-from bascule.cli.terminal.output import note, wants_colour
+from bascule.cli.terminal.output import note
 from bascule.cli.terminal.values import LastMessages
 from bascule.errors import EndOfPartition, InvalidOption
+from bascule.exits import wants_colour
 
 if TYPE_CHECKING:
     import asyncio

@@ -6,13 +6,14 @@ Lines in a pipe are meant for `cut`, `awk` and `read`: a column that says nothin
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+
+from bascule.exits import styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,16 +24,6 @@ NOTHING: Final = "-"
 
 def is_terminal() -> bool:
     return sys.stdout.isatty()
-
-
-def wants_colour() -> bool:
-    """Of a terminal, unless its owner has said no: https://no-color.org."""
-    return not os.environ.get("NO_COLOR")
-
-
-def styled(text: str, *, line_break: bool = True, err: bool = False, **style: Any) -> None:
-    """With colours where they are wanted; in a pipe they never are."""
-    typer.echo(typer.style(text, **style) if wants_colour() else text, nl=line_break, err=err)
 
 
 def console(*, stderr: bool = False) -> Console:

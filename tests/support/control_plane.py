@@ -28,8 +28,8 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.changes import Change
 from bascule.metadata.core.model.ops import RestartServer
 from bascule.metadata.core.model.streams import EventTimes
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.internal_streams import InternalStreams
-from bascule.metadata.machine import MetadataMachine
 from bascule.metadata.server_directory import PartitionStatus, ServerDirectory, ServerInfo
 from bascule.metadata.start import StartOptions, start_controller
 from bascule.metadata.stream_options import settings_of
@@ -209,11 +209,12 @@ class Server:
 
     async def start(self, options: StartOptions) -> None:
         bus = self.cluster.bus
-        machine = MetadataMachine(self._on_changes, self._on_restored)
+        feed = MetadataFeed()
+        feed.subscribe(self)
         directory = str(self.cluster.directory / self.name)
         self.groups: GroupCoordinator | None = None
         self.activity: ActivityPublisher | None = None
-        self.controller = await start_controller(bus, PosixDisk(), directory, options, machine=machine)
+        self.controller = await start_controller(bus, PosixDisk(), directory, options, feed=feed)
         self.partitions.controller = self.controller
         own = ServerInfo(self.name, f"{self.name}.example", 9292)
         self.directory = ServerDirectory(bus, SUBJECTS, own, self.partitions.status)
@@ -254,14 +255,14 @@ class Server:
         self.internal.start()
         self.activity.start()
 
-    def _on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
+    def on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
         self.partitions.follow()
         if self.groups is not None:
             self.groups.on_changes(index, changes)
         if self.activity is not None:
             self.activity.on_changes(index, changes)
 
-    def _on_restored(self) -> None:
+    def reload(self) -> None:
         self.partitions.follow()
 
     async def stop(self) -> None:

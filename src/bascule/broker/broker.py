@@ -34,10 +34,9 @@ from bascule.log import LogStore
 from bascule.log.disk.encryption import MasterKeys, master_keys_from_environment
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.controller import Controller
-from bascule.metadata.core.state import Change
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.identity import server_id
 from bascule.metadata.internal_streams import InternalStreams
-from bascule.metadata.machine import MetadataMachine
 from bascule.metadata.run_marker import RunMarker
 from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.metadata.start import StartOptions, start_controller
@@ -72,7 +71,7 @@ class Broker:
         self._closing: list[Callable[[], Awaitable[Any]]] = []
         self._failure: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[Any]] = []
-        self._followers: list[GroupCoordinator | ActivityPublisher] = []
+        self._feed = MetadataFeed()
         self._parts: list[InternalStreams | ActivityPublisher] = []
         self.services: Services | None = None
         self._marker: RunMarker | None = None
@@ -219,7 +218,7 @@ class Broker:
 
     async def _start_controller(self, bus: NatsBus, directory: Path) -> Controller:
         config = self.config
-        machine = MetadataMachine(self._on_changes, self._on_restored)
+        self._feed.subscribe(self.data_plane.partitions)
         controller = await start_controller(
             bus,
             PosixDisk(),
@@ -234,7 +233,7 @@ class Broker:
                 leader_timeout_ns=config.cluster.replication.replica_max_leader_timeout_ns,
                 coordinator_timeout_ns=config.cluster.groups.coordinator_timeout_ns,
             ),
-            machine=machine,
+            feed=self._feed,
             on_rival_seed=self._on_rival_seed,
         )
         controller.driver.on_failure = self._on_metadata_failure
@@ -270,7 +269,7 @@ class Broker:
             administration=Administration(bus, subjects, self.server_id, self.stop_requested.set),
         )
         self.services = services
-        self._followers = [services.groups]
+        self._feed.subscribe(services.groups)
         plane.connect(controller, lambda name, number: resume(services, name, number))
         await directory.start()
         await services.cursors.start(services)
@@ -317,7 +316,7 @@ class Broker:
         cluster = self.config.cluster
         internal = InternalStreams(services.controller, services.directory, cluster)
         activity = ActivityPublisher(services.controller, services.publisher, cluster.activity)
-        self._followers.append(activity)
+        self._feed.subscribe(activity)
         for part in (services.groups, internal, activity):
             part.start()
         self._parts += [activity, internal]
@@ -359,16 +358,6 @@ class Broker:
         self._on_stop(remove)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
-
-    def _on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
-        self.data_plane.partitions.on_changes(index, changes)
-        for follower in self._followers:
-            follower.on_changes(index, changes)
-
-    def _on_restored(self) -> None:
-        self.data_plane.partitions.reload()
-        for follower in self._followers:
-            follower.reload()
 
     def _on_rival_seed(self, rival: str, give_way: bool) -> None:
         message = f"server {rival} was started as seed too: there would be two clusters in one namespace"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bascule.log.disk.operations import Disk
 from bascule.metadata.bootstrap import Beginning, as_peer, as_seed, by_joining
 from bascule.metadata.controller import Controller, ControllerOptions
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.raft.core.node import Node
@@ -42,7 +43,7 @@ async def start_controller(
     data_directory: str,
     options: StartOptions,
     *,
-    machine: MetadataMachine | None = None,
+    feed: MetadataFeed | None = None,
     on_rival_seed: Callable[[str, bool], None] | None = None,
 ) -> Controller:
     """Open this server's part of the metadata group and run it. State on disk counts more than any option."""
@@ -76,7 +77,7 @@ async def start_controller(
         bus,
         subjects,
         cluster_id,
-        machine or MetadataMachine(),
+        MetadataMachine(feed or MetadataFeed()),
         ControllerOptions(
             tick_seconds=TICK_SECONDS,
             election_ticks=ELECTION_TICKS,

@@ -15,6 +15,7 @@ from bascule.metadata.core.model.ops import Op, decode_op, encode_op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import encode_snapshot
 from bascule.metadata.core.state import Change, Metadata
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.partition.core.leader_events import Outcome
 from bascule.raft.core.model.effects import Effects
@@ -229,7 +230,9 @@ class RaftMember:
     def start(self) -> None:
         self.is_up = True
         self.life = self.server.life
-        self.machine = MetadataMachine(self._changed)
+        feed = MetadataFeed()
+        feed.subscribe(self)
+        self.machine = MetadataMachine(feed)
         self.sessions = Sessions(self.machine)
         self.sessions.restore(self.snapshot.data)
         self.server.metadata = self.machine.state
@@ -250,8 +253,11 @@ class RaftMember:
         self.was_leader = False
         self._tick()
 
-    def _changed(self, _index: int, changes: tuple[Change, ...]) -> None:
+    def on_changes(self, _index: int, changes: tuple[Change, ...]) -> None:
         self.changes = changes
+
+    def reload(self) -> None:
+        """`start` and `step` take the restored state from the machine."""
 
     def _tick(self) -> None:
         self.server.call(self.log.tick_ns, self._tick)
@@ -339,7 +345,9 @@ class RaftLog:
         self.options = RaftOptions(election_ticks=4, heartbeat_ticks=1, trailing_entries=world.rng.choice((0, 5, 100)))
         self.members: dict[str, RaftMember] = {}
         self._numbers = 0
-        self._machine = MetadataMachine(self._changed)
+        feed = MetadataFeed()
+        feed.subscribe(self)
+        self._machine = MetadataMachine(feed)
         self._sessions = Sessions(self._machine)
         self._decided_to = 0
         self._changes: tuple[Change, ...] = ()
@@ -348,8 +356,11 @@ class RaftLog:
     def truth(self) -> Metadata:
         return self._machine.state
 
-    def _changed(self, _index: int, changes: tuple[Change, ...]) -> None:
+    def on_changes(self, _index: int, changes: tuple[Change, ...]) -> None:
         self._changes = changes
+
+    def reload(self) -> None:
+        """The reference copy is never restored."""
 
     def number(self) -> int:
         self._numbers += 1

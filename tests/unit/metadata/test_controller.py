@@ -21,8 +21,10 @@ from bascule.errors import (
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request, encode_join_response
 from bascule.metadata.controller import Controller
+from bascule.metadata.core.model.changes import Change
 from bascule.metadata.core.model.ops import Broker, CreateStream, DeleteStream, JoinConsumerGroup, encode_op
 from bascule.metadata.core.model.refusal import Refusal
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.metadata.start import StartOptions, start_controller
 from bascule.net.nats.envelope import MessageType, encode
@@ -304,25 +306,39 @@ def test_of_two_seeds_the_lighter_one_gives_way(word: bytes, expected: list[tupl
 
 
 def test_a_malformed_op_is_refused_and_the_next_one_is_applied() -> None:
-    machine = MetadataMachine()
+    machine = MetadataMachine(MetadataFeed())
     refusal = decode_verdict(machine.apply(1, b"\xff"))
     assert refusal is not None
     assert (refusal.code, machine.state.applied_index) == ("INVALID_ARGUMENT", 1)
     assert decode_verdict(machine.apply(2, encode_op(creation("orders")))) is None
-    other = MetadataMachine()
+    other = MetadataMachine(MetadataFeed())
     other.restore(machine.snapshot())
     assert other.snapshot() == machine.snapshot()
     other.restore(b"")
     assert not other.state.streams
 
 
-def test_changes_are_told_and_refusals_are_not() -> None:
-    heard: list[int] = []
-    machine = MetadataMachine(lambda index, _changes: heard.append(index))
+class Subscriber:
+    def __init__(self) -> None:
+        self.called: list[int | str] = []
+
+    def on_changes(self, index: int, _changes: tuple[Change, ...]) -> None:
+        self.called.append(index)
+
+    def reload(self) -> None:
+        self.called.append("reload")
+
+
+def test_the_feed_publishes_changes_to_every_subscriber_and_refusals_to_none() -> None:
+    feed, early, late = MetadataFeed(), Subscriber(), Subscriber()
+    machine = MetadataMachine(feed)
+    feed.subscribe(early)
     machine.apply(1, encode_op(creation("orders")))
+    feed.subscribe(late)
     machine.apply(2, encode_op(creation("orders")))
     machine.apply(3, encode_op(DeleteStream("orders")))
-    assert heard == [1, 3]
+    machine.restore(machine.snapshot())
+    assert (early.called, late.called) == ([1, 3, "reload"], [3, "reload"])
 
 
 class BreakingDisk(PosixDisk):

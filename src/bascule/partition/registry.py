@@ -11,8 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import BasculeError, StateError
@@ -25,7 +24,6 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
 from bascule.metadata.core.state import (
     Change,
-    GroupChanged,
     Metadata,
     PartitionChanged,
     ServerChanged,
@@ -38,6 +36,7 @@ from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
 from bascule.partition.auto_pause import AutoPause
 from bascule.partition.core.follower import Follower, FollowerState
+from bascule.partition.failed_changes import FailedChanges, ReplicaRestart, Step
 from bascule.partition.hand_over import HandOverReport, HandOvers
 from bascule.partition.ingest import Ingest
 from bascule.partition.reassignments import HAND_OVER_SECONDS, Moves
@@ -51,17 +50,7 @@ from bascule.partition.stream_data import StreamData
 
 _logger = logging.getLogger(__name__)
 
-RETRY_SECONDS: Final = 1.0
-
 _Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Restart:
-    """Not a change of the metadata: a replica here has to begin anew."""
-
-    stream: str
-    partition: int
 
 
 class SinkFactory(Protocol):
@@ -113,7 +102,10 @@ class Partitions:
         self._found: dict[_Key, Opened] = {}
         """Logs that were opened for replicas which have not begun."""
         self._metadata: Callable[[], Metadata] | None = None
-        self._queue: deque[tuple[int, tuple[Change | _Restart, ...]]] = deque()
+        self._unfinished: set[_Key] = set()
+        """Partitions whose start or stop failed halfway: the next attempt stops them first."""
+        self._failed = FailedChanges(self._enqueue)
+        self._queue: deque[tuple[int, tuple[Change | ReplicaRestart, ...]]] = deque()
         self._news = asyncio.Event()
         self._progress = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -132,12 +124,12 @@ class Partitions:
         self._queue.append((index, changes))
         self._news.set()
 
-    def _enqueue(self, index: int, change: Change | _Restart) -> None:
-        self._queue.append((index, (change,)))
+    def _enqueue(self, index: int, step: Step) -> None:
+        self._queue.append((index, (step,)))
         self._news.set()
 
     def _restart(self, stream: str, number: int) -> None:
-        self._enqueue(0, _Restart(stream, number))
+        self._enqueue(0, ReplicaRestart(stream, number))
 
     def begin(self, metadata: Callable[[], Metadata]) -> None:
         """From here on changes are carried out. First everything that the metadata holds already."""
@@ -160,9 +152,8 @@ class Partitions:
             await self._progress.wait_for(lambda: not self._queue or self._queue[0][0] > index)
 
     async def _follow(self) -> None:
-        assert self._metadata is not None
         self._queue.clear()
-        self._remove_orphans(self._metadata())
+        self._remove_orphans()
         self.reload()
         while True:
             await self._news.wait()
@@ -179,44 +170,49 @@ class Partitions:
                         self._queue.popleft()
                     self._progress.notify_all()
 
-    async def _carry_out(self, index: int, changes: tuple[Change | _Restart, ...]) -> None:
+    async def _carry_out(self, index: int, changes: tuple[Change | ReplicaRestart, ...]) -> None:
         for change in changes:
-            try:
-                match change:
-                    case StreamCreated(stream):
-                        await self._reconcile_stream(stream)
-                    case PartitionChanged(stream, number):
-                        await self._reconcile(stream, number)
-                    case StreamDeleted(stream, stream_id):
-                        await self._delete_stream(stream, stream_id)
-                    case _Restart(stream, number):
-                        await self._start_again(stream, number)
-                    case ServerChanged(server) if server == self._server_id:
-                        for name, number in list(self._running):
-                            await self._reconcile(name, number)
-                    case GroupChanged() | ServerChanged():
-                        pass
-            except BasculeError as error:
-                # A disk that is full or away may be back in a moment.
-                _logger.error("cannot carry out %s, tried again: %s", change, error.message)
-                self._loop.call_later(RETRY_SECONDS, self._enqueue, index, change)
-            except Exception:
-                _logger.exception("cannot carry out %s", change)
+            for step in self._steps(change):
+                try:
+                    await self._take(step)
+                except Exception as error:
+                    self._failed.add(index, step, error)
+                else:
+                    self._failed.discard(step)
 
-    def _remove_orphans(self, metadata: Metadata) -> None:
-        """Data of streams that were deleted while this server was down, or just when it crashed."""
+    def _steps(self, change: Change | ReplicaRestart) -> list[Step]:
+        """The change as one step for each partition, so that a partition that fails does not hold up the others."""
+        match change:
+            case StreamCreated(name):
+                assert self._metadata is not None
+                stream = self._metadata().streams.get(name)
+                return (
+                    [] if stream is None else [PartitionChanged(name, partition.id) for partition in stream.partitions]
+                )
+            case ServerChanged(server) if server == self._server_id:
+                return [PartitionChanged(*key) for key in self._running]
+            case PartitionChanged() | StreamDeleted() | ReplicaRestart():
+                return [change]
+        return []
+
+    async def _take(self, step: Step) -> None:
+        match step:
+            case PartitionChanged(stream, number):
+                await self._reconcile(stream, number)
+            case StreamDeleted(stream, stream_id):
+                await self._delete_stream(stream, stream_id)
+            case ReplicaRestart(stream, number):
+                await self._start_again(stream, number)
+
+    def _remove_orphans(self) -> None:
+        """Delete the data of streams that were deleted while this server was down, or just when it crashed."""
+        assert self._metadata is not None
+        state = self._metadata()
         for name in self._data.streams_on_disk():
-            if name not in metadata.streams:
-                self._data.delete_stream(name, metadata.applied_index)
+            if name not in state.streams:
+                self._enqueue(state.applied_index, StreamDeleted(name, state.applied_index))
 
     # ── one stream, one partition ────────────────────────────────────────────────────────────────
-
-    async def _reconcile_stream(self, name: str) -> None:
-        assert self._metadata is not None
-        stream = self._metadata().streams.get(name)
-        if stream is not None:
-            for partition in stream.partitions:
-                await self._reconcile(name, partition.id)
 
     async def _reconcile(self, name: str, number: int) -> None:
         assert self._metadata is not None
@@ -248,6 +244,7 @@ class Partitions:
             and running.is_leader == (partition.leader == self._server_id)
             and self._server_id in partition.replicas
             and not partition.paused
+            and (stream.name, partition.id) not in self._unfinished
             and not self._begins_anew(running, partition)
         )
 
@@ -299,10 +296,12 @@ class Partitions:
             if self._repairs.leaves_first(stream.name, (stream.id, partition.id), partition, found):
                 return
         self._found.pop((stream.name, partition.id), None)
+        self._unfinished.add((stream.name, partition.id))
         if partition.leader == self._server_id:
             self._become_leader(stream, partition, settings)
         else:
             self._become_follower(stream, partition, settings)
+        self._unfinished.discard((stream.name, partition.id))
 
     async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> Opened:
         key = (stream.id, partition.id)
@@ -418,14 +417,21 @@ class Partitions:
 
     async def _stop(self, local: LocalPartition, status: Status, text: str, *, closes: bool) -> None:
         """`closes`: nobody here uses the log any more. Otherwise the next role takes it over as it is."""
-        self._running.pop((local.stream, local.number), None)
-        if isinstance(local, LedPartition):
-            await self._stop_leading(local, status, text, is_deposed=not closes)
-        else:
-            local.end_subscribers(status, text)
-            await self._stop_following(local)
-        if closes:
-            await asyncio.to_thread(self._data.close_log, local.stream, local.number)
+        key = (local.stream, local.number)
+        self._running.pop(key, None)
+        try:
+            if isinstance(local, LedPartition):
+                await self._stop_leading(local, status, text, is_deposed=not closes)
+            else:
+                local.end_subscribers(status, text)
+                await self._stop_following(local)
+            if closes:
+                await asyncio.to_thread(self._data.close_log, *key)
+        except Exception:
+            self._running[key] = local
+            self._unfinished.add(key)
+            raise
+        self._unfinished.discard(key)
 
     async def _stop_leading(self, local: LedPartition, status: Status, text: str, *, is_deposed: bool) -> None:
         self._auto_pause.forget(local)
@@ -502,10 +508,16 @@ class Partitions:
     def __len__(self) -> int:
         return len(self._running)
 
+    @property
+    def failing_count(self) -> int:
+        """Partitions that are not as the metadata wants them because the last attempt failed."""
+        return len(self._failed)
+
     def status(self, stream: str, number: int) -> PartitionStatus:
         """It leads when whatever is published from now on arrives here: another server tells its client so."""
         local = self.get(stream, number)
-        is_leader = local is not None and local.is_leader and (stream, number) not in self._unheard
+        is_starting = (stream, number) in self._unheard or (stream, number) in self._unfinished
+        is_leader = local is not None and local.is_leader and not is_starting
         return PartitionStatus(exists=local is not None, is_leader=is_leader)
 
     def replica_states(self) -> list[ReplicaState]:
@@ -553,6 +565,7 @@ class Partitions:
         """The server stops: what has arrived is written, subscribers go to find another server, logs are closed by their store."""
         self._repairs.close()
         self._moves.close()
+        self._failed.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

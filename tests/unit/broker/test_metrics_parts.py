@@ -71,6 +71,8 @@ def services_of(streams: dict[str, int], log: PartitionLog) -> Any:
 
 
 class _Running(dict[tuple[str, int], Any]):
+    failing_count = 0
+
     def __iter__(self) -> Any:
         return iter(list(self.values()))
 

@@ -51,6 +51,10 @@ PARTITIONS: Final = (
     _gauge("bascule_partitions_under_replicated", "Led here, with a replica that is not in sync."),
     _gauge("bascule_partitions_below_min_insync", "Led here, with too few replicas in sync to acknowledge or commit."),
     _gauge("bascule_partitions_leader_silent", "Followed here, with no word of the leader for its time-out."),
+    _gauge(
+        "bascule_partitions_failing",
+        "Partitions that this server could not bring to the state that the metadata wants; it retries. The log says why.",
+    ),
     _gauge("bascule_partition_leader", "1 when this server leads the partition, 0 when it follows.", _PARTITION),
     _gauge("bascule_partition_leader_epoch", "The epoch of the leader.", _PARTITION),
     _gauge("bascule_partition_log_start_offset", "Where the log begins; below it messages were deleted.", _PARTITION),

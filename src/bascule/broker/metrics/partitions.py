@@ -62,6 +62,7 @@ async def collect(page: Page, services: Services, pace: Pace) -> int:
     page.add("bascule_partitions_under_replicated", totals.under_replicated)
     page.add("bascule_partitions_below_min_insync", totals.below_min_insync)
     page.add("bascule_partitions_leader_silent", totals.leader_silent)
+    page.add("bascule_partitions_failing", services.partitions.failing_count)
     page.add("bascule_subscribers", totals.subscribers)
     return max(0, len(running) - limits.METRICS_PARTITIONS_MAX)
 

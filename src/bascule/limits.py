@@ -480,29 +480,23 @@ FLIGHT_LOCAL_SECONDS: Final = 1.0
 
 # ── HTTP ─────────────────────────────────────────────────────────────────────────────────────────
 
-HTTP_LINE_BYTES_MAX: Final = 8 * KIB
-"""A request line: what RFC 9112 asks servers to take."""
-
 HTTP_HEAD_BYTES_MAX: Final = 16 * KIB
-"""Request line and headers; a browser sends one or two KiB. The most that waits for a connection while it is answered."""
-
-HTTP_HEADERS_MAX: Final = 100
-"""Headers of one request; bounds what many tiny ones cost."""
+"""Size of an incomplete request line with headers; the server refuses a larger one with 414 or 431. A browser sends one or two KiB."""
 
 HTTP_CONNECTIONS_MAX: Final = 256
-"""Connections at the same time: monitoring, probes, a few people. One more takes the place of the one that was silent longest."""
+"""Open connections: monitoring, probes, a few people. For one more, the server closes the one that has been silent longest."""
 
 HTTP_REQUEST_SECONDS: Final = 10.0
-"""From a connection, or from the first byte of a later request, to the end of its headers; TLS has as long before that."""
+"""Maximum time from a connection to its first byte, and from a request's first byte to its last. The TLS handshake has as much before."""
 
 HTTP_IDLE_SECONDS: Final = 120.0
-"""How long a connection may wait for its next request: longer than monitoring systems wait from one look to the next."""
+"""Maximum time that a connection may wait for its next request: longer than a monitoring system's scrape interval."""
 
 HTTP_ANSWER_SECONDS: Final = 20.0
-"""How long an answer may take to make."""
+"""Maximum time to compute a response; then the server answers 503."""
 
 HTTP_WRITE_SECONDS: Final = 30.0
-"""How long a client may take to read an answer, but for what the kernel holds for it."""
+"""Maximum time until the kernel has taken a response; then the server closes the connection."""
 
 # ── monitoring ───────────────────────────────────────────────────────────────────────────────────
 

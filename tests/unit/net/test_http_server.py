@@ -13,8 +13,7 @@ import pytest
 
 from bascule.errors import PermissionDenied, Unavailable
 from bascule.net.grpc.server import Peer
-from bascule.net.http.http1 import Request
-from bascule.net.http.server import HttpBounds, HttpServer, Response
+from bascule.net.http.server import HttpBounds, HttpServer, Request, Response
 
 ASK = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from bascule.broker.metrics.exposition import CONTENT_TYPE
 from bascule.broker.readiness import why_not_ready
 from bascule.net.grpc.server import Peer
-from bascule.net.http.http1 import Request
-from bascule.net.http.server import Answer, Response
+from bascule.net.http.server import Answer, Request, Response
 
 if TYPE_CHECKING:
     from bascule.broker.http.service import Gate

@@ -1,11 +1,12 @@
-"""A small HTTP/1.1 server on asyncio: requests in, one answer each, in their order. What a request is stands in `http1`.
+"""A small HTTP/1.1 server on asyncio; h11 parses the requests.
 
     server = HttpServer(answer)                       # async def answer(request, peer) -> Response
     port = await server.start("127.0.0.1", 0)
 
-Everything has a bound: connections, the bytes and the seconds of a request, the seconds of an answer and of a client that does not read
-it. When there are too many connections, the one that has waited longest without a whole request makes room: who holds connections
-open and says little, or nothing, keeps nobody else out.
+The server takes GET and HEAD without a body, and answers the requests of one connection in their order. Every resource has a bound:
+the number of connections, the bytes of a request, the time to receive it, to answer it and to send the response. When the number of
+connections is at its maximum, the server closes the connection that has waited longest without a complete request, so that slow or
+silent clients cannot keep other clients out.
 """
 
 from __future__ import annotations
@@ -15,29 +16,36 @@ import contextlib
 import logging
 import socket
 import ssl
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import h11
 
 from bascule import limits
 from bascule.errors import BasculeError, PermissionDenied, Unavailable
 from bascule.net.grpc.protocol import address_text
 from bascule.net.grpc.server import Peer
-from bascule.net.http.http1 import ALLOWED, HttpFault, Request, RequestReader
 from bascule.net.tls import common_name
 
 TEXT: Final = "text/plain; charset=utf-8"
-PIECE_BYTES: Final = 256 * limits.KIB
-"""Handed to the transport at once; the next piece when it has gone."""
+METHODS: Final = ("GET", "HEAD")
+READ_BYTES: Final = 16 * limits.KIB
 CLOSE_SECONDS: Final = 1.0
-"""How long a client may take to read why it was refused."""
-STOP_POLL_SECONDS: Final = 0.005
+"""Maximum time that a client has to read the last response before the server closes the connection."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    """Decoded, without the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,15 @@ class Response:
 Answer: TypeAlias = Callable[[Request, Peer], Awaitable[Response]]
 
 
+class BadRequest(Exception):
+    """The bytes are not a request that this server answers. The connection ends after `response`."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        headers = (("Allow", ", ".join(METHODS)),) if status == HTTPStatus.METHOD_NOT_ALLOWED else ()
+        self.response = Response(status, f"{text}\n".encode(), headers=headers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBounds:
     connections_max: int = limits.HTTP_CONNECTIONS_MAX
@@ -70,19 +87,18 @@ class HttpServer:
     ) -> None:
         self.answer = answer
         self.bounds = bounds or HttpBounds()
-        self.connections: dict[_Connection, None] = {}
-        """The one that has been silent longest comes first."""
+        self.connections: dict[_HttpConnection, asyncio.Task[None]] = {}
+        """Open connections; the one that has been silent longest comes first."""
         self.connections_dropped = 0
-        """Made room for others, or were refused because nobody could."""
+        """Connections that were closed to make room for a new one, or refused because all others were being answered."""
         self.answered: Counter[int] = Counter()
-        """Answers by their status."""
+        """Responses by status."""
         self.stopping = False
         self._ssl_context = ssl_context
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
         """Listen on an address, or on a socket that is bound already. Returns the port."""
-        loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
         if self._ssl_context is not None:
             where |= {
@@ -90,30 +106,40 @@ class HttpServer:
                 "ssl_handshake_timeout": self.bounds.request_seconds,
                 "ssl_shutdown_timeout": CLOSE_SECONDS,
             }
-        self._server = await loop.create_server(lambda: _Connection(self, loop), backlog=limits.LISTEN_BACKLOG, **where)
+        self._server = await asyncio.start_server(
+            self._connected, limit=READ_BYTES, backlog=limits.LISTEN_BACKLOG, **where
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_seconds: float = 0.0) -> None:
-        """No more requests. Answers that are under way may be finished within the time given."""
+        """Accept no more requests. Responses that have begun may finish within the grace period."""
         if self._server is None:
             return
         self.stopping = True
         self._server.close()
         for connection in list(self.connections):
-            connection.leave_when_idle()
-        end = time.monotonic() + grace_seconds
-        while self.connections and time.monotonic() < end:
-            await asyncio.sleep(STOP_POLL_SECONDS)
+            if not connection.is_answering:
+                connection.abort()
+        await self._wait_for_connections(grace_seconds)
         for connection in list(self.connections):
             connection.abort()
-        end = time.monotonic() + CLOSE_SECONDS
-        while self.connections and time.monotonic() < end:
-            await asyncio.sleep(STOP_POLL_SECONDS)
+        await self._wait_for_connections(CLOSE_SECONDS)
         await self._server.wait_closed()
         self._server = None
 
-    def make_room(self) -> bool:
-        """Whether one more connection may come."""
+    async def _wait_for_connections(self, seconds: float) -> None:
+        if self.connections:
+            await asyncio.wait(self.connections.values(), timeout=seconds)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.stopping or not self._make_room():
+            writer.transport.abort()
+            return
+        connection = _HttpConnection(self, reader, writer)
+        self.connections[connection] = asyncio.get_running_loop().create_task(connection.run())
+
+    def _make_room(self) -> bool:
+        """Return whether the server can accept one more connection."""
         if len(self.connections) < self.bounds.connections_max:
             return True
         self.connections_dropped += 1
@@ -124,130 +150,97 @@ class HttpServer:
                 return True
         return False
 
+    def is_silent(self, connection: _HttpConnection) -> None:
+        """Move a connection to the end of those that are closed when a new one needs room."""
+        if connection in self.connections:
+            self.connections[connection] = self.connections.pop(connection)
 
-class _Connection(asyncio.Protocol):
-    """One client. A timer runs as long as something is expected of it."""
 
-    def __init__(self, server: HttpServer, loop: asyncio.AbstractEventLoop) -> None:
+class _HttpConnection:
+    """One client's connection."""
+
+    def __init__(self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.is_answering = False
         self._server = server
-        self._loop = loop
-        self._reader = RequestReader()
-        self._transport: asyncio.Transport | None = None
-        self._peer = Peer("")
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._request_began = False
-        self._leaving = False
-        self._reading_paused = False
-        self._has_room = asyncio.Event()
-        self._has_room.set()
-
-    @property
-    def is_answering(self) -> bool:
-        return self._task is not None
-
-    # ── asyncio calls these ──────────────────────────────────────────────────────────────────────
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        server, self._transport = self._server, cast(asyncio.Transport, transport)
-        if server.stopping or not server.make_room():
-            self._transport.abort()
-            self._transport = None
-            return
-        server.connections[self] = None
+        self._reader = reader
+        self._writer = writer
+        self._received = b""
+        """Bytes after the last request."""
+        self._is_head = False
+        self._is_last = False
+        """The connection ends after the current response."""
         self._peer = Peer(
-            address_text(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
+            address_text(writer.get_extra_info("peername")), common_name(writer.get_extra_info("peercert"))
         )
-        sock = transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._transport.set_write_buffer_limits(high=PIECE_BYTES)
-        self._arm(server.bounds.request_seconds, self.abort)  # who comes has something to say
+        writer.transport.set_write_buffer_limits(high=0)  # `drain` returns when the kernel has everything
 
-    def data_received(self, data: bytes) -> None:
-        if self._leaving:
-            return  # said after the last word
-        self._reader.feed(data)
-        if self._task is None:
-            self._look()
-        elif self._reader.waiting_bytes > limits.HTTP_HEAD_BYTES_MAX and self._transport is not None:
-            self._reading_paused = True
-            self._transport.pause_reading()
+    def abort(self) -> None:
+        self._writer.transport.abort()
 
-    def eof_received(self) -> bool:
-        """A client that only asks one thing may close its side at once. TLS has no half of a connection."""
-        is_plain = self._transport is not None and self._transport.can_write_eof()
-        if is_plain and self._task is not None:
-            self._leaving = True
-            return True
-        return False
-
-    def pause_writing(self) -> None:
-        self._has_room.clear()
-
-    def resume_writing(self) -> None:
-        self._has_room.set()
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._transport = None
-        self._server.connections.pop(self, None)
-        self._disarm()
-        self._has_room.set()
-        if self._task is not None:
-            self._task.cancel()
-
-    # ── requests ─────────────────────────────────────────────────────────────────────────────────
-
-    def _look(self) -> None:
-        """For the next request in what has come."""
-        request = self._next()
-        if request is not None:
-            self._disarm()
-            self._request_began = False
-            self._task = self._loop.create_task(self._serve(request))
-        elif not self._leaving and self._reader.has_begun and not self._request_began:
-            # From its first byte, not from its last: byte by byte would take for ever.
-            self._request_began = True
-            self._arm(self._server.bounds.request_seconds, self._too_slow)
-
-    def _next(self) -> Request | None:
-        if self._leaving:
-            return None
+    async def run(self) -> None:
         try:
-            return self._reader.next()
-        except HttpFault as fault:
-            self._refuse(fault)
-            return None
-
-    async def _serve(self, request: Request | None) -> None:
-        """This request, and those that wait behind it."""
-        try:
-            while request is not None:
-                response = await self._answer(request)
-                keeps_alive = request.keeps_alive and not self._leaving and not self._server.stopping
-                await self._write(_encode(response, keeps_alive=keeps_alive, with_body=request.method != "HEAD"))
-                self._server.answered[response.status] += 1
-                if not keeps_alive:
-                    self._close()
-                    return
-                await asyncio.sleep(0)  # who asks a hundred things at once is not the only one
-                request = self._next()
+            await self._serve()
+        except (OSError, TimeoutError):
+            pass  # the client disconnected, or does not read
+        except Exception:
+            _log.exception("the connection of %s failed", self._peer.address)
         finally:
-            self._task = None
-        self._rest()
+            self._server.connections.pop(self, None)
+            self.abort()
 
-    def _rest(self) -> None:
-        """Until the next request comes."""
-        if self._leaving or self._transport is None:
-            return
-        connections = self._server.connections
-        if self in connections:
-            connections[self] = connections.pop(self)  # the last one to have been silent
-        self._arm(self._server.bounds.idle_seconds, self._close)
-        if self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
-        self._look()
+    async def _serve(self) -> None:
+        """Answer requests until the client or a request ends the connection."""
+        silence_seconds = self._server.bounds.request_seconds
+        while await self._has_begun(silence_seconds):
+            try:
+                request = await self._receive()
+            except BadRequest as refusal:
+                self._is_last = True
+                await self._send(refusal.response)
+            else:
+                self.is_answering = True
+                await self._send(await self._answer(request))
+                self.is_answering = False
+            if self._is_last:
+                await self._hang_up()
+                return
+            self._server.is_silent(self)
+            await asyncio.sleep(0)  # a client that pipelines many requests must not starve the others
+            silence_seconds = self._server.bounds.idle_seconds
+
+    async def _has_begun(self, silence_seconds: float) -> bool:
+        """Wait for the first byte of a request. Return False if the client closes its side or sends nothing."""
+        if not self._received:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(silence_seconds):
+                    self._received = await self._reader.read(READ_BYTES)
+        return bool(self._received)
+
+    async def _receive(self) -> Request:
+        """Receive a request. Its time counts from the first byte: a client that sends byte by byte gains nothing."""
+        self._is_head = False
+        # A parser for each request, which never learns of the response: framing that by h11 would double the cost of a request.
+        parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX)
+        parser.receive_data(self._received)
+        try:
+            async with asyncio.timeout(self._server.bounds.request_seconds):
+                while (event := parser.next_event()) is h11.NEED_DATA:
+                    data = await self._reader.read(READ_BYTES)
+                    if not data:
+                        raise ConnectionResetError("the client closed its side within a request")
+                    parser.receive_data(data)
+        except TimeoutError:
+            raise BadRequest(408, "the request took too long") from None
+        except h11.RemoteProtocolError as error:
+            is_long_line = error.error_status_hint == 431 and b"\n" not in parser.trailing_data[0]
+            raise BadRequest(414 if is_long_line else error.error_status_hint, str(error)) from None
+        assert isinstance(event, h11.Request), event
+        self._is_head = event.method == b"HEAD"
+        request = _checked(event)
+        parser.next_event()  # the end of the request, since it has no body
+        self._is_last = parser.their_state is not h11.DONE
+        self._received = parser.trailing_data[0]
+        return request
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -266,79 +259,50 @@ class _Connection(asyncio.Protocol):
             _log.exception("%s %s failed", request.method, request.path)
             return Response.text(500, "internal error")
 
-    async def _write(self, data: tuple[bytes, bytes]) -> None:
-        try:
-            async with asyncio.timeout(self._server.bounds.write_seconds):
-                for part in data:
-                    for start in range(0, len(part), PIECE_BYTES):
-                        if self._transport is None:
-                            return
-                        self._transport.write(part[start : start + PIECE_BYTES])
-                        await self._has_room.wait()
-        except TimeoutError:
-            self.abort()
+    async def _send(self, response: Response) -> None:
+        self._is_last |= self._server.stopping
+        self._server.answered[response.status] += 1
+        lines = [
+            f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+            f"Date: {formatdate(usegmt=True)}",
+            f"Content-Type: {response.content_type}",
+            f"Content-Length: {len(response.body)}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            f"Connection: {'close' if self._is_last else 'keep-alive'}",
+            *(f"{name}: {value}" for name, value in response.headers),
+        ]
+        self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        if not self._is_head:
+            self._writer.write(response.body)
+        async with asyncio.timeout(self._server.bounds.write_seconds):
+            await self._writer.drain()
 
-    # ── the end ──────────────────────────────────────────────────────────────────────────────────
-
-    def _too_slow(self) -> None:
-        self._refuse(HttpFault(408, "the request took too long"))
-
-    def _refuse(self, fault: HttpFault) -> None:
-        """The last thing that is said on this connection."""
-        self._server.answered[fault.status] += 1
-        headers = (("Allow", ", ".join(ALLOWED)),) if fault.status == 405 else ()
-        response = Response(fault.status, f"{fault.text}\n".encode(), headers=headers)
-        if self._transport is not None:
-            self._transport.write(b"".join(_encode(response, keeps_alive=False, with_body=True)))
-        self._close()
-
-    def leave_when_idle(self) -> None:
-        if self._task is None:
-            self._close()
-
-    def _close(self) -> None:
-        """Closing with bytes unread would make the kernel take back what was said: the client gets a moment to hear it."""
-        self._leaving = True
-        transport = self._transport
-        if transport is None:
-            return
-        self._arm(CLOSE_SECONDS, self.abort)
-        if transport.can_write_eof():
-            with contextlib.suppress(OSError, RuntimeError):
-                transport.write_eof()
-        else:
-            transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _arm(self, seconds: float, then: Callable[[], None]) -> None:
-        self._disarm()
-        self._timer = self._loop.call_later(seconds, then)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    async def _hang_up(self) -> None:
+        """Close the connection after the client has read the response: a close with bytes unread would discard it."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                    while await self._reader.read(READ_BYTES):
+                        pass
+                self._writer.close()
+                await self._writer.wait_closed()
 
 
-def _encode(response: Response, *, keeps_alive: bool, with_body: bool) -> tuple[bytes, bytes]:
-    lines = [
-        f"HTTP/1.1 {response.status} {_reason(response.status)}",
-        f"Date: {formatdate(usegmt=True)}",
-        f"Content-Type: {response.content_type}",
-        f"Content-Length: {len(response.body)}",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-        f"Connection: {'keep-alive' if keeps_alive else 'close'}",
-        *(f"{name}: {value}" for name, value in response.headers),
-    ]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1"), response.body if with_body else b""
-
-
-def _reason(status: int) -> str:
+def _checked(event: h11.Request) -> Request:
+    """Return a request that this server answers. Raises BadRequest for any other."""
+    if not event.http_version.startswith(b"1."):
+        raise BadRequest(505, "this port speaks HTTP/1.1")
+    method = event.method.decode("ascii")
+    if method not in METHODS:
+        raise BadRequest(405, f"{method} is not allowed; use {' or '.join(METHODS)}")
+    for name, value in event.headers:
+        if name == b"transfer-encoding" or (name == b"content-length" and int(value)):
+            raise BadRequest(413, "send the request without a body")
+    target = event.target.decode("ascii")
     try:
-        return HTTPStatus(status).phrase
+        path = target.partition("?")[0] if target.startswith("/") else urlsplit(target).path or "/"
     except ValueError:
-        return "Unknown"
+        raise BadRequest(400, "the request target is neither a path nor a URL") from None
+    return Request(method, unquote(path))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bascule.flight.schema import COLUMNS
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from bascule.errors import FormatTooNew, InvalidConfig, StorageError
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file, replace_file
 
 FILE_NAME: Final = "server"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bascule.errors import StorageError
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file, replace_file
 from bascule.metadata.identity import random_id
 

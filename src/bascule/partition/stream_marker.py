@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bascule.errors import StorageError
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file, replace_file
 
 FILE_NAME: Final = "stream"

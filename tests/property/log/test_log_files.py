@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import FormatTooNew
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.core.epochs import EpochCache, EpochEntry
 from bascule.log.core.sparse_index import SparseIndex
 from bascule.log.disk import checkpoint as checkpoints

@@ -15,6 +15,7 @@ from bascule.errors import StorageError
 from bascule.kernels.records import records
 from bascule.kernels.records.builder import BatchBuilder
 from bascule.kernels.records.records import Record
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log import LogOptions, PartitionLog
 from bascule.log.disk.encryption import MasterKeys
 from bascule.log.disk.files import FilePool
@@ -268,7 +269,7 @@ def flip(path: Path, position: int, mask: int = 0xFF) -> None:
 
 def resealed(batch: bytes | bytearray) -> bytes:
     """The batch with a checksum that fits its bytes: for content that is wrong but not damaged."""
-    return struct.pack("<I", records.crc32c(memoryview(batch)[4:])) + bytes(batch[4:])
+    return struct.pack("<I", crc32c(memoryview(batch)[4:])) + bytes(batch[4:])
 
 
 def in_thread(action: Callable[[], object]) -> tuple[threading.Thread, list[object]]:

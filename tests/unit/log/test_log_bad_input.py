@@ -18,7 +18,7 @@ from bascule.errors import (
     OffsetOutOfRange,
     RecordTooLarge,
 )
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log import LogOptions, LogReader, PartitionLog
 from bascule.log.partition.batches import new_batch
 from tests.unit.log.log_helpers import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import FormatTooNew, InvalidConfig, StorageError
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.identity import FILE_NAME, server_id
 

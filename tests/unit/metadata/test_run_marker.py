@@ -10,7 +10,7 @@ import pytest
 from bascule.broker.broker import Broker
 from bascule.config import load
 from bascule.errors import DiskFull
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.run_marker import FILE_NAME, Ending, RunMarker
 

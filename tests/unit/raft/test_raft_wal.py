@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import DiskFull, FormatTooNew, LogClosed, StateError, StorageError
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import PosixDisk
 from bascule.raft.core.model.effects import Effects
 from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot

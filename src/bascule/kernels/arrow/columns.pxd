@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.records.records cimport BatchView, Bytes, RecordView
+from bascule.kernels.records.records cimport BatchView, RecordView
+from bascule.kernels.wire.buffers cimport Bytes
 
 # Bits of the columns that are wanted, in the order of the table.
 cdef enum Column:

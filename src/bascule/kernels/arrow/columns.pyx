@@ -16,9 +16,10 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
-from bascule.kernels.records.records cimport HAS_KEY, HAS_VALUE, BatchView, Bytes, RecordView, open_body, read_record, view_batch
-from bascule.kernels.wire.utf8 cimport text_size, write_text
+from bascule.kernels.records.records cimport HAS_KEY, HAS_VALUE, BatchView, RecordView, open_body, read_record, view_batch
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.numbers cimport read_bytes
+from bascule.kernels.wire.utf8 cimport text_size, write_text
 
 ALL = FILLED_ALL
 FULL = FILLED_FULL

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.wire.output cimport OutputBuffer
 from bascule.kernels.records.records cimport BatchView, RecordView
+from bascule.kernels.wire.output cimport OutputBuffer
 
 # Why deliver() came back.
 cdef enum Delivered:

@@ -10,12 +10,13 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
+from bascule.kernels.records.records cimport BatchView, open_body, read_record, view_batch
+from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.numbers cimport read_bytes, varint_size
 from bascule.kernels.wire.protobuf cimport (
     bytes_field_size, number_field_size, write_bytes_field, write_length, write_number_field,
 )
-from bascule.kernels.records.records cimport BatchView, Bytes, open_body, read_record, view_batch
 from bascule.kernels.wire.utf8 cimport text_size, write_text
-from bascule.kernels.wire.numbers cimport read_bytes, varint_size
 
 ALL_DONE = DELIVERED_ALL
 BUDGET_USED = DELIVERED_BUDGET

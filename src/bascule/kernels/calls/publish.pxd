@@ -2,9 +2,9 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.ingest.acks cimport AckReceiver
-from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.envelope.messages cimport AckView, PublishView
+from bascule.kernels.grpc.server cimport GrpcStream
+from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader
 
 # What becomes of a request. The texts and codes for clients stand in publish.pyx, by these numbers.

@@ -8,13 +8,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from bascule.kernels.ingest.acks cimport AckReceiver
-from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
     publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
     write_ack, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
+from bascule.kernels.grpc.server cimport GrpcStream
+from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub, is_subject
 
 # gRPC statuses and the codes of PublishAsyncError.

@@ -6,8 +6,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
-from bascule.kernels.envelope.messages cimport ACK_ALL, ACK_LEADER, ACK_OK, AckView, PublishView, read_publish_request
 from bascule.kernels.calls.publish cimport Verdict, InternalReceiver, PublishGate, Target
+from bascule.kernels.envelope.messages cimport ACK_ALL, ACK_LEADER, ACK_OK, AckView, PublishView, read_publish_request
 
 SENT = Verdict.GOOD
 MALFORMED = Verdict.MALFORMED

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 from bascule.kernels.calls.delivery cimport Delivery, DeliveryCursor
 from bascule.kernels.grpc.server cimport GrpcStream
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 
 cdef class SubscribeStream(GrpcStream):

@@ -7,7 +7,7 @@ from bascule.kernels.calls.delivery cimport (
     DELIVERED_ALL, DELIVERED_BUDGET, DELIVERED_DAMAGED, DELIVERED_END, DELIVERED_NO_MEMORY, Delivery, DeliveryCursor,
 )
 from bascule.kernels.grpc.server cimport GrpcStream
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 ALL = DELIVERED_ALL
 BUDGET = DELIVERED_BUDGET

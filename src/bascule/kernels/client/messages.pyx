@@ -12,12 +12,12 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from bascule.kernels.window.columns cimport Column, new_column
 from bascule.kernels.envelope.messages cimport HeaderView, read_entry
+from bascule.kernels.window.columns cimport Column, new_column
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.protobuf cimport (
     GROUP_DEPTH_MAX, WIRE_BYTES, WIRE_GROUP_END, WIRE_VARINT, read_number, read_span, read_tag, skip_field,
 )
-from bascule.kernels.records.records cimport Bytes
 from bascule.kernels.wire.utf8 cimport is_utf8
 
 cdef enum:

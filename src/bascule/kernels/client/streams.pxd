@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from bascule.kernels.client.messages cimport MessageBatch
 from bascule.kernels.grpc.client cimport ClientStream
 from bascule.kernels.window.window cimport PublishColumns, PublishTarget, PublishWindow, Slot
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 
 cdef class SubscribeClientStream(ClientStream):

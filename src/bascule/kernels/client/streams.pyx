@@ -8,15 +8,15 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from bascule.kernels.client.messages cimport (
     TAIL_BROKEN, MessageBatch, MessageHead, TailView, is_empty_message, new_batch, read_head, read_tail,
 )
+from bascule.kernels.envelope.messages cimport ACK_ALL, ACK_LEADER
 from bascule.kernels.grpc.client cimport ClientStream
 from bascule.kernels.grpc.messages cimport STATUS_INTERNAL
-from bascule.kernels.envelope.messages cimport ACK_ALL, ACK_LEADER
 from bascule.kernels.window.window cimport OUTCOME_SENT, PublishColumns, PublishTarget, PublishWindow, Slot
 from bascule.kernels.window.wire cimport (
     CORRELATION_ID_MAX, ResponseView, encode_headers, publish_request_size, read_publish_response, write_decimal,
     write_publish_request,
 )
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum:
     REQUEST_HEADERS_FIELD = 5

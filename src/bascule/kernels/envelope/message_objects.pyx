@@ -11,7 +11,7 @@ from bascule.kernels.envelope.messages cimport (
     read_publish_to_subject, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
     write_record_headers,
 )
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 Publish = namedtuple(
     "Publish", "key value stream partition subject headers ack_inbox correlation_id ack_policy expected_offset",

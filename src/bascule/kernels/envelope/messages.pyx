@@ -10,13 +10,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, memset
 
+from bascule.kernels.wire.checksum cimport crc32c_of, crc32c_setup
+from bascule.kernels.wire.numbers cimport varint_size, write_bytes
 from bascule.kernels.wire.protobuf cimport (
     GROUP_DEPTH_MAX, WIRE_BYTES, WIRE_GROUP_END, WIRE_VARINT, bytes_field_size, number_field_size, read_number, read_span,
     read_tag, skip_field, write_bytes_field, write_length, write_number_field,
 )
-from bascule.kernels.records.records cimport crc32c_of, crc32c_setup
 from bascule.kernels.wire.utf8 cimport is_utf8, text_size, write_text
-from bascule.kernels.wire.numbers cimport varint_size, write_bytes
 
 crc32c_setup()
 

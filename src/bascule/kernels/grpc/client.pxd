@@ -12,8 +12,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.grpc.messages cimport MessageStream
-from bascule.kernels.http2.connection cimport Http2Connection
 from bascule.kernels.headers.response_head cimport ResponseHead
+from bascule.kernels.http2.connection cimport Http2Connection
 
 
 cdef class ClientStream(MessageStream):

@@ -26,15 +26,15 @@ from bascule.kernels.grpc.messages cimport (
     STATUS_UNKNOWN,
     MessageStream,
 )
-from bascule.kernels.headers.names cimport NAME_OTHER, classify_name
 from bascule.kernels.headers.hpack cimport encode_literals
+from bascule.kernels.headers.names cimport NAME_OTHER, classify_name
+from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, valid_value
+from bascule.kernels.headers.response_head cimport ResponseHead, decode_response
 from bascule.kernels.http2.connection cimport PREFACE, Http2Connection, ReceiveBuffer, monotonic
 from bascule.kernels.http2.frames cimport *
 from bascule.kernels.http2.sender cimport NOWHERE, ConnectionLimits, Http2Stream
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.output cimport OutputBuffer
-from bascule.kernels.records.records cimport Bytes
-from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, valid_value
-from bascule.kernels.headers.response_head cimport ResponseHead, decode_response
 
 cdef enum:
     HEADS_KEPT_MAX = 64             # header blocks remembered for one connection

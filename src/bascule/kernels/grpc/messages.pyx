@@ -9,11 +9,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from bascule.kernels.headers.request_head cimport ENCODING_GZIP, ENCODING_IDENTITY
 from bascule.kernels.http2.connection cimport Http2Connection
 from bascule.kernels.http2.frames cimport load_be32, store_be32
 from bascule.kernels.http2.sender cimport NOWHERE, Http2Stream
 from bascule.kernels.wire.output cimport OutputBuffer
-from bascule.kernels.headers.request_head cimport ENCODING_GZIP, ENCODING_IDENTITY
 
 
 cdef str too_large(size_t size, size_t most):

@@ -8,9 +8,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.grpc.messages cimport MessageStream
+from bascule.kernels.headers.request_head cimport RequestHead
 from bascule.kernels.http2.sender cimport OUTGOING_HIGH, OUTGOING_LOW
 from bascule.kernels.http2.server cimport Http2Server
-from bascule.kernels.headers.request_head cimport RequestHead
 
 cdef class GrpcStream(MessageStream):
     # Inherited: id, half_closed, closed, finished (finish() was called), connection (None once closed), outgoing; begin_message, end_message,

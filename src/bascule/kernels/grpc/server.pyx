@@ -14,12 +14,12 @@ from bascule.kernels.grpc.messages cimport (
     MessageStream,
 )
 from bascule.kernels.headers.hpack cimport encode_literals
+from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, RequestHead
 from bascule.kernels.http2.connection cimport Http2Connection, ReceiveBuffer, monotonic
 from bascule.kernels.http2.frames cimport FRAME_DATA, FRAME_HEADER_SIZE, NO_ERROR, store_be32, write_frame_header
 from bascule.kernels.http2.sender cimport ConnectionLimits
 from bascule.kernels.http2.server cimport Http2Server
-from bascule.kernels.records.records cimport Bytes
-from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, RequestHead
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum:
     HEADS_KEPT_MAX = 64             # header blocks remembered for one connection

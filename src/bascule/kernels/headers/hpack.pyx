@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from bascule.kernels.headers.names cimport classify_name
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef extern from "hpack_tables.h" nogil:
     ctypedef struct StaticEntry "hpack_static_entry":

@@ -23,7 +23,7 @@ from bascule.kernels.headers.names cimport (
     NAME_SCHEME,
     NAME_TE,
 )
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum:
     TIMEOUT_DIGITS_MAX = 8

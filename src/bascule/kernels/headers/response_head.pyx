@@ -17,7 +17,6 @@ from bascule.kernels.headers.names cimport (
     NAME_PSEUDO_UNKNOWN,
     NAME_STATUS,
 )
-from bascule.kernels.records.records cimport Bytes
 from bascule.kernels.headers.request_head cimport (
     LENGTH_DIGITS_MAX,
     append_metadata,
@@ -26,6 +25,7 @@ from bascule.kernels.headers.request_head cimport (
     read_encoding,
     valid_value,
 )
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum:
     HTTP_STATUS_DIGITS = 3

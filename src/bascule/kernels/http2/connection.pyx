@@ -16,8 +16,8 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from bascule.kernels.headers.hpack cimport HpackDecoder
 from bascule.kernels.http2.frames cimport *
 from bascule.kernels.http2.sender cimport ConnectionLimits, Http2Sender, Http2Stream
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.output cimport OutputBuffer
-from bascule.kernels.records.records cimport Bytes
 
 cdef enum:
     HEADER_TABLE_BYTES = 4096       # the default, which needs no SETTINGS

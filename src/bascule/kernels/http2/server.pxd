@@ -2,9 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
+from bascule.kernels.headers.request_head cimport RequestHead
 from bascule.kernels.http2.connection cimport Http2Connection
 from bascule.kernels.http2.sender cimport Http2Stream
-from bascule.kernels.headers.request_head cimport RequestHead
 
 
 cdef class Http2Server(Http2Connection):

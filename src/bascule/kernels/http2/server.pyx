@@ -4,10 +4,10 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp
 
 from bascule.kernels.headers.hpack cimport HPACK_GOOD, HPACK_TOO_LARGE
+from bascule.kernels.headers.request_head cimport RequestHead, TrailerCheck
 from bascule.kernels.http2.connection cimport PREFACE, Http2Connection, ReceiveBuffer
 from bascule.kernels.http2.frames cimport *
 from bascule.kernels.http2.sender cimport ConnectionLimits, Http2Stream
-from bascule.kernels.headers.request_head cimport RequestHead, TrailerCheck
 
 
 cdef class Http2Server(Http2Connection):

@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.ingest.sink cimport PreparedBatch
 from bascule.kernels.envelope.messages cimport AckView
+from bascule.kernels.ingest.sink cimport PreparedBatch
 from bascule.kernels.nats.protocol cimport MessageSink, NatsMessage, NatsReader
 
 

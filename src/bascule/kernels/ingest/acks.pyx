@@ -10,12 +10,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from bascule.kernels.ingest.collected cimport NO_DUPLICATE, AckEntry
-from bascule.kernels.ingest.sink cimport PreparedBatch
+from bascule.kernels.envelope.message_objects cimport ack_object
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ack_envelope_size, read_ack_envelope, write_ack_envelope,
 )
-from bascule.kernels.envelope.message_objects cimport ack_object
+from bascule.kernels.ingest.collected cimport NO_DUPLICATE, AckEntry
+from bascule.kernels.ingest.sink cimport PreparedBatch
 from bascule.kernels.nats.protocol cimport begin_pub, end_pub, is_subject
 from bascule.kernels.wire.numbers cimport load_u32, store_u32
 

@@ -2,11 +2,11 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.records.builder cimport BatchBuilder
+from bascule.kernels.envelope.messages cimport AckView, HeaderView, PublishView
 from bascule.kernels.ingest.collected cimport AckEntry, Collected
 from bascule.kernels.ingest.held_messages cimport HeldMessages
-from bascule.kernels.envelope.messages cimport AckView, HeaderView, PublishView
 from bascule.kernels.nats.protocol cimport MessageSink, NatsMessage
+from bascule.kernels.records.builder cimport BatchBuilder
 from bascule.kernels.records.producers cimport ProducerTable, ProducerView
 from bascule.kernels.records.records cimport RecordView
 

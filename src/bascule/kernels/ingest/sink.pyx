@@ -13,17 +13,18 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from bascule.kernels.records.builder cimport BatchBuilder
-from bascule.kernels.ingest.collected cimport BUFFER_FIRST, NO_DUPLICATE, complete, free_memory, make_room, memory_of
-from bascule.kernels.ingest.held_messages cimport HeldMessages, hold_message, next_held
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_LEADER, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED, ACK_TOO_LARGE,
     ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last, read_publish_envelope,
 )
-from bascule.kernels.nats.protocol cimport is_subject
 from bascule.kernels.envelope.nats_headers cimport split_nats_headers
+from bascule.kernels.ingest.collected cimport BUFFER_FIRST, NO_DUPLICATE, complete, free_memory, make_room, memory_of
+from bascule.kernels.ingest.held_messages cimport HeldMessages, hold_message, next_held
+from bascule.kernels.nats.protocol cimport is_subject
+from bascule.kernels.records.builder cimport BatchBuilder
 from bascule.kernels.records.producers cimport VERDICT_DUPLICATE, VERDICT_FENCED, VERDICT_NEW, look_at_header, producer_of
-from bascule.kernels.records.records cimport ATTR_PRODUCERS, HAS_KEY, HAS_VALUE, HEADER_SIZE, Bytes
+from bascule.kernels.records.records cimport ATTR_PRODUCERS, HAS_KEY, HAS_VALUE, HEADER_SIZE
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.numbers cimport varint_size, write_bytes
 
 cdef extern from "Python.h":

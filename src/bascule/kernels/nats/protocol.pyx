@@ -11,8 +11,8 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
 from bascule.kernels.nats.lines cimport HMSG, MSG, OTHER, PING, Line, read_arguments, split_line
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.output cimport OutputBuffer
-from bascule.kernels.records.records cimport Bytes
 
 cdef enum:
     CAPACITY_FIRST = 1 << 16

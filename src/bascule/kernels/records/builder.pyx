@@ -9,10 +9,12 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from bascule.kernels.records.records cimport (
-    ATTR_PRODUCERS, ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION, BODY_BYTES_AT, COUNT_AT, CRC_AT, FIRST_TIMESTAMP_AT,
-    HAS_HEADERS, HAS_KEY, HAS_REPLY, HAS_SUBJECT, HAS_VALUE, HEADER_SIZE, LAST_DELTA_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT,
-    MAX_TIMESTAMP_AT, VERSION_AT, Bytes, RecordView, crc32c_of, crc32c_setup,
+    ATTR_PRODUCERS, ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION, BODY_BYTES_AT, COUNT_AT, CRC_AT,
+    FIRST_TIMESTAMP_AT, HAS_HEADERS, HAS_KEY, HAS_REPLY, HAS_SUBJECT, HAS_VALUE, HEADER_SIZE, LAST_DELTA_AT,
+    LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT, MAX_TIMESTAMP_AT, VERSION_AT, RecordView,
 )
+from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.checksum cimport crc32c_of, crc32c_setup
 from bascule.kernels.wire.numbers cimport store_u16, store_u32, store_u64, varint_size, write_bytes, write_varint
 
 crc32c_setup()

@@ -12,9 +12,11 @@ from libc.string cimport memcpy
 
 from bascule.kernels.records.records cimport (
     ATTR_FOLLOWS_GAP, ATTR_SEALED, ATTRIBUTES_AT, BAD_RECORDS, BODY_BYTES_AT, COUNT_AT, CRC_AT, GOOD, HAS_KEY, HAS_VALUE,
-    HEADER_SIZE, LENGTH_AT, MAX_TIMESTAMP_AT, SEALED,
-    BatchView, Bytes, RecordView, check_body, crc32c_of, crc32c_setup, fault_name, open_body, read_record, view_batch,
+    HEADER_SIZE, LENGTH_AT, MAX_TIMESTAMP_AT, SEALED, BatchView, RecordView, check_body, fault_name, open_body, read_record,
+    view_batch,
 )
+from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.checksum cimport crc32c_of, crc32c_setup
 from bascule.kernels.wire.numbers cimport load_u64, store_u32, store_u64
 
 crc32c_setup()

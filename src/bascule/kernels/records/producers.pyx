@@ -14,10 +14,11 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 import os
 
 from bascule.kernels.records.records cimport (
-    ATTR_PRODUCERS, ATTR_SEALED, HAS_HEADERS, BatchView, Bytes, RecordView, open_body, read_record, view_header,
+    ATTR_PRODUCERS, ATTR_SEALED, HAS_HEADERS, BatchView, RecordView, open_body, read_record, view_header,
 )
-from bascule.kernels.wire.utf8 cimport is_utf8
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.numbers cimport load_u64, read_bytes, store_u64
+from bascule.kernels.wire.utf8 cimport is_utf8
 
 NEW = VERDICT_NEW
 DUPLICATE = VERDICT_DUPLICATE

@@ -2,13 +2,8 @@
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.wire.checksum cimport crc32c_of
 from bascule.kernels.wire.numbers cimport load_u16, load_u32, load_u64, read_bytes, read_varint
-
-cdef extern from "crc32c.h" nogil:
-    uint32_t crc32c_of(const uint8_t* data, size_t size, uint32_t seed)
-    uint32_t crc32c_portable(const uint8_t* data, size_t size, uint32_t seed)
-    void crc32c_setup()
-    int crc32c_use_hardware
 
 # Offsets derived one from the other, in the order of the drawing.
 cdef enum:
@@ -91,13 +86,6 @@ cdef struct RecordView:
     const uint8_t* headers      # header_count pairs, still encoded
     uint32_t headers_size
     uint32_t header_count
-
-cdef class Bytes:
-    # A read-only view of any object that has a buffer, held while the kernel works.
-    cdef Py_buffer buffer
-    cdef bint held
-    cdef const uint8_t* data
-    cdef Py_ssize_t size
 
 cdef str fault_name(int fault)
 

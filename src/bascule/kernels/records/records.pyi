@@ -14,7 +14,6 @@ ENCRYPTED: Final[int]
 FOLLOWS_GAP: Final[int]
 PRODUCERS: Final[int]
 OFFSET_MAX: Final[int]
-CRC_BACKEND: Final[str]
 
 REASONS: Final[tuple[str, ...]]
 """Why bytes are not a good batch, in the order the checks are made:
@@ -120,10 +119,6 @@ class Selection:
     @property
     def reason(self) -> str | None:
         """Why the run stopped at `stop` other than by its limits."""
-
-def crc32c(data: Buffer, crc: int = 0) -> int: ...
-def crc32c_table(data: Buffer, crc: int = 0) -> int:
-    """The portable code path, so that tests reach it on every machine."""
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`, its length, magic, version and attributes checked; the checksum is not."""

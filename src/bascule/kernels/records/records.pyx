@@ -19,11 +19,12 @@
 # Little-endian. crc is CRC-32C of everything behind it; length counts the header. docs/internals/formats.md has the rest.
 # The checks and the record reader are in records.pxd, so that every kernel that touches records compiles them in.
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.checksum cimport crc32c_of, crc32c_setup
 from bascule.kernels.wire.numbers cimport load_u16, load_u64, read_bytes, store_u32, store_u64
 
 crc32c_setup()
@@ -38,7 +39,6 @@ ENCRYPTED = ATTR_ENCRYPTED
 FOLLOWS_GAP = ATTR_FOLLOWS_GAP
 PRODUCERS = ATTR_PRODUCERS
 OFFSET_MAX = INT64_MAX
-CRC_BACKEND = "hardware" if crc32c_use_hardware else "portable"
 
 REASONS = (
     "incomplete", "bad length", "bad magic", "future version", "bad attributes",
@@ -63,36 +63,11 @@ cdef str fault_name(int fault):
     return <str> REASONS[fault - 1]
 
 
-cdef class Bytes:
-    def __cinit__(self, source):
-        PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
-        self.held = True
-        self.data = <const uint8_t*> self.buffer.buf
-        self.size = self.buffer.len
-
-    def __dealloc__(self):
-        if self.held:
-            PyBuffer_Release(&self.buffer)
-
-
 cdef inline const uint8_t* at_position(Bytes source, Py_ssize_t position) except NULL:
     if position < 0 or position > source.size:
         raise ValueError(f"position {position} lies outside of the {source.size} bytes")
     # An empty buffer may have no address at all; nothing is read from it, but NULL means an error here.
     return source.data + position if source.data != NULL else <const uint8_t*> b""
-
-
-def crc32c(data, uint32_t crc=0):
-    cdef Bytes source = Bytes(data)
-    cdef uint32_t result
-    with nogil:
-        result = crc32c_of(source.data, source.size, crc)
-    return result
-
-
-def crc32c_table(data, uint32_t crc=0):
-    cdef Bytes source = Bytes(data)
-    return crc32c_portable(source.data, source.size, crc)
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────

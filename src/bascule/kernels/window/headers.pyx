@@ -8,11 +8,11 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from bascule.kernels.window.columns cimport Column, new_column
-from bascule.kernels.wire.protobuf cimport write_length
 from bascule.kernels.window.window cimport checked_ends
 from bascule.kernels.window.wire cimport CORRELATION_ID_MAX, encode_headers, write_decimal
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.numbers cimport varint_size
+from bascule.kernels.wire.protobuf cimport write_length
 
 cdef enum:
     REQUEST_HEADERS_FIELD = 5

@@ -6,10 +6,10 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.window.columns cimport Column
 from bascule.kernels.envelope.messages cimport AckView
+from bascule.kernels.window.columns cimport Column
 from bascule.kernels.window.wire cimport ResponseView
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum Outcome:
     OUTCOME_STORED = 0

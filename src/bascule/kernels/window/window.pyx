@@ -9,20 +9,20 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from bascule.kernels.window.columns cimport Column, new_column
 from bascule.kernels.envelope.messages cimport (
     ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED,
     ACK_TOO_LARGE, AckView, PublishView, publish_envelope_size, read_ack_envelope,
     write_publish_envelope,
 )
-from bascule.kernels.wire.protobuf cimport (
-    GROUP_DEPTH_MAX, WIRE_BYTES, bytes_field_size, number_field_size, write_bytes_field, write_number_field,
-)
+from bascule.kernels.window.columns cimport Column, new_column
 from bascule.kernels.window.wire cimport (
     CORRELATION_ID_MAX, ResponseView, encode_headers, merge_ack, publish_request_size, read_publish_response, write_decimal,
     write_publish_request,
 )
-from bascule.kernels.records.records cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.protobuf cimport (
+    GROUP_DEPTH_MAX, WIRE_BYTES, bytes_field_size, number_field_size, write_bytes_field, write_number_field,
+)
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL

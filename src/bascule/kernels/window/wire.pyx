@@ -9,12 +9,12 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.string cimport memcpy, memset
 
 from bascule.kernels.envelope.messages cimport AckView
+from bascule.kernels.wire.numbers cimport varint_size
 from bascule.kernels.wire.protobuf cimport (
     GROUP_DEPTH_MAX, WIRE_BYTES, WIRE_GROUP_END, WIRE_VARINT, bytes_field_size, number_field_size, read_number, read_span, read_tag,
     skip_field, write_bytes_field, write_length, write_number_field,
 )
 from bascule.kernels.wire.utf8 cimport is_utf8
-from bascule.kernels.wire.numbers cimport varint_size
 
 
 cdef enum:

@@ -1,1 +1,1 @@
-"""Numbers, protobuf fields, UTF-8 and output buffers."""
+"""Numbers, checksums, protobuf fields, UTF-8, input and output buffers."""

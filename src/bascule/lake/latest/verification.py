@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.flight.schema import COLUMNS
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.lake.latest.merge import ORDER
 from bascule.lake.latest.table import LatestStore, Snapshot
 from bascule.lake.verification import Fault, Report

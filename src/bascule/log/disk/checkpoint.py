@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 from bascule.errors import FormatTooNew
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file, replace_file
 
 FILE_NAME = "checkpoint"

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final
 from bascule import limits
 from bascule.errors import BasculeError, CorruptBatch, DiskFull
 from bascule.kernels.records.producers import ProducerTable, marks
-from bascule.kernels.records.records import BatchHeader, crc32c
+from bascule.kernels.records.records import BatchHeader
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import read_file, replace_file
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import contextlib
 
 from bascule.errors import DiskFull, EpochFenced
 from bascule.kernels.records import records
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
 from bascule.log.disk.operations import Disk, read_file, replace_file
 from bascule.log.segments.damage import Run, walk

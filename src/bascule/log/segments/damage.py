@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bascule.errors import CorruptBatch, FormatTooNew
 from bascule.kernels.records import records
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.segments.segment import Segment
 
 
@@ -63,7 +64,7 @@ def _is_intact(segment: Segment, position: int) -> bool:
     if len(head) < 8 or not records.HEADER_BYTES <= length <= segment.size - position:
         return False
     batch = segment.file.read(length, position)
-    return records.crc32c(memoryview(batch)[4:]) == int.from_bytes(head[:4], "little")
+    return crc32c(memoryview(batch)[4:]) == int.from_bytes(head[:4], "little")
 
 
 def _offset_expected_at(segment: Segment, position: int) -> int:

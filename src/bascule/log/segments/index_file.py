@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.core.sparse_index import SparseIndex
 from bascule.log.disk.operations import Disk, read_file, replace_file
 

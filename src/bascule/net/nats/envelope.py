@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Final
 
 from bascule.errors import RejectedEnvelope
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 
 MAGIC: Final = b"\xb9\x0e\x43\xb4"
 VERSION: Final = 0

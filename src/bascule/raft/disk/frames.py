@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.raft.core.model.codec import U64, Malformed, Reader, encode_entry, read_entry
 from bascule.raft.core.model.entries import Entry
 from bascule.raft.disk.errors import DamagedRaftLog

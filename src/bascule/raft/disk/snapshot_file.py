@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file
 from bascule.raft.core.model.codec import U32, U64, Malformed, Reader, decode_membership, encode_blob, encode_membership
 from bascule.raft.core.model.entries import Snapshot

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from bascule.errors import FormatTooNew
-from bascule.kernels.records.records import crc32c
+from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file
 from bascule.raft.disk.errors import DamagedRaftLog
 

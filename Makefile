@@ -62,8 +62,10 @@ mutants: build ## plant bugs in the Raft core, its log and replication; a named 
 docs: build ## write docs/reference/ from the code
 	$(PY) -m tools.reference
 
+# Other packages declare health and reflection too, in the default pool, where a name may occur once: ours get a pool each.
 proto: build ## write src/bascule/proto/ from proto/*.proto
 	$(PY) -m grpc_tools.protoc -I proto --python_out=src/bascule/proto --pyi_out=src/bascule/proto proto/*.proto
+	sed -i 's/_descriptor_pool.Default()/_descriptor_pool.DescriptorPool()/' $(patsubst %,src/bascule/proto/%_pb2.py,health reflection)
 
 build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when nothing changed
 

@@ -487,7 +487,7 @@ HTTP_CONNECTIONS_MAX: Final = 256
 """Open connections: monitoring, probes, a few people. For one more, the server closes the one that has been silent longest."""
 
 HTTP_REQUEST_SECONDS: Final = 10.0
-"""Maximum time from a connection to its first byte, and from a request's first byte to its last. The TLS handshake has as much before."""
+"""Maximum time for the TLS handshake, then until the first byte of a request, then until its last byte."""
 
 HTTP_IDLE_SECONDS: Final = 120.0
 """Maximum time that a connection may wait for its next request: longer than a monitoring system's scrape interval."""

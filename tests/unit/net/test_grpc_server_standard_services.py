@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc  # type: ignore[import-untyped]
 import pytest
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc  # type: ignore[import-untyped]
@@ -18,6 +19,8 @@ from bascule.net.grpc.health import HealthState, health_routes
 from bascule.net.grpc.reflection import reflection_routes
 from bascule.net.grpc.server import GrpcServer
 from bascule.proto import api_pb2
+from bascule.proto import health_pb2 as own_health
+from bascule.proto import reflection_pb2 as own_reflection
 
 
 class Standard:
@@ -160,3 +163,27 @@ def test_the_old_reflection_stub_still_works() -> None:
         await standard.server.stop()
 
     run(scenario())
+
+
+def declared(file: FileDescriptor) -> dict[str, object]:
+    """Names, numbers and types of everything that a file declares, without the package."""
+    found: dict[str, object] = {}
+    for message in file.message_types_by_name.values():
+        for field in message.fields:
+            oneof = field.containing_oneof.name if field.containing_oneof else None
+            found[f"{message.name}.{field.name}"] = (field.number, field.type, field.is_repeated, oneof)
+        for enum in message.enum_types:
+            found[f"{message.name}.{enum.name}"] = {value.name: value.number for value in enum.values}
+    for service in file.services_by_name.values():
+        for method in service.methods:
+            streams = (method.client_streaming, method.server_streaming)
+            found[f"{service.name}.{method.name}"] = (method.input_type.name, method.output_type.name, streams)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own", "public"),
+    [(own_health.DESCRIPTOR, health_pb2.DESCRIPTOR), (own_reflection.DESCRIPTOR, reflection_pb2.DESCRIPTOR)],
+)
+def test_the_declarations_are_those_of_the_public_protocol(own: FileDescriptor, public: FileDescriptor) -> None:
+    assert declared(own) == declared(public)

@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 GENERATED = ROOT / "src" / "bascule" / "proto"
+OWN_POOL = ("health_pb2.py", "reflection_pb2.py")
+"""Other packages declare the same names in the default pool; see the Makefile."""
 
 
 @pytest.mark.parametrize("source", sorted((ROOT / "proto").glob("*.proto")), ids=lambda path: path.name)
@@ -18,4 +20,7 @@ def test_the_generated_code_is_up_to_date(source: Path, tmp_path: Path) -> None:
     command += [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", str(source)]
     subprocess.run(command, check=True, timeout=60)
     for fresh in tmp_path.iterdir():
-        assert (GENERATED / fresh.name).read_text() == fresh.read_text(), "run `make proto`"
+        expected = fresh.read_text()
+        if fresh.name in OWN_POOL:
+            expected = expected.replace("_descriptor_pool.Default()", "_descriptor_pool.DescriptorPool()")
+        assert (GENERATED / fresh.name).read_text() == expected, "run `make proto`"

@@ -1,63 +1,23 @@
-"""grpc.health.v1: whether services are serving, asked once or watched."""
+"""grpc.health.v1: whether the server's services can be called."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from bascule.kernels.grpc.server import CallStream
-from bascule.net.grpc.descriptors import add_file, enum, field, map_entry, message, message_class, method, service
 from bascule.net.grpc.server import Call, Route, unary
 from bascule.net.grpc.status import GrpcError, Status
+from bascule.proto.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListResponse
 
-SERVING: Final = 1
-NOT_SERVING: Final = 2
-SERVICE_UNKNOWN: Final = 3
-"""Numbers of HealthCheckResponse.ServingStatus; the last one is for watchers only."""
-
-_REQUEST: Final = ".grpc.health.v1.HealthCheckRequest"
-_RESPONSE: Final = ".grpc.health.v1.HealthCheckResponse"
-
-HEALTH_FILE: Final = FileDescriptorProto(
-    name="grpc/health/v1/health.proto",
-    package="grpc.health.v1",
-    syntax="proto3",
-    message_type=[
-        message("HealthCheckRequest", field("service", 1, "string")),
-        message(
-            "HealthCheckResponse",
-            field("status", 1, _RESPONSE + ".ServingStatus", enum=True),
-            enums=[enum("ServingStatus", {"UNKNOWN": 0, "SERVING": 1, "NOT_SERVING": 2, "SERVICE_UNKNOWN": 3})],
-        ),
-        message("HealthListRequest"),
-        message(
-            "HealthListResponse",
-            field("statuses", 1, ".grpc.health.v1.HealthListResponse.StatusesEntry", repeated=True),
-            nested=[map_entry("StatusesEntry", _RESPONSE)],
-        ),
-    ],
-    service=[
-        service(
-            "Health",
-            method("Check", _REQUEST, _RESPONSE),
-            method("List", ".grpc.health.v1.HealthListRequest", ".grpc.health.v1.HealthListResponse"),
-            method("Watch", _REQUEST, _RESPONSE, server_streaming=True),
-        )
-    ],
-)
-
-_pool = DescriptorPool()
-add_file(_pool, HEALTH_FILE)
-_Request = message_class(_pool, _REQUEST[1:])
-_Response = message_class(_pool, _RESPONSE[1:])
-_ListResponse = message_class(_pool, "grpc.health.v1.HealthListResponse")
+SERVING: Final = HealthCheckResponse.SERVING
+NOT_SERVING: Final = HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN: Final = HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthState:
-    """What is serving, by service. The server itself, the empty name, is serving as long as it can say so."""
+    """The status of each service. The server itself, whose name is empty, is always serving."""
 
     def __init__(self) -> None:
         self.services: dict[str, bool] = {}
@@ -66,9 +26,9 @@ class HealthState:
     def set(self, name: str, serving: bool) -> None:
         self.services[name] = serving
         for watcher in list(self._watchers):
-            watcher.tell()
+            watcher.send_status()
 
-    def status(self, name: str) -> int:
+    def status(self, name: str) -> HealthCheckResponse.ServingStatus:
         if name not in self.services:
             return SERVICE_UNKNOWN if name else SERVING
         return SERVING if self.services[name] else NOT_SERVING
@@ -81,29 +41,29 @@ class HealthState:
 
 
 class _Watch(CallStream):
-    """The status at once and then whenever it has changed."""
+    """One Watch call: sends the status at once and after each change."""
 
     def __init__(self, state: HealthState) -> None:
         self.lasting = True
         self._state = state
         self._service: str | None = None
-        self._told = -1
+        self._sent: int | None = None
 
     def received(self, message: bytes) -> None:
         if self._service is None:
             self._service = _parse(message).service
             self._state.add(self)
-            self.tell()
+            self.send_status()
 
     def client_finished(self) -> None:
         if self._service is None:
-            self.finish(Status.INTERNAL, "which service is to be watched was not said")
+            self.finish(Status.INTERNAL, "the call ended without a request; send a HealthCheckRequest")
 
-    def tell(self) -> None:
+    def send_status(self) -> None:
         status = self._state.status(self._service or "")
-        if status != self._told:
-            self._told = status
-            self.send(_Response(status=status).SerializeToString())
+        if status != self._sent:
+            self._sent = status
+            self.send(HealthCheckResponse(status=status).SerializeToString())
 
     def ended(self) -> None:
         self._state.discard(self)
@@ -115,13 +75,11 @@ def health_routes(state: HealthState) -> dict[bytes, Route]:
         status = state.status(name)
         if status == SERVICE_UNKNOWN:
             raise GrpcError(Status.NOT_FOUND, f"unknown service {name}")
-        return bytes(_Response(status=status).SerializeToString())
+        return HealthCheckResponse(status=status).SerializeToString()
 
     async def list_all(_: bytes, __: Call) -> bytes:
-        names = ["", *state.services]
-        return bytes(
-            _ListResponse(statuses={name: _Response(status=state.status(name)) for name in names}).SerializeToString()
-        )
+        statuses = {name: HealthCheckResponse(status=state.status(name)) for name in ("", *state.services)}
+        return HealthListResponse(statuses=statuses).SerializeToString()
 
     return {
         b"/grpc.health.v1.Health/Check": unary(check),
@@ -130,8 +88,8 @@ def health_routes(state: HealthState) -> dict[bytes, Route]:
     }
 
 
-def _parse(request: bytes) -> Any:
+def _parse(request: bytes) -> HealthCheckRequest:
     try:
-        return _Request.FromString(request)
+        return HealthCheckRequest.FromString(request)
     except DecodeError:
         raise GrpcError(Status.INTERNAL, "the request is not valid protobuf") from None

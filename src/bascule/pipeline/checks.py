@@ -31,7 +31,7 @@ from bascule.spark.options.schema import TABLE
 from bascule.spark.read import cluster
 from bascule.spark.read.resolve import require, select
 from bascule.spark.read.state import Streams
-from bascule.spark.values.decoding import Malformed
+from bascule.spark.values.decoding import ValueColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,18 +226,15 @@ class _Schemas:
         return self._sampled(self._decoding)
 
     def _sampled(self, decoding: Decoding) -> str:
-        decode = decoding.reader.decoder(decoding.declared)
-        bad: list[str] = []
-        count = 0
-        for place, value in _sample(self._spec):
-            count += 1
-            try:
-                decode(value)
-            except Malformed as error:
-                bad.append(f"{place}: {error}")
-        if not bad:
-            return f"{decoding.reader.options.format}; {count} of the newest messages were decoded"
-        said = f"{len(bad)} of the {count} newest messages cannot be decoded, such as {bad[0]}"
+        import pyarrow as pa
+
+        sample = list(_sample(self._spec))
+        values = pa.array([value for _, value in sample], pa.binary())
+        _, reasons = ValueColumn(decoding.reader, decoding.declared).decode(values)
+        if not reasons:
+            return f"{decoding.reader.options.format}; {len(sample)} of the newest messages were decoded"
+        row = min(reasons)
+        said = f"{len(reasons)} of the {len(sample)} newest messages cannot be decoded, such as {sample[row][0]}: {reasons[row]}"
         if self._spec.value_mode is ValueMode.FAILFAST:
             raise MalformedValue(said, hint="correct `source.value.schema`, or set `source.value.mode`")
         raise Warned(said)

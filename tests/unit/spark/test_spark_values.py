@@ -1,4 +1,4 @@
-"""Typed values: JSON, Avro and protobuf become columns; what does not fit is kept apart or named."""
+"""Typed values: JSON, Avro and protobuf become columns; a value that does not fit is kept apart or named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,8 +37,8 @@ from bascule.spark.options.reading import value_options
 from bascule.spark.options.schema import TABLE
 from bascule.spark.read.task import ReadRange, Rows
 from bascule.spark.source import BasculeSource
-from bascule.spark.values.avro import avro_decoder, avro_type, parse_schema
-from bascule.spark.values.decoding import Malformed, ValueReader
+from bascule.spark.values.avro import read_schema
+from bascule.spark.values.decoding import ValueColumn, ValueReader
 from bascule.spark.values.json import json_decoder
 
 ORDER = StructType([StructField("id", LongType(), nullable=False), StructField("name", StringType())])
@@ -62,6 +61,15 @@ def typed(schema: StructType, reader: ValueReader, values: list[bytes | None]) -
         [pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64())], list(rows.asked)
     )
     found: list[dict[str, Any]] = rows.conform(batch, ReadRange("orders", 1, 3, 0, len(values))).to_pylist()
+    return found
+
+
+def decoded(reader: ValueReader, declared: StructType, *values: bytes) -> list[dict[str, Any] | None]:
+    """A struct for each value; None, which has a reason then, for one that cannot be decoded."""
+    structs, reasons = ValueColumn(reader, declared).decode(pa.array(values, pa.binary()))
+    found: list[dict[str, Any] | None] = structs.to_pylist()
+    assert [row for row, struct in enumerate(found) if struct is None] == sorted(reasons)
+    assert all(reasons.values())
     return found
 
 
@@ -138,7 +146,7 @@ def test_json_becomes_every_type() -> None:
         "text": {"any": [1]},
         "unknown": 1,
     }
-    found = json_decoder(KINDS)(json.dumps(document).encode())
+    (found,) = decoded(value_reader(**JSON), KINDS, json.dumps(document).encode())
     assert found == {
         "flag": True,
         "small": 7,
@@ -184,8 +192,7 @@ def test_json_becomes_every_type() -> None:
     ids=lambda document: document[:24].decode("latin-1"),
 )
 def test_json_that_does_not_fit_is_malformed(document: bytes) -> None:
-    with pytest.raises(Malformed):
-        json_decoder(KINDS)(document)
+    assert decoded(value_reader(**JSON), KINDS, document) == [None]
 
 
 @pytest.mark.parametrize("kind", [CalendarIntervalType(), MapType(LongType(), LongType())])
@@ -240,37 +247,88 @@ ENCODED = bytes.fromhex(
 )
 
 
+def avro_reader(schema: str) -> ValueReader:
+    return value_reader(valueFormat="avro", valueSchema=schema)
+
+
+def avro_struct(schema: str) -> StructType:
+    found = avro_reader(schema).value_type()
+    assert isinstance(found, StructType)
+    return found
+
+
 def test_avro_becomes_the_types_that_spark_gives_it() -> None:
-    schema = parse_schema(AVRO)
-    kind = avro_type(schema)
-    assert isinstance(kind, StructType)
+    kind = avro_struct(AVRO)
     assert kind["name"].nullable and not kind["id"].nullable
     assert [field.dataType.simpleString() for field in kind] == [
         "bigint", "string", "boolean", "double", "float", "string", "array<string>", "map<string,int>", "binary",
         "timestamp", "date", "decimal(5,2)", "string", "binary",
     ]  # fmt: skip
-    found = avro_decoder(schema)(ENCODED)
+    (found,) = decoded(avro_reader(AVRO), kind, ENCODED)
+    assert found is not None
     assert list(found.values()) == [
         1, "lamp", True, 1.5, 1.5, "BLUE", ["a", "b"], [("x", 7)], b"\xff\x00",
         datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), date(1970, 1, 3), Decimal("12.34"), "RED", None,
     ]  # fmt: skip
-    assert pa.array([found], to_arrow_type(kind, timezone="UTC")).to_pylist() == [found]
 
 
 @given(st.integers(0, len(ENCODED) - 1))
 def test_avro_that_ends_early_is_malformed(length: int) -> None:
-    with pytest.raises(Malformed):
-        avro_decoder(parse_schema(AVRO))(ENCODED[:length])
+    assert decoded(avro_reader(AVRO), avro_struct(AVRO), ENCODED[:length]) == [None]
 
 
-@given(st.binary(max_size=80))
-def test_any_bytes_are_a_record_or_malformed(value: bytes) -> None:
-    decode = avro_decoder(parse_schema(AVRO))
-    for candidate in (value, ENCODED[: len(value)] + value, ENCODED + value[:1] + b"\0"):
-        try:
-            decode(candidate)
-        except Malformed:
-            continue
+@given(st.binary(max_size=80), st.integers(0, len(ENCODED) - 1), st.integers(0, 255))
+def test_any_bytes_are_a_record_or_malformed(value: bytes, place: int, byte: int) -> None:
+    damaged = ENCODED[:place] + bytes([byte]) + ENCODED[place + 1 :]
+    candidates = (value, ENCODED[: len(value)] + value, damaged, ENCODED)
+    *_, good = decoded(avro_reader(AVRO), avro_struct(AVRO), *candidates)
+    assert good is not None, "one bad value does not spoil the others"
+    assert decoded(avro_reader(AVRO), avro_struct(AVRO), ENCODED + value[:1] + b"\0") == [None]
+
+
+def avro_field(kind: Any) -> str:
+    return json.dumps({"type": "record", "name": "A", "fields": [{"name": "x", "type": kind}]})
+
+
+COLOUR = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+MANY = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # 2⁶³ − 1
+FEWER_THAN_NONE = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # −2⁶³
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", MANY + b"a"),
+        ("string", FEWER_THAN_NONE + b"a"),
+        ("bytes", b"\x01a"),
+        ("string", b"\x02\xff"),
+        ({"type": "array", "items": "string"}, MANY + b"\x02a" * 1_000),
+        ({"type": "array", "items": "string"}, FEWER_THAN_NONE + b"\x02" + b"\x02a" * 1_000),
+        ({"type": "map", "values": "long"}, MANY + b"\x02a\x02" * 1_000),
+        ({"type": "fixed", "name": "F", "size": 1 << 40}, b"abc"),
+        ("long", b"\xff" * 40),
+        ("int", b"\xfe\xff\xff\xff\xff\x0f"),
+        (COLOUR, b"\x04"),
+        (["null", "string"], b"\x04"),
+        (PRICE, b"\x04\x7f\xff"),
+        ({"type": "int", "logicalType": "date"}, b"\xfe\xff\xff\xff\x0f"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, MANY),
+        ({"type": "long", "logicalType": "timestamp-millis"}, FEWER_THAN_NONE),
+        ("double", b"1234567"),
+        ("boolean", b""),
+        ("boolean", b"\x01\x01"),
+    ],
+)
+def test_avro_of_hostile_bytes_is_malformed(kind: Any, value: bytes) -> None:
+    schema = avro_field(kind)
+    assert decoded(avro_reader(schema), avro_struct(schema), value) == [None]
+
+
+@pytest.mark.parametrize("logical", ["uuid", "time-micros", "anything"])
+def test_other_logical_types_of_avro_are_read_as_their_own_type(logical: str) -> None:
+    schema = avro_field([{"type": "string", "logicalType": logical}, "null"])
+    assert decoded(avro_reader(schema), avro_struct(schema), b"\x00\x02a") == [{"x": "a"}]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +344,11 @@ def test_any_bytes_are_a_record_or_malformed(value: bytes) -> None:
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": ["int", "string"]}]}',
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "nothing"}]}',
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": 5}]}',
+        '{"type": "record", "name": "A", "fields": [{"name": "x", "type": "null"}]}',
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "fixed", "name": "F"}}]}',
+        '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "fixed", "name": "F", "size": 0}}]}',
+        '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "array", "items": '
+        '{"type": "record", "name": "B", "fields": []}}}]}',
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": {"type": "enum", "name": "F"}}]}',
         '{"type": "record", "name": "A", "fields": [{"name": "x", "type": '
         '{"type": "bytes", "logicalType": "decimal", "precision": 99}}]}',
@@ -294,7 +356,7 @@ def test_any_bytes_are_a_record_or_malformed(value: bytes) -> None:
 )
 def test_avro_schemas_that_spark_cannot_show_are_refused(schema: str) -> None:
     with pytest.raises(InvalidOption, match="valueSchema"):
-        parse_schema(schema)
+        read_schema(schema)
 
 
 # ── protobuf ─────────────────────────────────────────────────────────────────────────────────────

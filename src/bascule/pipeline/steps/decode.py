@@ -12,7 +12,7 @@ from bascule.pipeline.steps.rows import MESSAGE, Rows
 from bascule.spark.options.failures import with_code
 from bascule.spark.options.reading import value_options
 from bascule.spark.options.schema import MALFORMED
-from bascule.spark.values.decoding import Malformed, ValueReader
+from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,37 +59,25 @@ class Decoding:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For mapInArrow."""
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_type
 
-        decode = self.reader.decoder(self.declared)
-        kind = to_arrow_type(self.declared, timezone="UTC")
+        column = ValueColumn(self.reader, self.declared)
         for batch in batches:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            structs: list[dict[str, Any] | None] = []
-            malformed: list[bytes | None] = []
-            reasons: list[str | None] = []
-            for row, value in enumerate(columns["value"].to_pylist()):
-                try:
-                    structs.append(None if value is None else decode(value))
-                    malformed.append(None)
-                    reasons.append(None)
-                except Malformed as error:
-                    if self.fails:
-                        raise _failed(columns[MESSAGE][row].as_py(), error) from None
-                    structs.append(None)
-                    malformed.append(value)
-                    reasons.append(str(error))
-            columns["value"] = pa.array(structs, kind)
-            columns[MALFORMED] = pa.array(malformed, pa.binary())
-            columns[REASON] = pa.array(reasons, pa.string())
+            values = columns["value"]
+            columns["value"], reasons = column.decode(values)
+            if reasons and self.fails:
+                row = min(reasons)
+                raise _failed(columns[MESSAGE][row].as_py(), reasons[row])
+            columns[MALFORMED] = malformed_values(values, reasons)
+            columns[REASON] = pa.array([reasons.get(row) for row in range(len(values))], pa.string())
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _failed(message: dict[str, Any], error: Malformed) -> Exception:
+def _failed(message: dict[str, Any], reason: str) -> Exception:
     place = f"`{message['stream']}`/{message['partition']} at offset {message['offset']}"
     return with_code(
         MalformedValue(
-            f"the value of {place} cannot be decoded: {error}",
+            f"the value of {place} cannot be decoded: {reason}",
             hint="set `source.value.mode` to `dead-letter` or `permissive`, or correct `source.value.schema`",
         )
     )

@@ -9,7 +9,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.errors import BasculeError, InvalidSchema, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.errors import (
+    BasculeError,
+    InvalidSchema,
+    MalformedValue,
+    OffsetBelowStart,
+    StreamNotFound,
+    StreamRecreated,
+)
 from bascule.lake.coverage import Coverage
 from bascule.limits import SPARK_ARCHIVE_TASK_BYTES
 from bascule.spark.options.declaration import BATCH
@@ -23,7 +30,7 @@ from bascule.spark.read.offsets import Offsets
 from bascule.spark.read.plan import PartitionKey, Range, SplitLimits, split
 from bascule.spark.read.range_reader import RangeReader
 from bascule.spark.read.state import PartitionState, Streams
-from bascule.spark.values.decoding import ValueColumn, ValueReader
+from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 
 
 @dataclass
@@ -109,6 +116,7 @@ class Rows:
         self._value: ValueColumn | None = None
         if values is not None and "value" in asked:
             self._value = ValueColumn(values, _struct(schema))
+            self._is_permissive = values.is_permissive
             asked.append("offset")  # to name what cannot be decoded
         self.asked = tuple(dict.fromkeys(asked))
 
@@ -116,12 +124,20 @@ class Rows:
         """Copies nothing but values that are decoded."""
         columns = dict(zip(self.asked, batch.columns, strict=True))
         if self._value is not None:
-            offsets = columns["offset"]
-            place = f"`{task.stream}`/{task.partition} at offset "
-            columns["value"], columns[MALFORMED] = self._value.decode(
-                columns["value"], lambda row: f"{place}{offsets[row].as_py()}"
-            )
+            values = columns["value"]
+            columns["value"], reasons = self._value.decode(values)
+            if reasons and not self._is_permissive:
+                raise _malformed(task, columns["offset"], reasons)
+            columns[MALFORMED] = malformed_values(values, reasons)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._declared)
+
+
+def _malformed(task: ReadRange, offsets: pa.Array, reasons: dict[int, str]) -> MalformedValue:
+    row = min(reasons)
+    return MalformedValue(
+        f"the value of `{task.stream}`/{task.partition} at offset {offsets[row].as_py()} cannot be decoded: {reasons[row]}",
+        hint="set `valueMode` to `permissive` to get it in the column `malformedValue` instead",
+    )
 
 
 def checked_columns(schema: StructType, values: ValueReader | None) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """Values as typed columns: `valueFormat` makes a struct of the column `value`.
 
-A format gives a decoder, which makes a dict of bytes, or raises Malformed. Decoders are built from text in the driver and again in
-each task. What cannot be decoded is null and stands in `malformedValue`, or ends the query.
+A format gives a decoder, which makes a dict of bytes, or raises Undecodable. Decoders are built from text in the driver and again in
+each task. A value that cannot be decoded is null and its bytes are in `malformedValue`, or it ends the query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
-from bascule.errors import MalformedValue
 from bascule.spark.options.reading import ValueFormat, ValueMode, ValueOptions
 from bascule.spark.options.schema import MALFORMED, TABLE
 
 
-class Malformed(ValueError):
+class Undecodable(ValueError):
     """Bytes that are not of the format, or do not fit the schema."""
 
 
@@ -78,9 +77,9 @@ class ValueReader:
         if self.options.format is ValueFormat.JSON:
             return self.options.schema
         if self.options.format is ValueFormat.AVRO:
-            from bascule.spark.values.avro import avro_type, parse_schema
+            from bascule.spark.values.avro import read_schema
 
-            return avro_type(parse_schema(self.options.schema))
+            return read_schema(self.options.schema).spark
         from bascule.spark.values.protobuf import message_type
 
         return message_type(self.descriptors, self.options.message or "")
@@ -92,9 +91,9 @@ class ValueReader:
 
             return json_decoder(declared)
         if self.options.format is ValueFormat.AVRO:
-            from bascule.spark.values.avro import avro_decoder, parse_schema
+            from bascule.spark.values.avro import avro_decoder, read_schema
 
-            return avro_decoder(parse_schema(self.options.schema))
+            return avro_decoder(read_schema(self.options.schema))
         from bascule.spark.values.protobuf import protobuf_decoder
 
         return protobuf_decoder(self.descriptors, self.options.message or "")
@@ -109,24 +108,40 @@ class ValueColumn:
     """The decoding of one task."""
 
     def __init__(self, reader: ValueReader, declared: StructType) -> None:
-        self._is_permissive = reader.is_permissive
         self._decode = reader.decoder(declared)
         self._type = to_arrow_type(declared, timezone="UTC")
 
-    def decode(self, values: pa.Array, place: Callable[[int], str]) -> tuple[pa.Array, pa.Array]:
-        """The structs, and the bytes of those that could not be made. `place` names a row for an error."""
+    def decode(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """The structs, and by row the reason for each value that cannot be decoded: its struct is null."""
         structs: list[dict[str, Any] | None] = []
-        malformed: list[bytes | None] = []
+        reasons: dict[int, str] = {}
         for row, value in enumerate(values.to_pylist()):
             try:
                 structs.append(None if value is None else self._decode(value))
-                malformed.append(None)
-            except Malformed as error:
-                if not self._is_permissive:
-                    raise MalformedValue(
-                        f"the value of {place(row)} cannot be decoded: {error}",
-                        hint="set `valueMode` to `permissive` to get it in the column `malformedValue` instead",
-                    ) from None
+            except Undecodable as error:
                 structs.append(None)
-                malformed.append(value)
-        return pa.array(structs, self._type), pa.array(malformed, pa.binary())
+                reasons[row] = str(error)
+        return self._array(structs, 0, reasons), reasons
+
+    def _array(self, structs: list[dict[str, Any] | None], first_row: int, reasons: dict[int, str]) -> pa.Array:
+        """Arrow checks the ranges of numbers. If a row does not fit, halves are tried until that row is found."""
+        try:
+            return pa.array(structs, self._type)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+            if len(structs) == 1:
+                reasons[first_row] = str(error)
+                return pa.nulls(1, self._type)
+        half = len(structs) // 2
+        return pa.concat_arrays(
+            [
+                self._array(structs[:half], first_row, reasons),
+                self._array(structs[half:], first_row + half, reasons),
+            ]
+        )
+
+
+def malformed_values(values: pa.Array, reasons: Mapping[int, str]) -> pa.Array:
+    """The bytes of the values that could not be decoded; null in all other rows."""
+    if not reasons:
+        return pa.nulls(len(values), pa.binary())
+    return pa.array([values[row].as_py() if row in reasons else None for row in range(len(values))], pa.binary())

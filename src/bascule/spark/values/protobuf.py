@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from bascule.errors import InvalidOption, OperatorError
 from bascule.spark.options.reading import ValueOptions
-from bascule.spark.values.decoding import Decode, Malformed
+from bascule.spark.values.decoding import Decode, Undecodable
 
 Convert = Callable[[Any], Any]
 
@@ -73,7 +73,7 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
             found.ParseFromString(value)
             result: dict[str, Any] = convert(found)
         except (DecodeError, OverflowError) as error:
-            raise Malformed(str(error)) from None
+            raise Undecodable(str(error)) from None
         return result
 
     return decode

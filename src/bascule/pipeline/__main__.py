@@ -1,4 +1,4 @@
-"""A pipeline from a file, for `spark-submit`, which wants a program and not a command:
+"""A pipeline from a file as a program that `spark-submit` can start:
 
     spark-submit --master spark://host:7077 "$(python -m bascule.pipeline --where)" orders.yaml --once
 
@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__" and not __package__:
-    sys.path.pop(0)  # where spark-submit found this file: its neighbours are no modules of their own
+    sys.path.pop(0)  # where spark-submit found this file: the files beside it are not top-level modules
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bascule.pipeline", description="Run a pipeline from a file.")
     parser.add_argument("file", nargs="?", help="the pipeline's file")
-    parser.add_argument("--once", action="store_true", help="work through what is there now and leave")
+    parser.add_argument("--once", action="store_true", help="process the messages that are there now, then exit")
     parser.add_argument("--where", action="store_true", help="print the path of this program, for spark-submit")
     given = parser.parse_args(arguments)
     if given.where:
@@ -31,10 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(file: Path, *, once: bool) -> int:
     """With the session that spark-submit has prepared, or one of its own. Returns the exit code."""
-    from bascule.cli.pipeline.run import run_with
     from bascule.errors import BasculeError
     from bascule.exits import exit_code
     from bascule.pipeline.checks import look_around, must_run
+    from bascule.pipeline.display import run_displayed
     from bascule.pipeline.spec.pipeline import load
     from bascule.spark import session
 
@@ -43,7 +43,7 @@ def run(file: Path, *, once: bool) -> int:
         warnings = must_run(look_around(spec))
         spark = session(f"pipeline {spec.name}", None, **spec.spark)
         try:
-            run_with(spark, spec, once=once, warnings=warnings)
+            run_displayed(spark, spec, once=once, warnings=warnings)
         finally:
             spark.stop()
     except BasculeError as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bascule.cli import main
-from bascule.cli.pipeline.display import Display, lag_of
 from bascule.errors import CallerError
+from bascule.pipeline.display import Display, lag_of
 from bascule.pipeline.progress import BatchReport, Progress, late_of
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command

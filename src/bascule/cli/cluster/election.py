@@ -10,7 +10,8 @@ import typer
 from bascule.cli.cluster.watch import DryRun, Yes
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Target, connected
-from bascule.cli.terminal.output import plural, say, show_json, show_rows
+from bascule.cli.terminal.output import say, show_json, show_rows
+from bascule.config.values.shown import plural
 from bascule.errors import CallerError
 
 if TYPE_CHECKING:

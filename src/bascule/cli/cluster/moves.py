@@ -18,7 +18,8 @@ from bascule.cli.cluster.watch import (
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import bytes_per_second, plural, say, show_json
+from bascule.cli.terminal.output import say, show_json
+from bascule.config.values.shown import bytes_per_second, plural
 from bascule.errors import InvalidOption
 
 if TYPE_CHECKING:

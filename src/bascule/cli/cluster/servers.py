@@ -21,8 +21,9 @@ from bascule.cli.cluster.watch import (
 )
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Target, connected
-from bascule.cli.terminal.output import plural, say, show_json, show_rows
+from bascule.cli.terminal.output import say, show_json, show_rows
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import plural
 from bascule.errors import CallerError, InvalidOption, StateError, Unavailable
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from bascule.cli.cluster import servers as cluster_servers
 from bascule.cli.cluster.watch import move_document
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
-from bascule.cli.terminal.output import bytes_per_second, known, milliseconds, plural, say, show_json, show_rows
+from bascule.cli.terminal.output import known, say, show_json, show_rows
+from bascule.config.values.shown import bytes_per_second, milliseconds, plural
 from bascule.errors import BasculeError, OperatorError, PermissionDenied
 
 if TYPE_CHECKING:

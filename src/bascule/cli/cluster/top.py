@@ -13,7 +13,8 @@ from bascule.cli.stream.group_positions import GroupCursors
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import known, rate, show_json, show_rows, table
+from bascule.cli.terminal.output import known, show_json, show_rows, table
+from bascule.config.values.shown import rate
 from bascule.errors import BasculeError, Unavailable
 
 if TYPE_CHECKING:

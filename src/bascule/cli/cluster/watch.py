@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from bascule.cli.terminal.output import note, plural, say, show_json, show_rows
+from bascule.cli.terminal.output import note, say, show_json, show_rows
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import plural
 from bascule.errors import StateError, Unavailable
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from bascule.cli.pipeline.run import archives_of, show_status
 from bascule.cli.pipeline.silent_spark import quiet_session
 from bascule.cli.target.target import Json, Target, connected, explain
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import iso_ns, note, plural, say, show_facts, show_json, show_rows
+from bascule.cli.terminal.output import note, say, show_facts, show_json, show_rows
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import iso_ns, plural
 from bascule.errors import ArchiveDamaged, BasculeError, DataLost, MissingExtra
 from bascule.lake.holes import named
 from bascule.lake.tables import TABLE_FORMATS

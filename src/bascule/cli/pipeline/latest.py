@@ -12,7 +12,8 @@ from bascule.cli.pipeline.pipeline_target import Master, source_options
 from bascule.cli.target import completion
 from bascule.cli.target.target import Target, connected, explain
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import iso_ns, note, plural, say
+from bascule.cli.terminal.output import note, say
+from bascule.config.values.shown import iso_ns, plural
 from bascule.errors import BasculeError
 
 if TYPE_CHECKING:

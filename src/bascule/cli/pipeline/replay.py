@@ -14,9 +14,10 @@ from bascule.cli.pipeline.pipeline_target import tables
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Target, connected, explain
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import note, plural, say, show_json
-from bascule.cli.terminal.output import rate as per_second
+from bascule.cli.terminal.output import note, say, show_json
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import plural
+from bascule.config.values.shown import rate as per_second
 from bascule.errors import BasculeError, InvalidOption, Unavailable
 
 if TYPE_CHECKING:

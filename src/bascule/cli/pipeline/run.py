@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -136,34 +136,20 @@ def run(
 ) -> None:
     """Run the pipeline of FILE until it is stopped, each message exactly once in every sink. Run again, it goes on where it was."""
     from bascule.pipeline.checks import look_around, must_run
+    from bascule.pipeline.display import run_displayed
 
     spec, target = spec_of(file, server, context)
     try:
-        warnings = must_run(look_around(spec))  # who misspelt a stream hears of it before a Spark has started
+        warnings = must_run(look_around(spec))  # before Spark starts, which takes seconds
     except BasculeError as error:
         explain(error, target)
         raise
     with quiet_session(f"pipeline {spec.name}", master, spec.spark) as spark:
         try:
-            run_with(spark, spec, once=once, warnings=warnings)
+            run_displayed(spark, spec, once=once, warnings=warnings)
         except KeyboardInterrupt:
             note("stopped; run it again to go on")
             raise
-
-
-def run_with(spark: Any, spec: PipelineSpec, *, once: bool, warnings: list[str]) -> None:
-    """With a session that somebody has made: this command, or spark-submit."""
-    from bascule.cli.pipeline.display import Display
-    from bascule.pipeline.checks import look_with_spark, must_run
-    from bascule.pipeline.runner import Pipeline, is_connect
-    from bascule.pipeline.spec.sinks import ConsoleSink
-
-    for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
-        styled(f"warning: {warning}", err=True, fg="yellow")
-    shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
-    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
-        Pipeline(spark, spec, display.batch, display.warn).run(once=once, on_progress=display.progress)
-    say(display.summary())
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,8 @@ from bascule.cli.pipeline.pipeline_target import Master, source_options
 from bascule.cli.pipeline.silent_spark import quiet_session
 from bascule.cli.target.target import Json, Target, connected, explain
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import is_terminal, note, plural, say, show_json, show_rows
+from bascule.cli.terminal.output import is_terminal, note, say, show_json, show_rows
+from bascule.config.values.shown import plural
 from bascule.errors import BasculeError, InvalidOption
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _write(session: SqlSession, options: SqlOptions, stream: str | None, path: s
 
 
 def _run_on(session: SqlSession, target: Continuous, *, once: bool) -> None:
-    from bascule.cli.pipeline.display import Display
+    from bascule.pipeline.display import Display
     from bascule.pipeline.runner import wait
     from bascule.spark.errors.failures import from_spark
 

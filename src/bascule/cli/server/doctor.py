@@ -17,7 +17,8 @@ import typer
 from bascule.cli.target import facts
 from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
-from bascule.cli.terminal.output import milliseconds, plural, printable, say, show_json
+from bascule.cli.terminal.output import printable, say, show_json
+from bascule.config.values.shown import milliseconds, plural
 from bascule.errors import BasculeError, StateError
 from bascule.exits import EXIT_CODES, styled
 

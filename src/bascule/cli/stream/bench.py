@@ -13,8 +13,9 @@ import typer
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import bytes_per_second, milliseconds, note, show_facts, show_json
+from bascule.cli.terminal.output import note, show_facts, show_json
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import bytes_per_second, milliseconds
 from bascule.errors import OutcomeUnknown
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal import message_input, values
 from bascule.cli.terminal.message_input import Outgoing
-from bascule.cli.terminal.output import iso_ns, json_line, note, plural, say
+from bascule.cli.terminal.output import json_line, note, say
 from bascule.cli.terminal.progress import ProgressBar
+from bascule.config.values.shown import iso_ns, plural
 from bascule.errors import BasculeError, InvalidOption, PartitionReadonly
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import typer
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import known, plural, say, show_facts, show_json, show_rows
+from bascule.cli.terminal.output import known, say, show_facts, show_json, show_rows
+from bascule.config.values.shown import plural
 from bascule.errors import CallerError, EndOfPartition, StreamNotFound
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bascule.cli.terminal.output import iso_ns, json_line, printable, text_of
+from bascule.cli.terminal.output import json_line, printable, text_of
 from bascule.cli.terminal.values import unescaped, wrong
+from bascule.config.values.shown import iso_ns
 from bascule.errors import InvalidOption
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from bascule.config.values.shown import iso
 from bascule.exits import styled
 
 if TYPE_CHECKING:
@@ -139,46 +140,6 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-# ── numbers and times ────────────────────────────────────────────────────────────────────────────
-
-
-def iso(value: datetime | None) -> str:
-    return "" if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def iso_ns(timestamp_ns: int) -> str:
-    """Nanoseconds since 1970, exactly."""
-    whole, fraction = divmod(timestamp_ns, 10**9)
-    try:
-        return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
-    except (ValueError, OverflowError, OSError):
-        return ""
-
-
 def known(number: int | None) -> int | str:
     """For a table: nothing, where nobody can say."""
     return "" if number is None else number
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def rate(per_second: float) -> str:
-    """`12`, `3.4k`, `1.2M`."""
-    for unit, scale in (("M", 1e6), ("k", 1e3)):
-        if per_second >= scale:
-            return f"{per_second / scale:.1f}{unit}"
-    return f"{per_second:.0f}"
-
-
-def bytes_per_second(per_second: float) -> str:
-    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if per_second >= scale:
-            return f"{per_second / scale:.1f} {unit}"
-    return f"{per_second:.0f} B/s"
-
-
-def milliseconds(value_seconds: float) -> str:
-    value = value_seconds * 1000
-    return f"{value:.3f} ms" if value < 10 else f"{value:.1f} ms"

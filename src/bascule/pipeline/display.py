@@ -1,4 +1,4 @@
-"""What whoever watches a pipeline sees: on a terminal a picture that is kept up to date, else a line for each batch."""
+"""The progress of a pipeline: on a terminal a table that is kept up to date, else a line for each batch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,34 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from bascule.cli.terminal.output import iso_ns, plural, rate, say
+from bascule.config.values.shown import iso_ns, plural, rate, size
 from bascule.exits import styled
 from bascule.pipeline.progress import BatchReport, Progress, late_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from rich.live import Live
     from rich.table import Table
 
+    from bascule.pipeline.spec.pipeline import PipelineSpec
+
+
+def run_displayed(spark: SparkSession, spec: PipelineSpec, *, once: bool, warnings: list[str]) -> None:
+    """Run a pipeline in a session of the command line or of spark-submit, and print its progress and a summary."""
+    from bascule.pipeline.checks import look_with_spark, must_run
+    from bascule.pipeline.runner import Pipeline, is_connect
+    from bascule.pipeline.spec.sinks import ConsoleSink
+
+    for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
+        styled(f"warning: {warning}", err=True, fg="yellow")
+    shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
+    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
+        Pipeline(spark, spec, display.batch, display.warn).run(once=once, on_progress=display.progress)
+    print(display.summary())
+
 
 def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
-    """Of all streams that a query reads, from Spark's report on it: offsets, bytes and seconds."""
+    """The lag of a query over all its streams, from Spark's progress report: offsets, bytes and seconds."""
     lags: dict[str, float] = {"offsets": 0, "bytes": 0, "seconds": 0.0}
     for source in document.get("sources", ()):
         latest = source.get("latestOffset")
@@ -37,15 +54,8 @@ def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def total(document: Mapping[str, Any], name: str) -> float:
-    """Of all sources. Spark adds them up itself in classic sessions, but not with Spark Connect."""
+    """A number of the progress report, summed over the sources: Spark Connect, unlike classic sessions, gives no sum."""
     return sum(float(source.get(name) or 0.0) for source in document.get("sources", ()))
-
-
-def size(count: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} B"
 
 
 def lag_text(lag: Mapping[str, float]) -> str:
@@ -53,18 +63,18 @@ def lag_text(lag: Mapping[str, float]) -> str:
 
 
 def _reported(document: Mapping[str, Any]) -> BatchReport:
-    """What Spark says of a batch that was written in another process."""
+    """The report of a batch that another process has written, from Spark's progress report."""
     seconds = float(document.get("batchDuration") or 0) / 1000
     return BatchReport(int(document["batchId"]), int(total(document, "numInputRows")), 0, seconds=seconds)
 
 
 class Display:
-    """Told of every batch by the pipeline, and of every report by Spark."""
+    """Shows each batch that the pipeline reports, and the lag that Spark reports."""
 
     def __init__(self, name: str, *, live: bool, is_remote: bool = False) -> None:
         self._name = name
         self._is_remote = is_remote
-        """Whether batches are written elsewhere, and only Spark tells of them."""
+        """Whether another process writes the batches, so that only Spark's progress reports count them."""
         self._is_live = live and sys.stderr.isatty()
         self._live: Live | None = None
         self._began = monotonic()
@@ -72,7 +82,6 @@ class Display:
         self._rate = 0.0
         self._lag: dict[str, float] | None = None
         self._late = 0
-        self._told: object = None
 
     def __enter__(self) -> Self:
         if self._is_live:
@@ -93,7 +102,7 @@ class Display:
     def batch(self, report: BatchReport) -> None:
         self._totals.add(report)
         if not self._is_live and report.read:
-            say(self._line(report))
+            print(self._line(report), flush=True)
 
     def progress(self, document: dict[str, Any]) -> None:
         self._lag = lag_of(document)
@@ -103,12 +112,12 @@ class Display:
         late = late_of(document)
         self._late += late
         if late and not self._is_live:
-            say(f"{plural(late, 'row')} came too late, and {'was' if late == 1 else 'were'} dropped")
+            print(f"{plural(late, 'row')} came too late, and {'was' if late == 1 else 'were'} dropped", flush=True)
         if self._live is not None:
             self._live.update(self._picture())
 
     def warn(self, text: str) -> None:
-        """Stays on the screen, above a picture that is kept up to date."""
+        """Print a warning above the table that is kept up to date."""
         if self._live is None:
             styled(f"warning: {text}", err=True, fg="yellow")
             return

@@ -30,7 +30,7 @@ from bascule.proto.api_pb2 import Ack
 _logger = logging.getLogger(__name__)
 
 _Work = tuple[LedPartition, list[PreparedBatch], bool]
-"""What to append, and whether to find out then which producers the log knows."""
+"""Batches to append to one partition, and whether to look up afterwards which producers its log knows."""
 _Done = tuple[LedPartition, list[tuple[PreparedBatch, Appended | BasculeError]], ProducerTable | BasculeError | None]
 
 
@@ -85,6 +85,8 @@ class Ingest:
         self._gathering = False
         self._paused = False
         self._alarmed = False
+        self._round: list[_Work] | None = None
+        """Batches that the thread is writing, of all partitions that had some. Messages that arrive meanwhile form the next round."""
         self._writer = _Writer(self._loop, self._on_written)
         self.stats = IngestStats()
         self.ack_times = AckTimes(clock)
@@ -187,6 +189,7 @@ class Ingest:
             self._flush_due()  # their partitions are being written to: they wait for the next round
 
     def _flush(self, sinks: list[PartitionSink]) -> None:
+        begun: list[_Work] = []
         for sink in sinks:
             partition = self._partitions.get(sink)
             if partition is None:
@@ -198,11 +201,15 @@ class Ingest:
                     self._acks.reject(batch, error)
                     batch.release()
                 self._source.schedule_flush()
-            elif not partition.appending and sink not in self._frozen:
+            elif self._round is None and not partition.appending and sink not in self._frozen:
                 partition.received_at = self._waiting.pop(sink, None)
-                self._write(partition, sink.take())
+                self._write(partition, sink.take(), begun)
+        if begun:
+            self._round = begun
+            self._writer.put(begun)
 
-    def _write(self, partition: LedPartition, batches: list[PreparedBatch]) -> None:
+    def _write(self, partition: LedPartition, batches: list[PreparedBatch], begun: list[_Work]) -> None:
+        """Append the batches here, or add them to the round that the thread writes next."""
         for batch in batches:
             if batch.has_errors:
                 self._acks.write_errors(batch, commit_timestamp=time.time_ns())
@@ -224,11 +231,12 @@ class Ingest:
         partition.in_flight_records = sum(batch.count for batch in batches)
         self._in_flight_bytes += sum(batch.nbytes for batch in batches)
         self._learning += is_holding
-        self._writer.put((partition, batches, is_holding))
+        begun.append((partition, batches, is_holding))
 
     # ── what was written ─────────────────────────────────────────────────────────────────────────
 
     def _on_written(self, finished: list[_Done]) -> None:
+        self._round = None
         for partition, outcomes, producers in finished:
             self._in_flight_bytes -= sum(batch.nbytes for batch, _ in outcomes)
             partition.appending = False
@@ -291,40 +299,30 @@ class Ingest:
 
 
 class _Writer:
-    """A thread that appends, and tells the event loop of everything it finished in one go."""
+    """A thread that appends one round after the other, and reports each to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_written: Callable[[list[_Done]], None]) -> None:
         self._loop = loop
         self._on_written = on_written
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._finished: list[_Done] = []
+        self._rounds: queue.SimpleQueue[list[_Work] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def put(self, work: _Work) -> None:
+    def put(self, works: list[_Work]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="bascule-writer", daemon=True)
             self._thread.start()
-        self._work.put(work)
+        self._rounds.put(works)
 
     def close(self) -> None:
         if self._thread is not None:
-            self._work.put(None)
+            self._rounds.put(None)
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            partition, batches, is_holding = work
-            outcomes = [(batch, partition.append(batch)) for batch in batches]
-            producers = partition.find_producers() if is_holding else None
-            with self._lock:
-                self._finished.append((partition, outcomes, producers))
-                if len(self._finished) > 1:
-                    continue  # the event loop has been told and has not come yet
-            self._loop.call_soon_threadsafe(self._hand_over)
-
-    def _hand_over(self) -> None:
-        with self._lock:
-            finished, self._finished = self._finished, []
-        self._on_written(finished)
+        while (works := self._rounds.get()) is not None:
+            finished: list[_Done] = []
+            for partition, batches, is_holding in works:
+                outcomes = [(batch, partition.append(batch)) for batch in batches]
+                finished.append((partition, outcomes, partition.find_producers() if is_holding else None))
+            self._loop.call_soon_threadsafe(self._on_written, finished)

@@ -93,7 +93,7 @@ class ManualSyncer(Syncer):
         super().__init__()
         self.asked: set[Syncable] = set()
 
-    def note_dirty(self, log: Syncable) -> None:
+    def note_dirty(self, log: Syncable, interval_ns: int = 0) -> None:  # noqa: ARG002
         self.asked.add(log)
 
     def request(self, log: Syncable) -> None:

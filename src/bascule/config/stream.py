@@ -22,6 +22,10 @@ SEGMENT_AGE_NS_MIN: Final = SECOND_NS
 """Rolling more often makes a file a second for every idle partition, and buys nothing."""
 
 
+WITHOUT_EFFECT: Final = frozenset({"compact_max_goroutines"})
+"""Settings that are accepted because Liftbridge has them, and change nothing."""
+
+
 def _override(wire_name: str, key_name: str) -> Any:
     return field(default=None, metadata={"wire_name": wire_name, "key": KEYS[key_name]})
 
@@ -51,8 +55,8 @@ class StreamOverrides:
     )
     concurrency_control: bool | None = _override("optimisticConcurrencyControl", "streams.concurrency.control")
     encryption: bool | None = _override("encryption", "streams.encryption")
-    compression: Compression | None = _override("compression", "streams.compression")
-    sync: Sync | None = _override("sync", "streams.sync")
+    compression: str | None = _override("compression", "streams.compression")
+    sync: str | None = _override("sync", "streams.sync")
     sync_interval_ms: int | None = _override("syncInterval", "streams.sync.interval")
     min_insync_replicas: int | None = _override("minIsr", "clustering.min.insync.replicas")
 
@@ -95,23 +99,37 @@ def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) ->
     return StreamConfig(**values)
 
 
+def wire_values(config: StreamConfig) -> dict[str, int | bool | str]:
+    """The settings by their names in the API and in its units; a part of a millisecond counts as a whole one."""
+    found = {}
+    for item in fields(StreamOverrides):
+        name, scale = _in_config(item.name)
+        if name not in WITHOUT_EFFECT:
+            value = getattr(config, name)
+            found[item.metadata["wire_name"]] = -(-value // scale) if scale > 1 else value
+    return found
+
+
 def _checked(overrides: StreamOverrides) -> dict[str, Any]:
     """The overrides that were given, by the names of StreamConfig and in its units."""
     given = {}
     for item in fields(overrides):
         value = getattr(overrides, item.name)
-        if value is None:
-            continue
-        stem = item.name.removesuffix("_ms")
-        is_milliseconds = stem != item.name
-        scaled = value * MILLISECOND_NS if is_milliseconds else value
-        _check(item.metadata["key"], item.metadata["wire_name"], value, scaled, "ms" if is_milliseconds else "")
-        given[stem + "_ns" if is_milliseconds else stem] = scaled
+        if value is not None:
+            name, scale = _in_config(item.name)
+            given[name] = _check(item.metadata["key"], item.metadata["wire_name"], value, scale)
     return given
 
 
-def _check(key: Key, wire_name: str, value: Any, scaled: Any, unit: str) -> None:
+def _in_config(name: str) -> tuple[str, int]:
+    """The name that StreamConfig has for an override, and its units in one unit of the override."""
+    stem = name.removesuffix("_ms")
+    return (name, 1) if stem == name else (f"{stem}_ns", MILLISECOND_NS)
+
+
+def _check(key: Key, wire_name: str, value: Any, scale: int) -> Any:
     try:
-        key.kind.check(scaled)
+        return key.kind.check(value if scale == 1 else value * scale)
     except Unfit as unfit:
-        raise InvalidConfig(f"`{wire_name}` is {value}{unit}", hint=f"it must be {unfit}") from None
+        shown = f"`{value[:40]}`" if isinstance(value, str) else f"{value}{'' if scale == 1 else 'ms'}"
+        raise InvalidConfig(f"`{wire_name}` is {shown}", hint=f"it must be {unfit}") from None

@@ -35,6 +35,7 @@ _LOG_OPTIONS: Final = {
     "compact_min_lag_ns": "compact_min_lag_ns",
     "compact_tombstone_retention_ns": "compact_tombstone_retention_ns",
     "sync": "sync",
+    "sync_interval_ns": "sync_interval_ns",
     "compression": "compression",
     "encryption": "encryption",
 }
@@ -76,6 +77,14 @@ def settings_of(stream: Stream, cluster: ClusterConfig | None = None) -> StreamS
         concurrency_control=values["concurrency_control"],
         min_insync_replicas=values["min_insync_replicas"],
     )
+
+
+def effective_config(stream: Stream, cluster: ClusterConfig) -> StreamConfig:
+    """The settings that the stream's partitions use, by the names that they are stored under."""
+    values = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
+    settings = settings_of(stream, cluster)
+    values |= {stored: getattr(settings.log_options, ours) for ours, stored in _LOG_OPTIONS.items()}
+    return StreamConfig(**{**values, "auto_pause_time_ns": settings.auto_pause_time_ns})
 
 
 def _stored(stream: Stream, name: str) -> Any:

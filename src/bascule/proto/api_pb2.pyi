@@ -75,8 +75,14 @@ class NullableBool(_message.Message):
     value: bool
     def __init__(self, value: _Optional[bool] = ...) -> None: ...
 
+class NullableString(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    def __init__(self, value: _Optional[str] = ...) -> None: ...
+
 class CreateStreamRequest(_message.Message):
-    __slots__ = ("subject", "name", "group", "replicationFactor", "partitions", "retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
+    __slots__ = ("subject", "name", "group", "replicationFactor", "partitions", "retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption", "sync", "syncInterval", "compression", "compactMinLag", "compactTombstoneRetention")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +101,11 @@ class CreateStreamRequest(_message.Message):
     MINISR_FIELD_NUMBER: _ClassVar[int]
     OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    SYNCINTERVAL_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMINLAG_FIELD_NUMBER: _ClassVar[int]
+    COMPACTTOMBSTONERETENTION_FIELD_NUMBER: _ClassVar[int]
     subject: str
     name: str
     group: str
@@ -113,7 +124,12 @@ class CreateStreamRequest(_message.Message):
     minIsr: NullableInt32
     optimisticConcurrencyControl: NullableBool
     encryption: NullableBool
-    def __init__(self, subject: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., partitions: _Optional[int] = ..., retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
+    sync: NullableString
+    syncInterval: NullableInt64
+    compression: NullableString
+    compactMinLag: NullableInt64
+    compactTombstoneRetention: NullableInt64
+    def __init__(self, subject: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., partitions: _Optional[int] = ..., retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ..., sync: _Optional[_Union[NullableString, _Mapping]] = ..., syncInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., compression: _Optional[_Union[NullableString, _Mapping]] = ..., compactMinLag: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactTombstoneRetention: _Optional[_Union[NullableInt64, _Mapping]] = ...) -> None: ...
 
 class CreateStreamResponse(_message.Message):
     __slots__ = ()
@@ -377,12 +393,14 @@ class PublishToSubjectResponse(_message.Message):
     def __init__(self, ack: _Optional[_Union[Ack, _Mapping]] = ...) -> None: ...
 
 class FetchMetadataRequest(_message.Message):
-    __slots__ = ("streams", "groups")
+    __slots__ = ("streams", "groups", "includeSettings")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDESETTINGS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, streams: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+    includeSettings: bool
+    def __init__(self, streams: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[str]] = ..., includeSettings: _Optional[bool] = ...) -> None: ...
 
 class FetchMetadataResponse(_message.Message):
     __slots__ = ("brokers", "streamMetadata", "groupMetadata")
@@ -413,7 +431,7 @@ class Broker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., flightPort: _Optional[int] = ..., answersPings: _Optional[bool] = ...) -> None: ...
 
 class StreamMetadata(_message.Message):
-    __slots__ = ("name", "subject", "error", "partitions", "creationTimestamp")
+    __slots__ = ("name", "subject", "error", "partitions", "creationTimestamp", "settings")
     class Error(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OK: _ClassVar[StreamMetadata.Error]
@@ -432,12 +450,52 @@ class StreamMetadata(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CREATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     error: StreamMetadata.Error
     partitions: _containers.MessageMap[int, PartitionMetadata]
     creationTimestamp: int
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., error: _Optional[_Union[StreamMetadata.Error, str]] = ..., partitions: _Optional[_Mapping[int, PartitionMetadata]] = ..., creationTimestamp: _Optional[int] = ...) -> None: ...
+    settings: StreamSettings
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., error: _Optional[_Union[StreamMetadata.Error, str]] = ..., partitions: _Optional[_Mapping[int, PartitionMetadata]] = ..., creationTimestamp: _Optional[int] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ...) -> None: ...
+
+class StreamSettings(_message.Message):
+    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactEnabled", "compactMinLag", "compactTombstoneRetention", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption", "compression", "sync", "syncInterval")
+    RETENTIONMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    CLEANERINTERVAL_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTENABLED_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMINLAG_FIELD_NUMBER: _ClassVar[int]
+    COMPACTTOMBSTONERETENTION_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSETIME_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSEDISABLEIFSUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    MINISR_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    SYNCINTERVAL_FIELD_NUMBER: _ClassVar[int]
+    retentionMaxBytes: int
+    retentionMaxMessages: int
+    retentionMaxAge: int
+    cleanerInterval: int
+    segmentMaxBytes: int
+    segmentMaxAge: int
+    compactEnabled: bool
+    compactMinLag: int
+    compactTombstoneRetention: int
+    autoPauseTime: int
+    autoPauseDisableIfSubscribers: bool
+    minIsr: int
+    optimisticConcurrencyControl: bool
+    encryption: bool
+    compression: str
+    sync: str
+    syncInterval: int
+    def __init__(self, retentionMaxBytes: _Optional[int] = ..., retentionMaxMessages: _Optional[int] = ..., retentionMaxAge: _Optional[int] = ..., cleanerInterval: _Optional[int] = ..., segmentMaxBytes: _Optional[int] = ..., segmentMaxAge: _Optional[int] = ..., compactEnabled: _Optional[bool] = ..., compactMinLag: _Optional[int] = ..., compactTombstoneRetention: _Optional[int] = ..., autoPauseTime: _Optional[int] = ..., autoPauseDisableIfSubscribers: _Optional[bool] = ..., minIsr: _Optional[int] = ..., optimisticConcurrencyControl: _Optional[bool] = ..., encryption: _Optional[bool] = ..., compression: _Optional[str] = ..., sync: _Optional[str] = ..., syncInterval: _Optional[int] = ...) -> None: ...
 
 class PartitionEventTimestamps(_message.Message):
     __slots__ = ("firstTimestamp", "latestTimestamp")

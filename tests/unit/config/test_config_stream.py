@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from bascule import limits
 from bascule.config import Compression, StreamConfig, StreamOverrides, Sync, load, resolve
 from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.stream import wire_values
 from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, SECOND_NS
 from bascule.errors import CallerError, InvalidConfig, grpc_status
+from bascule.proto import api_pb2 as api
 
 
 def cluster(**flags: object) -> ClusterConfig:
@@ -125,6 +127,11 @@ def test_a_segment_size_of_zero_means_the_default() -> None:
         (StreamOverrides(auto_pause_time_ms=-1), "autoPauseTime"),
         (StreamOverrides(min_insync_replicas=0), "minIsr"),
         (StreamOverrides(sync_interval_ms=0), "syncInterval"),
+        (StreamOverrides(sync="sometimes"), "sync"),
+        (StreamOverrides(sync=""), "sync"),
+        (StreamOverrides(compression="lzma"), "compression"),
+        (StreamOverrides(compact_min_lag_ms=-1), "compactMinLag"),
+        (StreamOverrides(compact_tombstone_retention_ms=-1), "compactTombstoneRetention"),
     ],
 )
 def test_a_bad_override_names_its_field(overrides: StreamOverrides, field: str) -> None:
@@ -133,6 +140,32 @@ def test_a_bad_override_names_its_field(overrides: StreamOverrides, field: str) 
     assert f"`{field}`" in refused.value.message
     assert isinstance(refused.value, CallerError)
     assert grpc_status(refused.value) == "INVALID_ARGUMENT"
+
+
+def test_a_bad_word_is_answered_with_the_right_ones() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        resolve(ClusterConfig(), StreamOverrides(sync="alway"))
+    assert refused.value.message == "`sync` is `alway`"
+    assert refused.value.hint == "it must be one of `ack`, `interval`, `always` — did you mean `always`?"
+
+
+def test_words_are_read_as_in_a_file() -> None:
+    found = resolve(ClusterConfig(), StreamOverrides(sync="ALWAYS", compression="zstd"))
+    assert found.sync is Sync.ALWAYS
+    assert found.compression is Compression.ZSTD
+
+
+def test_effective_settings_are_shown_as_they_would_be_asked_for() -> None:
+    asked = StreamOverrides(
+        sync="interval", sync_interval_ms=5, compact_min_lag_ms=7, retention_max_messages=3, encryption=True
+    )
+    shown = wire_values(resolve(ClusterConfig(), asked))
+    assert (shown["sync"], shown["syncInterval"], shown["compactMinLag"]) == ("interval", 5, 7)
+    assert (shown["retentionMaxMessages"], shown["encryption"], shown["minIsr"]) == (3, True, 1)
+    assert shown["retentionMaxAge"] == 168 * 3_600_000
+    assert wire_values(resolve(cluster(streams_retention_max_age="1ns")))["retentionMaxAge"] == 1
+    assert set(shown) == set(api.StreamSettings.DESCRIPTOR.fields_by_name)
+    assert set(shown) < set(api.CreateStreamRequest.DESCRIPTOR.fields_by_name)
 
 
 def test_every_setting_of_a_stream_can_be_overridden() -> None:

@@ -60,6 +60,32 @@ def test_a_request_does_not_wait_for_the_interval() -> None:
         syncer.close()
 
 
+def test_each_log_is_synced_at_its_own_interval() -> None:
+    syncer, often, seldom = Syncer(interval_ms=3_600_000), Counted(), Counted()
+    try:
+        syncer.note_dirty(seldom)
+        for _ in range(5):
+            syncer.note_dirty(often, 1_000_000)
+            assert often.synced.acquire(timeout=PATIENCE_SECONDS)
+        assert not seldom.synced.acquire(blocking=False)
+        syncer.request(seldom)
+        assert seldom.synced.acquire(timeout=PATIENCE_SECONDS)
+    finally:
+        syncer.close()
+
+
+def test_logs_of_one_interval_are_synced_in_one_round() -> None:
+    syncer, logs = Syncer(interval_ms=100), [Counted() for _ in range(50)]
+    try:
+        for log in logs:
+            syncer.note_dirty(log)
+        for log in logs:
+            assert log.synced.acquire(timeout=PATIENCE_SECONDS)
+        assert syncer.rounds <= 3  # a machine that is busy may take longer than an interval to note them all
+    finally:
+        syncer.close()
+
+
 def test_an_idle_thread_makes_no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_MS", 1)
     syncer, log = Syncer(interval_ms=1), Counted()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bascule.broker.api.calls import SURVEY_SECONDS, Deadline, routes_of
+from bascule.config.stream import wire_values
 from bascule.errors import LogClosed
 from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.stream_options import effective_config
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
@@ -63,7 +65,7 @@ async def fetch_metadata(
         brokers=await _brokers(services, Deadline.of(call)),
         groupMetadata=[_group(services, name) for name in request.groups],
     )
-    return Encoded(b"".join((head.SerializeToString(), *entries.encoded(request.streams))))
+    return Encoded(b"".join((head.SerializeToString(), *entries.encoded(request.streams, request.includeSettings))))
 
 
 async def _brokers(services: Services, deadline: Deadline) -> list[api.Broker]:
@@ -98,23 +100,26 @@ class StreamEntries:
         self._services = services
         self._kept: dict[str, tuple[Hashable, bytes]] = {}
 
-    def encoded(self, names: Any) -> list[bytes]:
+    def encoded(self, names: Any, with_settings: bool = False) -> list[bytes]:
         """The named streams in this order, all of them when none is named."""
         streams = self._services.controller.metadata.streams
         if names:
-            return [self._entry(streams[name]) if name in streams else _unknown(name) for name in names]
-        found = [self._entry(stream) for stream in streams.values()]
+            return [self._entry(streams[name], with_settings) if name in streams else _unknown(name) for name in names]
+        found = [self._entry(stream, with_settings) for stream in streams.values()]
         if len(self._kept) > len(streams):
             self._kept = {name: kept for name, kept in self._kept.items() if name in streams}
         return found
 
-    def _entry(self, stream: Stream) -> bytes:
+    def _entry(self, stream: Stream, with_settings: bool) -> bytes:
         states = [_state(self._services, stream, partition) for partition in stream.partitions]
-        key = (stream.id, *states)
+        key = (stream.id, with_settings, *states)
         kept = self._kept.get(stream.name)
         if kept is not None and kept[0] == key:
             return kept[1]
         entry = api.StreamMetadata(name=stream.name, subject=stream.subject, creationTimestamp=stream.created_ns)
+        if with_settings:
+            config = effective_config(stream, self._services.config.cluster)
+            entry.settings.CopyFrom(api.StreamSettings(**cast("Any", wire_values(config))))
         for partition, state in zip(stream.partitions, states, strict=True):
             _fill(entry.partitions[partition.id], partition, state)
         data = _delimited(entry)

@@ -125,20 +125,10 @@ def _resolved(services: Services, request: api.CreateStreamRequest) -> StreamCon
         raise GrpcError(Status.INVALID_ARGUMENT, f"{error.message}: {error.hint}") from None
 
 
-_WIRE_NAMES: Final = {
-    item.name: item.metadata["wire_name"]
-    for item in fields(StreamOverrides)
-    if item.metadata["wire_name"] in api.CreateStreamRequest.DESCRIPTOR.fields_by_name
-}
-
-
 def overrides_of(request: api.CreateStreamRequest) -> StreamOverrides:
-    """What the creator said something about: a field that is there with 0 or false is a wish, one that is not there is none."""
-    given = {
-        name: getattr(request, wire_name).value
-        for name, wire_name in _WIRE_NAMES.items()
-        if request.HasField(wire_name)
-    }
+    """The settings that the request has: a field that is present with 0 or false counts, an absent one does not."""
+    names = {item.name: item.metadata["wire_name"] for item in fields(StreamOverrides)}
+    given = {name: getattr(request, wire).value for name, wire in names.items() if request.HasField(wire)}
     return StreamOverrides(**given)
 
 

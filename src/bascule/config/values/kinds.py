@@ -159,6 +159,9 @@ class Choice(Kind[E]):
             meant = f" — did you mean `{close[0]}`?" if close else ""
             raise Unfit("one of " + ", ".join(f"`{option}`" for option in self.options) + meant) from None
 
+    def check(self, value: E) -> E:
+        return self.parse(value)
+
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind[str]):

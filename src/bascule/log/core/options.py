@@ -19,7 +19,7 @@ class SyncPolicy(StrEnum):
     ACK = "ack"
     """An ALL ack waits for the sync; a LEADER ack does not."""
     INTERVAL = "interval"
-    """Nobody waits; everything is synced every `sync_interval_ms`."""
+    """Nobody waits; everything is synced every `sync_interval_ns`."""
     ALWAYS = "always"
     """LEADER acks, commit and visibility wait too."""
 
@@ -36,6 +36,9 @@ class LogOptions:
     compact_tombstone_retention_ns: int = DAY_NS
     compact_memory_bytes: int = limits.COMPACTION_MEMORY_BYTES
     sync: SyncPolicy = SyncPolicy.ACK
+    sync_interval_ns: int = 0
+    """0: the interval of the store."""
+
     compression: str = "none"
     encryption: bool = False
 
@@ -48,6 +51,7 @@ class LogOptions:
             "retention_bytes_max",
             "compact_min_lag_ns",
             "compact_tombstone_retention_ns",
+            "sync_interval_ns",
         ):
             self._check_range(name, 0, (1 << 63) - 1)
         self._check_range("compact_memory_bytes", 4096, 1 << 40)

@@ -331,7 +331,7 @@ class PartitionLog:
     def _announce(self) -> None:
         if not self._dirty:
             self._dirty = True
-            self._syncer.note_dirty(self)
+            self._syncer.note_dirty(self, self.options.sync_interval_ns)
         if self.options.sync is SyncPolicy.ALWAYS:
             self._syncer.request(self)
         self._waiters.end.wake(self._end_offset)

@@ -5,6 +5,7 @@ While one round of syncs runs, requests for the next one gather; so throughput d
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -21,13 +22,22 @@ class Syncable(Protocol):
     def write_checkpoint(self) -> None: ...
 
 
+class _Waiting:
+    """Logs that are synced at the same time."""
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.logs: set[Syncable] = set()
+
+
 class Syncer:
     """Syncs a log soon after `request`, and at the latest an interval after `note_dirty`."""
 
     def __init__(self, interval_ms: int = limits.SYNC_INTERVAL_MS_DEFAULT) -> None:
         self._interval = interval_ms / 1000
         self._condition = threading.Condition()
-        self._dirty: set[Syncable] = set()
+        self._dirty: dict[float, _Waiting] = {}
+        """Logs that were written to, by their interval: those of one interval are synced together."""
         self._urgent: set[Syncable] = set()
         self._checkpoints: dict[Syncable, float] = {}
         self._busy: Syncable | None = None
@@ -36,11 +46,13 @@ class Syncer:
         self.rounds = 0
         """Rounds made so far: with many requests at once there are fewer rounds than requests."""
 
-    def note_dirty(self, log: Syncable) -> None:
-        """Something was written: sync it with the next interval."""
+    def note_dirty(self, log: Syncable, interval_ns: int = 0) -> None:
+        """Something was written: sync it within this interval, or that of the constructor for 0."""
+        interval = interval_ns / 1e9 or self._interval
+        now = time.monotonic()
         with self._condition:
-            self._dirty.add(log)
-            self._checkpoints.setdefault(log, time.monotonic() + limits.CHECKPOINT_INTERVAL_MS / 1000)
+            self._dirty.setdefault(interval, _Waiting(now + interval)).logs.add(log)
+            self._checkpoints.setdefault(log, now + limits.CHECKPOINT_INTERVAL_MS / 1000)
             self._ensure_thread()
             self._condition.notify_all()  # an idle thread waits without end
 
@@ -54,7 +66,7 @@ class Syncer:
     def forget(self, log: Syncable) -> None:
         """The log is being closed. Returns when no round touches it any more."""
         with self._condition:
-            self._dirty.discard(log)
+            self._take_out({log})
             self._urgent.discard(log)
             self._checkpoints.pop(log, None)
             while self._busy is log and threading.current_thread() is not self._thread:
@@ -73,25 +85,37 @@ class Syncer:
             self._thread.start()
 
     def _run(self) -> None:
-        next_tick = time.monotonic() + self._interval
         while True:
             with self._condition:
-                while not self._stopping and not self._urgent and time.monotonic() < next_tick:
+                while not self._stopping and not self._urgent and (seconds := self._seconds_to_next()) != 0:
                     # With nothing dirty there is nothing to wake up for: an idle process uses no CPU.
-                    idle = not (self._dirty or self._checkpoints)
-                    self._condition.wait(None if idle else max(0.0, next_tick - time.monotonic()))
-                    if idle:
-                        next_tick = time.monotonic() + self._interval
+                    self._condition.wait(seconds)
                 if self._stopping:
                     return
-                now = time.monotonic()
-                due, self._urgent = self._urgent, set()
-                if now >= next_tick:
-                    due |= self._dirty
-                    next_tick = now + self._interval
-                self._dirty -= due
-                checkpoints = [log for log, when in self._checkpoints.items() if when <= now]
+                due, checkpoints = self._take_due()
             self._round(due, checkpoints)
+
+    def _seconds_to_next(self) -> float | None:
+        """Until a log or a checkpoint is due; None when there is none."""
+        times = [waiting.due for waiting in self._dirty.values()]
+        times += itertools.islice(self._checkpoints.values(), 1)  # in the order of their times
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _take_due(self) -> tuple[set[Syncable], list[Syncable]]:
+        """The logs that are to be synced now, and those whose checkpoints are to be written."""
+        now = time.monotonic()
+        due, self._urgent = self._urgent, set()
+        for waiting in self._dirty.values():
+            if waiting.due <= now:
+                due |= waiting.logs
+        self._take_out(due)
+        return due, list(itertools.takewhile(lambda log: self._checkpoints[log] <= now, self._checkpoints))
+
+    def _take_out(self, logs: set[Syncable]) -> None:
+        for interval, waiting in list(self._dirty.items()):
+            waiting.logs -= logs
+            if not waiting.logs:
+                del self._dirty[interval]
 
     def _round(self, due: set[Syncable], checkpoints: list[Syncable]) -> None:
         self.rounds += 1

@@ -26,14 +26,14 @@ MUTANTS: Final = (
         "an ALL ack before replication",
         f"{PARTITION}/leader.py",
         "acked = synced if self.options.acks_wait_for_disk else written",
-        "acked = self._log.log_end_offset",
+        "acked = self._log_end_offset",
         f"{COMMITS}::test_must_hold_all_acks_are_given_for_what_every_in_sync_replica_has",
     ),
     Mutant(
         "the watermark is the leader's own end",
         f"{PARTITION}/leader.py",
-        "written = min(end for end, _ in ends)",
-        "written = max(end for end, _ in ends)",
+        "written = min(written, progress.log_end_offset)",
+        "written = max(written, progress.log_end_offset)",
         f"{COMMITS}::test_must_hold_the_watermark_is_the_least_that_the_in_sync_replicas_have",
     ),
     Mutant(
@@ -60,8 +60,8 @@ MUTANTS: Final = (
     Mutant(
         "who was proposed counts for min ISR",
         f"{PARTITION}/leader.py",
-        "return len(self.in_sync_replicas) >= self.options.min_insync_replicas",
-        "return len(list(self._counted())) >= self.options.min_insync_replicas",
+        "return len(self._in_sync) >= self.options.min_insync_replicas",
+        "return 1 + len(list(self._counted())) >= self.options.min_insync_replicas",
         f"{COMMITS}::test_a_proposed_replica_does_not_make_up_for_one_that_min_isr_wants",
     ),
     Mutant(
@@ -74,8 +74,8 @@ MUTANTS: Final = (
     Mutant(
         "the leader's own disk is not waited for",
         f"{PARTITION}/leader.py",
-        "yield self._log.log_end_offset, self._log.synced_end_offset",
-        "yield self._log.log_end_offset, self._log.log_end_offset",
+        "synced = min(written, self._synced_end_offset)",
+        "synced = written",
         f"{COMMITS}::test_sync_ack_readers_see_what_is_written_and_all_acks_wait_for_every_disk",
     ),
     Mutant(
@@ -88,8 +88,8 @@ MUTANTS: Final = (
     Mutant(
         "a leader alone does not commit when it begins",
         f"{PARTITION}/leader.py",
-        "return [*self._commit(), *(Notify(name) for name in self._followers)]",
-        "return [Notify(name) for name in self._followers]",
+        "return [*self._commit(), *self._notify_all()]",
+        "return self._notify_all()",
         f"{COMMITS}::test_fix_7_a_leader_alone_commits_what_it_has_when_it_begins",
     ),
     Mutant(
@@ -102,14 +102,14 @@ MUTANTS: Final = (
     Mutant(
         "the leader does not count itself unless the set names it",
         f"{PARTITION}/leader.py",
-        "return self._in_sync | {self.server_id}",
-        "return self._in_sync",
+        "return frozenset(in_sync_replicas) | {self.server_id}",
+        "return frozenset(in_sync_replicas)",
         f"{COMMITS}::test_must_hold_a_leader_that_is_missing_in_the_set_counts_itself",
     ),
     Mutant(
         "an answer that nobody knows is taken for a refusal",
         f"{PARTITION}/leader.py",
-        "            progress.is_in_doubt = True  # it counts as if it had been done, until it is known\n"
+        "            progress.is_in_doubt = True  # counted as if it were in sync, until the outcome is known\n"
         "            return []\n",
         "            progress.proposed_epoch = -1\n            return self._commit()\n",
         f"{COMMITS}::test_a_replica_that_was_proposed_counts_until_it_was_refused",
@@ -156,6 +156,13 @@ MUTANTS: Final = (
         "        if replica in self._in_sync:\n            reason",
         "        if True:\n            reason",
         f"{FOLLOWERS}::test_a_follower_that_has_more_and_is_not_in_sync_deposes_nobody",
+    ),
+    Mutant(
+        "a follower gets what the leader has not been told of",
+        f"{PARTITION}/leader.py",
+        "return [ReadBatches(replica, fetch.number, fetch.log_end_offset, end_offset, wants_sync)]",
+        "return [ReadBatches(replica, fetch.number, fetch.log_end_offset, 1 << 62, wants_sync)]",
+        f"{FOLLOWERS}::test_a_follower_gets_nothing_that_the_leader_has_not_been_told_to_be_appended",
     ),
     Mutant(
         "a fetch waits for ever",
@@ -268,7 +275,7 @@ MUTANTS: Final = (
         "no truncation",
         f"{PARTITION}/follower.py",
         "        return [Truncate(keep, may_lose)]\n",
-        "        return self._written(now_ns)\n",
+        "        return []\n",
         f"{FOLLOWER}::test_must_hold_what_a_deposed_leader_wrote_alone_is_cut",
     ),
     Mutant(
@@ -288,29 +295,29 @@ MUTANTS: Final = (
     Mutant(
         "truncation below the watermark",
         f"{PARTITION}/follower.py",
-        "        if keep <= log.high_watermark and not may_lose:\n",
+        "        if keep <= self._high_watermark and not may_lose:\n",
         "        if False:\n",
         f"{FOLLOWER}::test_fix_8_what_is_committed_is_never_cut",
     ),
     Mutant(
         "an old loss lets a follower cut for ever",
         f"{PARTITION}/follower.py",
-        "may_lose = self._data_loss_epoch > log.latest_epoch",
+        "may_lose = self._data_loss_epoch > self._latest_epoch",
         "may_lose = self._data_loss_epoch > 0",
         f"{FOLLOWER}::test_a_loss_before_the_own_latest_epoch_is_no_leave_to_cut",
     ),
     Mutant(
         "what a deposed leader wrote below the start of the new one's log is kept",
         f"{PARTITION}/follower.py",
-        "return log.log_start_offset if may_lose else max(log.high_watermark + 1, log.log_start_offset)",
-        "return log.log_end_offset",
+        "return self._log_start_offset if may_lose else max(self._high_watermark + 1, self._log_start_offset)",
+        "return self._log_end_offset",
         f"{FOLLOWER}::test_a_leader_that_begins_behind_the_own_epochs_leaves_only_what_is_committed",
     ),
     Mutant(
         "what was committed before a loss is kept below the start of the leader's log",
         f"{PARTITION}/follower.py",
-        "return log.log_start_offset if may_lose else max(log.high_watermark + 1, log.log_start_offset)",
-        "return max(log.high_watermark + 1, log.log_start_offset)",
+        "return self._log_start_offset if may_lose else max(self._high_watermark + 1, self._log_start_offset)",
+        "return max(self._high_watermark + 1, self._log_start_offset)",
         f"{FOLLOWER}::test_after_a_loss_a_leader_that_begins_behind_the_own_epochs_leaves_nothing",
     ),
     Mutant(
@@ -321,31 +328,38 @@ MUTANTS: Final = (
         f"{FOLLOWER}::test_a_follower_that_is_about_to_be_cut_says_nothing_of_what_it_has",
     ),
     Mutant(
+        "a follower tells of what it is about to delete",
+        f"{PARTITION}/follower.py",
+        "                self._agrees, self._will_agree = False, True\n",
+        "",
+        f"{FOLLOWER}::test_a_follower_that_deletes_its_log_says_nothing_of_what_it_has",
+    ),
+    Mutant(
         "an empty log that does not begin at 0 never agrees",
         f"{PARTITION}/follower.py",
-        "if not self._agrees and log.log_end_offset == log.log_start_offset:",
-        "if not self._agrees and log.log_end_offset == 0:",
+        "if not self._agrees and self._is_empty:",
+        "if not self._agrees and self._log_end_offset == 0:",
         f"{FOLLOWER}::test_an_empty_log_that_does_not_begin_at_0_agrees_with_everybody",
     ),
     Mutant(
         "an empty log keeps epochs in which nothing was written",
         f"{PARTITION}/follower.py",
-        "self._agrees = log.latest_epoch == 0",
+        "self._agrees = self._latest_epoch == 0",
         "self._agrees = True",
         f"{FOLLOWER}::test_an_empty_log_forgets_epochs_in_which_nothing_was_written",
     ),
     Mutant(
         "the watermark goes beyond the follower's own end",
         f"{PARTITION}/follower.py",
-        "high_watermark = min(self._high_watermark, self._log.log_end_offset - 1)",
-        "high_watermark = self._high_watermark",
+        "high_watermark = min(self._leader_high_watermark, self._log_end_offset - 1)",
+        "high_watermark = self._leader_high_watermark",
         f"{FOLLOWER}::test_fix_4_the_watermark_is_never_beyond_the_own_end",
     ),
     Mutant(
         "the watermark is followed before the logs agree",
         f"{PARTITION}/follower.py",
-        "if not self._agrees or high_watermark <= self._log.high_watermark:",
-        "if high_watermark <= self._log.high_watermark:",
+        "if not self._agrees or high_watermark <= self._high_watermark:",
+        "if high_watermark <= self._high_watermark:",
         f"{FOLLOWER}::test_the_watermark_is_not_followed_before_the_logs_agree",
     ),
     Mutant(
@@ -372,8 +386,8 @@ MUTANTS: Final = (
     Mutant(
         "after a failed write the logs are taken to agree",
         f"{PARTITION}/follower.py",
-        "        self._agrees = self._will_agree = False  # some",
-        "        # some",
+        "        self._agrees = self._will_agree = False  # a part",
+        "        # a part",
         f"{FOLLOWER}::test_after_a_full_disk_it_looks_again_where_the_logs_part",
     ),
     Mutant(
@@ -393,7 +407,7 @@ MUTANTS: Final = (
     Mutant(
         "a follower whose disk is slow blames its leader",
         f"{PARTITION}/follower.py",
-        "        self._heard_ns = now_ns  # nothing was asked meanwhile: a disk that is slow here is not the leader's silence\n",
+        "        self._heard_ns = now_ns  # nothing was asked meanwhile: this server's slow disk is not the leader's silence\n",
         "",
         f"{FOLLOWER}::test_a_follower_whose_disk_hangs_does_not_blame_its_leader",
     ),
@@ -521,8 +535,8 @@ MUTANTS: Final = (
     Mutant(
         "a proposal that was not sent settles the one before",
         "src/bascule/partition/replication/replicator.py",
-        "            outcome = Outcome.UNKNOWN\n",
-        "            outcome = Outcome.REFUSED\n",
+        "            outcome = ProposalOutcome.UNKNOWN\n",
+        "            outcome = ProposalOutcome.REFUSED\n",
         f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",
     ),
     Mutant(

@@ -384,7 +384,6 @@ class Partitions:
         core = Follower(
             partition.leader,
             partition.leader_epoch,
-            local.log,
             replica_options(settings, self._cluster),
             replica_epoch=self._metadata().replica_epoch(partition, self._server_id),
             data_loss_epoch=partition.data_loss_epoch,

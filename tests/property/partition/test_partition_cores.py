@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.partition.core import follower_events as follow
-from bascule.partition.core.leader_events import Acknowledge, Commit, Expand, LeaderEffect, Outcome, Shrink
+from bascule.partition.core.leader_events import Acknowledge, Expand, LeaderEffect, ProposalOutcome, Shrink
 from bascule.partition.core.messages import Verdict
 from tests.unit.partition.replica_helpers import ACK, ALWAYS, INTERVAL, MS, FollowerAtWork, LeaderAtWork
 
@@ -26,7 +26,7 @@ LEADER_EVENTS = st.one_of(
     st.tuples(st.just("fetch"), FOLLOWERS, st.integers(0, 40), st.integers(0, 40), st.booleans()),
     st.tuples(st.just("anew"), FOLLOWERS),
     st.tuples(st.just("set"), st.sampled_from(("a", "ab", "abc", "abcd", "acd"))),
-    st.tuples(st.just("settled"), FOLLOWERS, st.sampled_from(list(Outcome))),
+    st.tuples(st.just("settled"), FOLLOWERS, st.sampled_from(list(ProposalOutcome))),
     st.tuples(st.just("tick"), st.integers(0, 500)),
 )
 
@@ -74,11 +74,11 @@ class LawfulLeader:
         self.proposed.clear()
         return self.leader.set_changed(in_sync)
 
-    def do_settled(self, replica: str, outcome: Outcome) -> list[LeaderEffect]:
+    def do_settled(self, replica: str, outcome: ProposalOutcome) -> list[LeaderEffect]:
         if replica not in self.asked:
             return []
         self.asked.discard(replica)
-        if outcome is Outcome.REFUSED:
+        if outcome is ProposalOutcome.REFUSED:
             self.proposed.pop(replica, None)
         return self.leader.settled(replica, outcome)
 
@@ -90,15 +90,14 @@ class LawfulLeader:
 
     def check(self, effect: LeaderEffect) -> None:
         log = self.leader.log
-        if isinstance(effect, Commit | Acknowledge):
+        if isinstance(effect, follow.AdvanceHighWatermark | Acknowledge):
             assert len(self.in_sync) >= self.min_isr
             counted = [self.ends[name] for name in (self.in_sync - {"a"}) | set(self.proposed)]
             counted.append((log.log_end_offset, log.synced_end_offset))
-            waits = self.policy.get(
-                "commits_wait_for_disk" if isinstance(effect, Commit) else "acks_wait_for_disk", False
-            )
+            is_commit = isinstance(effect, follow.AdvanceHighWatermark)
+            waits = self.policy.get("commits_wait_for_disk" if is_commit else "acks_wait_for_disk", False)
             least = min(synced if waits else end for end, synced in counted)
-            assert (effect.high_watermark + 1 if isinstance(effect, Commit) else effect.end_offset) <= least
+            assert (effect.end_offset if isinstance(effect, Acknowledge) else effect.high_watermark + 1) <= least
         elif isinstance(effect, Expand | Shrink):
             assert effect.replica not in self.asked, "one question at a time"
             self.asked.add(effect.replica)
@@ -140,7 +139,7 @@ class LawfulFollower:
         )
         self.writing: follow.Append | follow.Truncate | follow.Reset | None = None
         self.number = 0
-        self.check(self.follower.step(follow.Begin(self.follower.now_ns)))
+        self.check(self.follower.step(follow.FollowingBegan(self.follower.log.ends, self.follower.now_ns)))
 
     def do(self, kind: str, *arguments: Any) -> None:
         self.check(getattr(self, f"do_{kind}")(*arguments))
@@ -162,7 +161,7 @@ class LawfulFollower:
         if writing is None:
             return []
         if how != "done":
-            return self.follower.step(follow.WriteFailed(how, how == "damaged", self.follower.now_ns))
+            return self.follower.write_failed(how, is_damaged=how == "damaged")
         log = self.follower.log
         match writing:
             case follow.Append(data):
@@ -179,11 +178,10 @@ class LawfulFollower:
         return self.follower.written()
 
     def do_synced(self) -> list[follow.FollowerEffect]:
-        self.follower.log.synced_end_offset = self.follower.log.log_end_offset
-        return self.follower.step(follow.DiskSynced(self.follower.now_ns))
+        return self.follower.synced()
 
     def do_reconnected(self) -> list[follow.FollowerEffect]:
-        return self.follower.step(follow.Reconnected(self.follower.now_ns))
+        return self.follower.step(follow.FollowerReconnected(self.follower.now_ns))
 
     def do_tick(self, after_ms: int) -> list[follow.FollowerEffect]:
         effects = self.follower.tick(after_ms * MS)

@@ -17,7 +17,6 @@ from bascule.errors import BasculeError, CallerError, CorruptBatch, DiskFull, Ep
 from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.core.epochs import EpochCache, EpochEntry
-from bascule.partition.core.options import ReplicaLog
 from tests.simulation.log.simulated_disk import Operation, SimulatedDisk
 from tests.support.logs import ManualSyncer
 
@@ -38,8 +37,25 @@ class DiskState:
     syncs_fail: bool = False
 
 
-class SimulatedLog(ReplicaLog, Protocol):
+class SimulatedLog(Protocol):
     """What a server does with a log. Errors are those of the production log."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def synced_end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def latest_epoch(self) -> int: ...
+
+    def end_offset_of_epoch(self, epoch: int) -> int: ...
 
     def epoch_at_most(self, epoch: int) -> int: ...
 
@@ -55,7 +71,8 @@ class SimulatedLog(ReplicaLog, Protocol):
     def append(self, numbers: Sequence[int], epoch: int) -> int:
         """Returns the first offset."""
 
-    def read(self, offset: int) -> Batches: ...
+    def read(self, offset: int, below: int) -> Batches:
+        """Batches from `offset` on, none at or above `below`."""
 
     def append_replicated(self, data: Batches) -> None: ...
 
@@ -136,9 +153,10 @@ class ModelLog:
             return None
         return self._records[offset - self.log_start_offset]
 
-    def read(self, offset: int) -> Batches:
+    def read(self, offset: int, below: int) -> Batches:
         first = max(offset, self.log_start_offset)  # retention may just have been here
-        found = self._records[first - self.log_start_offset :][:READ_RECORDS_MAX]
+        start = self.log_start_offset
+        found = self._records[first - start : max(first, below) - start][:READ_RECORDS_MAX]
         if self._damaged and any(at in self._damaged for at in range(first, first + len(found))):
             raise _corrupt(first)
         return [(at, record) for at, record in enumerate(found, first)]
@@ -324,8 +342,8 @@ class DiskLog:
             batch.add(None, b"%d" % number, (), b"", b"", 0)
         return self._log.append(batch, leader_epoch=epoch).base_offset
 
-    def read(self, offset: int) -> Batches:
-        found = self._log.read(offset, bytes_max=400, committed=False)
+    def read(self, offset: int, below: int) -> Batches:
+        found = self._log.read(offset, bytes_max=400, committed=False, below=below)
         return b"" if found is None else found.data
 
     def append_replicated(self, data: Batches) -> None:

@@ -17,7 +17,7 @@ from bascule.metadata.core.snapshot import encode_snapshot
 from bascule.metadata.core.state import Change, Metadata
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
-from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.leader_events import ProposalOutcome
 from bascule.raft.core.model.effects import Effects
 from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
 from bascule.raft.core.model.events import Event, Propose, Receive, TakeSnapshot, Tick, TransferLeadership
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.cluster_simulator import ClusterSimulation
 
 MS: Final = 1_000_000
-Settle = Callable[[Outcome], None]
+Settle = Callable[[ProposalOutcome], None]
 
 
 class MetadataLog(Protocol):
@@ -66,7 +66,7 @@ class _Proposal:
     settle: Settle
     is_settled: bool = False
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: ProposalOutcome) -> None:
         if not self.is_settled:
             self.is_settled = True
             self.server.run(self.life, self.settle, (outcome,))
@@ -124,12 +124,12 @@ class OrderedLog:
             self._arrive_in(world.delay_ns(), proposal)
         elif fate < self.loss / 4:
             world.at(
-                world.delay_ns(), proposal.tell, Outcome.UNKNOWN
+                world.delay_ns(), proposal.tell, ProposalOutcome.UNKNOWN
             )  # it was never sent on, but who knows of earlier ones
             return
         elif rng.random() < 0.5:
             self._arrive_in(rng.randint(100, 3000) * MS, proposal)
-        world.at(self.timeout_ns, proposal.tell, Outcome.UNKNOWN)
+        world.at(self.timeout_ns, proposal.tell, ProposalOutcome.UNKNOWN)
 
     def _is_reachable(self, server: Server) -> bool:
         if self.is_out or self.controller is None:
@@ -176,7 +176,7 @@ class OrderedLog:
             if not server.is_up:
                 return
             if proposal is not None and proposal.server is server:
-                proposal.tell(Outcome.REFUSED if isinstance(outcome, Refusal) else Outcome.DONE)
+                proposal.tell(ProposalOutcome.REFUSED if isinstance(outcome, Refusal) else ProposalOutcome.DONE)
 
     # ── disturbing ───────────────────────────────────────────────────────────────────────────────
 
@@ -269,7 +269,7 @@ class RaftMember:
         for key, attempt in list(self.attempts.items()):
             if self.log.world.now_ns > attempt.until_ns:
                 del self.attempts[key]
-                attempt.proposal.tell(Outcome.UNKNOWN)
+                attempt.proposal.tell(ProposalOutcome.UNKNOWN)
             elif self.log.world.rng.random() < 0.2:
                 self._propose(attempt)
 
@@ -334,7 +334,8 @@ class RaftMember:
         if attempt is not None and entry.kind is EntryKind.COMMAND:
             is_known = applied.outcome in (SessionOutcome.APPLIED, SessionOutcome.DUPLICATE)
             refused = is_known and decode_verdict(applied.result) is not None
-            attempt.proposal.tell(Outcome.UNKNOWN if not is_known else Outcome.REFUSED if refused else Outcome.DONE)
+            known = ProposalOutcome.REFUSED if refused else ProposalOutcome.DONE
+            attempt.proposal.tell(known if is_known else ProposalOutcome.UNKNOWN)
 
 
 class RaftLog:

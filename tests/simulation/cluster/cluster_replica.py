@@ -19,7 +19,8 @@ from bascule.partition.core import follower_events as follow
 from bascule.partition.core import leader_events as lead
 from bascule.partition.core.follower import Follower
 from bascule.partition.core.leader import Leader
-from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.leader_events import ProposalOutcome
+from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 from bascule.partition.core.options import ReplicaOptions
 from tests.simulation.cluster.cluster_checker import Violation
@@ -84,6 +85,12 @@ class Replica:
             return None
         return stream.partition(self.key[1])
 
+    def ends(self) -> LogEnds:
+        log = self.log
+        return LogEnds(
+            log.log_start_offset, log.log_end_offset, log.synced_end_offset, log.high_watermark, log.latest_epoch
+        )
+
     # ── roles ────────────────────────────────────────────────────────────────────────────────────
 
     def reconcile(self) -> None:
@@ -137,7 +144,7 @@ class Replica:
         self.role = Leader(
             self.server.id,
             self.epoch,
-            self.log,
+            self.ends(),
             self.options,
             replicas=partition.replicas,
             in_sync_replicas=partition.in_sync_replicas,
@@ -145,7 +152,7 @@ class Replica:
             now_ns=self.server.local_ns(),
         )
         self.world.trace("%r begins", self)
-        self._lead(self.role.begin(), is_beginning=True)
+        self._step_leader(lead.LeadershipBegan())
         self.is_moving = False
         self._move_on(partition)
 
@@ -154,14 +161,13 @@ class Replica:
         self.role = Follower(
             partition.leader,
             self.epoch,
-            self.log,
             self.options,
             replica_epoch=self.replica_epoch,
             data_loss_epoch=partition.data_loss_epoch,
             first_number=self.next_number,
         )
         self.world.trace("%r begins", self)
-        self._step_follower(follow.Begin(self.server.local_ns()))
+        self._step_follower(follow.FollowingBegan(self.ends(), self.server.local_ns()))
 
     def _tell_set(self, partition: Partition) -> None:
         self._step_leader(
@@ -201,7 +207,7 @@ class Replica:
         role, now_ns = self.role, self.server.local_ns()
         if role is not None and role.deadline_ns is not None and role.deadline_ns <= now_ns:
             if isinstance(role, Leader):
-                self._step_leader(lead.Tick(now_ns))
+                self._step_leader(lead.LeaderTick(now_ns))
             else:
                 self._step_follower(follow.FollowerTick(now_ns))
         self._schedule()
@@ -211,52 +217,51 @@ class Replica:
         match message:
             case Fetch():
                 if isinstance(self.role, Leader):
-                    self._step_leader(lead.FetchReceived(sender, message, now_ns))
+                    self._step_leader(lead.FetchReceived(sender, message, self.log.log_start_offset, now_ns))
                 elif message.is_fetch:
                     self.server.send(
                         sender, self.key, FetchAnswer(message.leader_epoch, message.number, Verdict.NOT_LEADER)
                     )
             case EpochQuery():
                 if isinstance(self.role, Leader):
-                    self._step_leader(lead.EpochQueryReceived(sender, message, now_ns))
+                    epoch = self.log.epoch_at_most(message.epoch)
+                    end_offset = self.log.end_offset_of_epoch(message.epoch)
+                    self._step_leader(lead.EpochQueryReceived(sender, message, epoch, end_offset, now_ns))
                 else:
                     answer = EpochAnswer(message.leader_epoch, message.number, Verdict.NOT_LEADER)
                     self.server.send(sender, self.key, answer)
             case FetchAnswer():
                 self._step_follower(follow.AnswerReceived(message, now_ns))
             case EpochAnswer():
-                self._step_follower(follow.EpochAnswerReceived(message, now_ns))
+                own_end_offset = self.log.end_offset_of_epoch(message.epoch)
+                self._step_follower(follow.EpochAnswerReceived(message, own_end_offset, now_ns))
             case Notice():
                 self._step_follower(follow.NoticeReceived(message, now_ns))
 
     # ── what the leader wants ────────────────────────────────────────────────────────────────────
 
-    def _lead(self, effects: list[lead.LeaderEffect], *, is_beginning: bool = False) -> None:
+    def _lead(self, effects: list[lead.LeaderEffect]) -> None:
         role = self.role
         for effect in effects:
             if self.role is not role or not isinstance(role, Leader):
                 return
-            self._do_lead(role, effect, is_beginning)
+            self._do_lead(role, effect)
         self._schedule()
 
-    def _do_lead(self, role: Leader, effect: lead.LeaderEffect, is_beginning: bool) -> None:
+    def _do_lead(self, role: Leader, effect: lead.LeaderEffect) -> None:
         server = self.server
         match effect:
-            case lead.Commit(high_watermark):
+            case follow.AdvanceHighWatermark(high_watermark):
                 before = self.log.high_watermark
                 self.log.advance_high_watermark(high_watermark)
                 self.world.checker.committed(self, before)
             case lead.Acknowledge(end_offset):
                 self._acknowledge(end_offset)
-            case lead.SendBatches():
-                server.call(self.world.read_ns(), self._send_batches, role, effect)
-            case lead.SendAnswer(replica, answer):
-                server.send(replica, self.key, answer)
-            case lead.AnswerEpoch(replica, query):
-                epoch = self.log.epoch_at_most(query.epoch)
-                end_offset = self.log.end_offset_of_epoch(query.epoch)
-                server.send(replica, self.key, role.epoch_answer(effect, epoch, end_offset))
-            case lead.Notify(replica):
+            case lead.ReadBatches():
+                server.call(self.world.read_ns(), self._read_batches, role, effect)
+            case lead.SendTo(replica, message):
+                server.send(replica, self.key, message)
+            case lead.Notify(replica, is_beginning):
                 server.call(self.world.notice_ns(), self._notify, role, replica, is_beginning)
             case lead.Shrink(replica, _):
                 op: ops.Op = ops.ShrinkIsr(self.stream, self.key[1], replica, server.id, self.epoch)
@@ -270,25 +275,24 @@ class Replica:
                 self.world.checker.counts["step downs"] += 1
                 self.leave()
 
-    def _send_batches(self, role: Leader, effect: lead.SendBatches) -> None:
+    def _read_batches(self, role: Leader, request: lead.ReadBatches) -> None:
         if self.role is not role:
             return
         try:
-            data = self.log.read(effect.offset)
+            data = self.log.read(request.offset, request.end_offset)
         except BasculeError:
             self.world.checker.counts["unreadable"] += 1
-            self.server.send(effect.replica, self.key, role.answer(effect, None))
+            self._step_leader(lead.BatchesRead(request, None))
             self.leave()
             return
-        self.server.send(effect.replica, self.key, role.answer(effect, data))
+        self._step_leader(lead.BatchesRead(request, data))
 
     def _notify(self, role: Leader, replica: str, is_beginning: bool) -> None:
-        notice = role.notice(replica, is_beginning=is_beginning) if self.role is role else None
-        if notice is not None:
-            self.server.send(replica, self.key, notice)
+        if self.role is role:
+            self._step_leader(lead.NoticeDue(replica, is_beginning))
 
     def _propose(self, op: ops.Op, role: Leader, replica: str) -> None:
-        def settle(outcome: Outcome) -> None:
+        def settle(outcome: ProposalOutcome) -> None:
             self.reconcile()  # the metadata of now comes first
             if self.role is role:
                 self._step_leader(lead.ProposalSettled(replica, outcome, self.server.local_ns()))
@@ -297,12 +301,10 @@ class Replica:
 
     def reconnected(self) -> None:
         """The line to the other servers was away for a moment: everybody begins to ask, and to notify, again."""
-        role = self.role
-        if isinstance(role, Leader):
-            for replica in role.followers:
-                self.server.call(self.world.notice_ns(), self._notify, role, replica, True)
+        if isinstance(self.role, Leader):
+            self._step_leader(lead.LeaderReconnected())
         else:
-            self._step_follower(follow.Reconnected(self.server.local_ns()))
+            self._step_follower(follow.FollowerReconnected(self.server.local_ns()))
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────
 
@@ -326,11 +328,12 @@ class Replica:
             self.pending.extend(enumerate(numbers, base_offset))
         if self.policy is SyncPolicy.ALWAYS or (wants_all and self.policy is SyncPolicy.ACK):
             self.request_sync()
-        self.server.call(self.world.hop_ns(), self._appended, role, wants_all)
+        self.server.call(self.world.hop_ns(), self._appended, role, base_offset + len(numbers), wants_all)
 
-    def _appended(self, role: Leader, wants_all: bool) -> None:
+    def _appended(self, role: Leader, end_offset: int, wants_all: bool) -> None:
         if self.role is role:
-            self._step_leader(lead.Appended(wants_all, self.server.local_ns()))
+            now_ns = self.server.local_ns()
+            self._step_leader(lead.LeaderAppended(end_offset, self.log.synced_end_offset, wants_all, now_ns))
 
     def _acknowledge(self, end_offset: int) -> None:
         while self.pending and self.pending[0][0] < end_offset:
@@ -376,7 +379,7 @@ class Replica:
         log = self.log
         if self.key not in self.server.replicas:
             return  # the whole partition is gone from here
-        done: follow.Written | follow.WriteFailed
+        done: follow.FollowerWrote | follow.FollowerWriteFailed
         try:
             match effect:
                 case follow.Append(data):
@@ -389,14 +392,15 @@ class Replica:
                     self.world.checker.counts["resets"] += 1
                     self._check_reset(offset)
                     log.reset_to(offset)
-            done = follow.Written(self.server.local_ns())
+            done = follow.FollowerWrote(self.ends(), self.server.local_ns())
         except RejectedBatch as error:
             self.world.checker.counts["rejected"] += 1
-            done = follow.WriteFailed(str(error), False, self.server.local_ns())
+            done = follow.FollowerWriteFailed(str(error), False, self.ends(), self.server.local_ns())
         except CallerError as error:
             raise Violation(f"{self} was asked for something wrong: {error}") from error
         except StorageError as error:
-            done = follow.WriteFailed(str(error), not isinstance(error, DiskFull), self.server.local_ns())
+            is_damaged = not isinstance(error, DiskFull)
+            done = follow.FollowerWriteFailed(str(error), is_damaged, self.ends(), self.server.local_ns())
         self.server.call(self.world.hop_ns(), self._wrote, role, done)
 
     def _check_reset(self, offset: int) -> None:
@@ -406,7 +410,7 @@ class Replica:
                 raise Violation(f"{self} is to begin anew at {offset}, {log.high_watermark} is committed")
             self.highest_watermark = offset - 1
 
-    def _wrote(self, role: Follower, done: follow.Written | follow.WriteFailed) -> None:
+    def _wrote(self, role: Follower, done: follow.FollowerWrote | follow.FollowerWriteFailed) -> None:
         self.is_writing = False
         self.world.checker.watermark(self)
         if self.role is role:
@@ -438,11 +442,11 @@ class Replica:
             self.request_sync()
 
     def _synced(self) -> None:
-        now_ns = self.server.local_ns()
+        synced_end_offset = self.log.synced_end_offset
         if isinstance(self.role, Leader):
-            self._step_leader(lead.Synced(now_ns))
+            self._step_leader(lead.LeaderSynced(synced_end_offset))
         else:
-            self._step_follower(follow.DiskSynced(now_ns))
+            self._step_follower(follow.FollowerSynced(synced_end_offset))
 
     # ── damage ───────────────────────────────────────────────────────────────────────────────────
 
@@ -455,14 +459,14 @@ class Replica:
         op = ops.LeaveIsr(self.stream, self.key[1], self.server.id, partition.leader_epoch)
         self.server.propose(op, self._left)
 
-    def _left(self, outcome: Outcome) -> None:
+    def _left(self, outcome: ProposalOutcome) -> None:
         self.is_leaving = False
         partition = self.partition
         if partition is None:
             return
-        if outcome is Outcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
+        if outcome is ProposalOutcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
             self.world.last_is_damaged(self)
-        elif outcome is not Outcome.DONE and self.is_damaged:
+        elif outcome is not ProposalOutcome.DONE and self.is_damaged:
             self.server.call(100 * MS, self.leave)
 
     def _rebuild(self) -> None:
@@ -505,12 +509,12 @@ class Replica:
             self.server.propose(op, self._moved)
         else:
             self.hand_over(targets)
-            self.server.call(500 * MS, self._moved, Outcome.UNKNOWN)
+            self.server.call(500 * MS, self._moved, ProposalOutcome.UNKNOWN)
 
-    def _moved(self, outcome: Outcome) -> None:
+    def _moved(self, outcome: ProposalOutcome) -> None:
         self.is_moving = False
         partition = self.partition
-        if outcome is not Outcome.DONE and partition is not None and isinstance(self.role, Leader):
+        if outcome is not ProposalOutcome.DONE and partition is not None and isinstance(self.role, Leader):
             self.server.call(200 * MS, self.reconcile)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.state import Change, Metadata, PartitionChanged, ServerChanged, StreamCreated, StreamDeleted
 from bascule.partition.core.follower import Follower
 from bascule.partition.core.leader import Leader
-from bascule.partition.core.leader_events import Outcome
+from bascule.partition.core.leader_events import ProposalOutcome
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Verdict
 from tests.simulation.cluster.cluster_log import DiskLog, DiskState, ModelLog, SimulatedLog, refusal
 from tests.simulation.cluster.cluster_replica import Key, Replica
@@ -97,8 +97,8 @@ class Server:
         this server asked for and has forgotten may still be done."""
         self.propose(ops.RestartServer(self.id, intact=not self.lost_power), self._announced)
 
-    def _announced(self, outcome: Outcome) -> None:
-        if outcome is not Outcome.DONE:
+    def _announced(self, outcome: ProposalOutcome) -> None:
+        if outcome is not ProposalOutcome.DONE:
             self.call(50 * MS, self._announce)
             return
         self.is_ready = True
@@ -204,7 +204,7 @@ class Server:
 
     # ── the metadata ─────────────────────────────────────────────────────────────────────────────
 
-    def propose(self, op: Op, settle: Callable[[Outcome], None]) -> None:
+    def propose(self, op: Op, settle: Callable[[ProposalOutcome], None]) -> None:
         self.world.trace("%s proposes %r", self.id, op)
         self.world.metadata_log.propose(self, op, settle)
 

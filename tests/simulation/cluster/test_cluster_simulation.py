@@ -81,7 +81,7 @@ def test_a_failure_names_its_seed() -> None:
         raise KeyError("something is wrong")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.simulation.cluster_checker.Checker.committed", raise_it)
+        patch.setattr("tests.simulation.cluster.cluster_checker.Checker.committed", raise_it)
         with pytest.raises(Violation, match=r"seed 7, at \d+\.\d+ s: KeyError: .*\nBASCULE_CLUSTER_SEED=7"):
             simulate(7, SECONDS)
 

@@ -12,17 +12,22 @@ from bascule.partition.core.follower import Follower
 from bascule.partition.core.leader import Leader
 from bascule.partition.core.leader_events import (
     Acknowledge,
-    Appended,
-    Commit,
+    BatchesRead,
     FetchReceived,
+    LeaderAppended,
     LeaderEffect,
     LeaderEvent,
-    Outcome,
+    LeadershipBegan,
+    LeaderSynced,
+    LeaderTick,
+    NoticeDue,
+    ProposalOutcome,
     ProposalSettled,
+    ReadBatches,
+    SendTo,
     SetChanged,
-    Synced,
-    Tick,
 )
+from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice, Verdict
 from bascule.partition.core.options import ReplicaOptions
 
@@ -52,6 +57,16 @@ class NumberLog:
 
     def end_offset_of_epoch(self, epoch: int) -> int:
         return self.epochs.end_offset(epoch, self.log_end_offset)
+
+    @property
+    def ends(self) -> LogEnds:
+        return LogEnds(
+            self.log_start_offset,
+            self.log_end_offset,
+            self.synced_end_offset,
+            self.high_watermark,
+            self.latest_epoch,
+        )
 
 
 def of_kind(effects: Iterable[object], kind: type[E]) -> list[E]:
@@ -87,18 +102,18 @@ class LeaderAtWork:
         self.leader = Leader(
             "a",
             EPOCH,
-            self.log,
+            self.log.ends,
             ReplicaOptions(**options),
             replicas=replicas,
             in_sync_replicas=in_sync,
             partition_epoch=EPOCH,
             now_ns=self.now_ns,
         )
-        self.note(self.leader.begin())
+        self.began = self.step(LeadershipBegan())
 
     def note(self, effects: list[LeaderEffect]) -> list[LeaderEffect]:
         for effect in effects:
-            if isinstance(effect, Commit):
+            if isinstance(effect, follow.AdvanceHighWatermark):
                 assert effect.high_watermark > self.committed
                 self.committed = self.log.high_watermark = effect.high_watermark
             elif isinstance(effect, Acknowledge):
@@ -113,11 +128,11 @@ class LeaderAtWork:
         self.log.log_end_offset += count
         if synced:
             self.log.synced_end_offset = self.log.log_end_offset
-        return self.step(Appended(wants_all, self.now_ns))
+        return self.step(LeaderAppended(self.log.log_end_offset, self.log.synced_end_offset, wants_all, self.now_ns))
 
     def sync(self) -> list[LeaderEffect]:
         self.log.synced_end_offset = self.log.log_end_offset
-        return self.step(Synced(self.now_ns))
+        return self.step(LeaderSynced(self.log.synced_end_offset))
 
     def fetch(
         self,
@@ -136,7 +151,19 @@ class LeaderAtWork:
         self.numbers[replica] = max(number, self.numbers.get(replica, 0))
         synced = end if synced is None else synced
         fetch = Fetch(epoch, number, end, synced, replica_epoch, is_fetch, is_urgent)
-        return self.step(FetchReceived(replica, fetch, self.now_ns))
+        return self.step(FetchReceived(replica, fetch, self.log.log_start_offset, self.now_ns))
+
+    def read(self, effects: list[LeaderEffect], data: bytes | None) -> FetchAnswer:
+        """The answer to the fetch, with what was read for it."""
+        message = one(self.step(BatchesRead(one(effects, ReadBatches), data)), SendTo).message
+        assert isinstance(message, FetchAnswer)
+        return message
+
+    def notice(self, replica: str, *, is_beginning: bool = False) -> Notice | None:
+        effects = self.step(NoticeDue(replica, is_beginning))
+        message = one(effects, SendTo).message if effects else None
+        assert message is None or isinstance(message, Notice)
+        return message
 
     def set_changed(self, in_sync: str, replicas: str | None = None) -> list[LeaderEffect]:
         """The metadata has another in-sync set: a later partition epoch."""
@@ -144,12 +171,12 @@ class LeaderAtWork:
         self.replicas = replicas or self.replicas
         return self.step(SetChanged(tuple(self.replicas), tuple(in_sync), self.partition_epoch, self.now_ns))
 
-    def settled(self, replica: str, outcome: Outcome) -> list[LeaderEffect]:
+    def settled(self, replica: str, outcome: ProposalOutcome) -> list[LeaderEffect]:
         return self.step(ProposalSettled(replica, outcome, self.now_ns))
 
     def tick(self, after_ns: int) -> list[LeaderEffect]:
         self.now_ns += after_ns
-        return self.step(Tick(self.now_ns))
+        return self.step(LeaderTick(self.now_ns))
 
 
 class FollowerAtWork:
@@ -174,13 +201,12 @@ class FollowerAtWork:
         self.follower = Follower(
             "a",
             EPOCH,
-            self.log,
             ReplicaOptions(**options),
             replica_epoch=3,
             data_loss_epoch=data_loss_epoch,
             first_number=first_number,
         )
-        self.effects = self.step(follow.Begin(self.now_ns)) if begins else []
+        self.effects = self.step(follow.FollowingBegan(self.log.ends, self.now_ns)) if begins else []
 
     def step(self, event: follow.FollowerEvent) -> list[follow.FollowerEffect]:
         self.effects = self.follower.step(event)
@@ -196,7 +222,7 @@ class FollowerAtWork:
 
     def answer_epoch(self, epoch: int, end: int, verdict: Verdict = Verdict.OK) -> list[follow.FollowerEffect]:
         answer = EpochAnswer(EPOCH, self.follower.next_number - 1, verdict, epoch, end)
-        return self.step(follow.EpochAnswerReceived(answer, self.now_ns))
+        return self.step(follow.EpochAnswerReceived(answer, self.log.end_offset_of_epoch(epoch), self.now_ns))
 
     def answer(
         self,
@@ -222,7 +248,15 @@ class FollowerAtWork:
         if end is not None:
             self.log.log_end_offset = end
             self.log.epochs.clear_latest(end)
-        return self.step(follow.Written(self.now_ns))
+        return self.step(follow.FollowerWrote(self.log.ends, self.now_ns))
+
+    def write_failed(self, reason: str, *, is_damaged: bool) -> list[follow.FollowerEffect]:
+        return self.step(follow.FollowerWriteFailed(reason, is_damaged, self.log.ends, self.now_ns))
+
+    def synced(self, end: int | None = None) -> list[follow.FollowerEffect]:
+        """What is written is synced, up to `end` if that is given."""
+        self.log.synced_end_offset = self.log.log_end_offset if end is None else end
+        return self.step(follow.FollowerSynced(self.log.synced_end_offset))
 
     def copy(self, count: int, *, committed: int = -1, wants_sync: bool = False) -> list[follow.FollowerEffect]:
         """An answer with so many records, and their append."""

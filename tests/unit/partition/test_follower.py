@@ -98,8 +98,7 @@ def test_an_empty_log_forgets_epochs_in_which_nothing_was_written() -> None:
 def test_a_follower_that_is_about_to_be_cut_says_nothing_of_what_it_has() -> None:
     follower = FollowerAtWork(10, synced=5, epochs=[(4, 0)])
     one(follower.answer_epoch(4, 6), follow.Truncate)
-    follower.log.synced_end_offset = 10
-    assert follower.step(follow.DiskSynced(follower.now_ns)) == []
+    assert follower.synced(10) == []
     assert not follower.follower.agrees
     follower.log.synced_end_offset = 6
     follower.written(6)
@@ -108,8 +107,8 @@ def test_a_follower_that_is_about_to_be_cut_says_nothing_of_what_it_has() -> Non
 
 def test_answers_of_another_epoch_or_to_another_question_are_ignored() -> None:
     follower = FollowerAtWork(10, epochs=[(4, 0)])
-    assert follower.step(follow.EpochAnswerReceived(EpochAnswer(4, 1, Verdict.OK, 4, 3), SECOND)) == []
-    assert follower.step(follow.EpochAnswerReceived(EpochAnswer(EPOCH, 0, Verdict.OK, 4, 3), SECOND)) == []
+    assert follower.step(follow.EpochAnswerReceived(EpochAnswer(4, 1, Verdict.OK, 4, 3), 10, SECOND)) == []
+    assert follower.step(follow.EpochAnswerReceived(EpochAnswer(EPOCH, 0, Verdict.OK, 4, 3), 10, SECOND)) == []
     assert follower.follower.state is FollowerState.ASKING
 
 
@@ -179,6 +178,16 @@ def test_a_log_whose_next_offset_is_deleted_goes_on_where_the_leader_begins() ->
     assert isinstance(follower.sent, Fetch) and follower.sent.log_end_offset == 30
 
 
+def test_a_follower_that_deletes_its_log_says_nothing_of_what_it_has() -> None:
+    follower = FollowerAtWork()
+    follower.copy(5)
+    one(follower.answer(verdict=Verdict.BELOW_START, start=30, end=40), follow.Reset)
+    assert follower.synced(5) == []
+    follower.log.log_start_offset = follower.log.synced_end_offset = 30
+    follower.written(30)
+    assert isinstance(follower.sent, Fetch) and follower.follower.agrees
+
+
 def test_a_log_beyond_the_leaders_end_looks_again_where_they_part() -> None:
     follower = FollowerAtWork(10, epochs=[(4, 0)])
     follower.answer_epoch(4, 10)
@@ -197,24 +206,23 @@ def test_an_empty_log_beyond_the_leaders_end_begins_where_the_leader_does() -> N
 def test_a_sync_that_somebody_waits_for_is_asked_for_and_told() -> None:
     follower = FollowerAtWork(**ACK)
     assert of_kind(follower.copy(5, wants_sync=True), follow.RequestSync)
-    follower.log.synced_end_offset = 5
-    word = one(follower.step(follow.DiskSynced(SECOND)), follow.Send).message
-    assert word == Fetch(EPOCH, 3, 5, 5, 3, is_fetch=False)
-    assert follower.step(follow.DiskSynced(SECOND)) == []  # the leader knows
+    report = one(follower.synced(5), follow.Send).message
+    assert report == Fetch(EPOCH, 3, 5, 5, 3, is_fetch=False)
+    assert follower.synced(5) == []  # the leader knows
     assert of_kind(follower.answer(b"more", number=2), follow.Append)  # the fetch before is still out
 
 
 def test_nobody_is_told_of_a_sync_that_is_no_news() -> None:
     follower = FollowerAtWork(**ACK)
     assert not of_kind(follower.copy(5), follow.RequestSync)
-    assert follower.step(follow.DiskSynced(SECOND)) == []
+    assert follower.synced(0) == []
 
 
 def test_after_a_full_disk_it_looks_again_where_the_logs_part() -> None:
     follower = FollowerAtWork(10, epochs=[(4, 0)])
     follower.answer_epoch(4, 10)
     follower.answer(b"batches")
-    assert follower.step(follow.WriteFailed("no room", False, follower.now_ns)) == []
+    assert follower.write_failed("no room", is_damaged=False) == []
     assert not follower.follower.agrees
     assert isinstance(one(follower.tick(SECOND), follow.Send).message, EpochQuery)
 
@@ -222,7 +230,7 @@ def test_after_a_full_disk_it_looks_again_where_the_logs_part() -> None:
 def test_a_damaged_log_is_rebuilt_and_nothing_more_is_asked_for() -> None:
     follower = FollowerAtWork()
     follower.answer(b"batches")
-    effects = follower.step(follow.WriteFailed("bad block", True, follower.now_ns))
+    effects = follower.write_failed("bad block", is_damaged=True)
     assert effects == [follow.Rebuild("bad block")]
     assert follower.follower.deadline_ns is None
     assert follower.tick(60 * SECOND) == []
@@ -302,7 +310,7 @@ def test_a_leader_that_has_just_begun_is_asked_again_at_once() -> None:
 
 def test_a_line_that_is_back_is_used_at_once() -> None:
     follower = FollowerAtWork()
-    again = one(follower.step(follow.Reconnected(follower.now_ns)), follow.Send).message
+    again = one(follower.step(follow.FollowerReconnected(follower.now_ns)), follow.Send).message
     assert isinstance(again, Fetch) and again.is_urgent
     follower.answer(b"batches")
-    assert follower.step(follow.Reconnected(follower.now_ns)) == []
+    assert follower.step(follow.FollowerReconnected(follower.now_ns)) == []

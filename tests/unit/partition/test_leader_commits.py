@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.partition.core.leader_events import Acknowledge, Commit, Expand, Notify, Outcome
+from bascule.partition.core.follower_events import AdvanceHighWatermark
+from bascule.partition.core.leader_events import Acknowledge, Expand, Notify, ProposalOutcome
 from tests.unit.partition.replica_helpers import ACK, ALWAYS, INTERVAL, LeaderAtWork, of_kind, one
 
 
@@ -61,7 +62,7 @@ def test_must_hold_a_follower_that_leaves_the_set_releases_what_waited_for_it() 
     leader.append(10)
     leader.fetch("b", 10)
     effects = leader.set_changed("ab")
-    assert of_kind(effects, Commit) == [Commit(9)]
+    assert of_kind(effects, AdvanceHighWatermark) == [AdvanceHighWatermark(9)]
     assert of_kind(effects, Acknowledge) == [Acknowledge(10)]
 
 
@@ -79,9 +80,9 @@ def test_a_replica_that_was_proposed_counts_until_it_was_refused() -> None:
     leader.append(10)
     leader.fetch("b", 10)
     assert leader.committed == -1
-    leader.settled("c", Outcome.UNKNOWN)
+    leader.settled("c", ProposalOutcome.UNKNOWN)
     assert leader.committed == -1
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     assert leader.committed == 9
 
 
@@ -91,7 +92,7 @@ def test_a_replica_that_was_proposed_counts_after_it_joined() -> None:
     leader.append(10)
     leader.fetch("b", 10)
     leader.set_changed("abc")
-    leader.settled("c", Outcome.DONE)
+    leader.settled("c", ProposalOutcome.DONE)
     assert leader.committed == -1
     leader.fetch("c", 6)
     assert leader.committed == 5
@@ -184,6 +185,6 @@ def test_followers_that_wait_are_told_of_what_was_committed() -> None:
     leader.append(1)
     leader.fetch("b", 1)
     assert Notify("b") in leader.fetch("c", 1)
-    notice = leader.leader.notice("b")
+    notice = leader.notice("b")
     assert notice is not None and notice.high_watermark == 0
-    assert leader.leader.notice("b") is None  # it knows
+    assert leader.notice("b") is None  # it knows

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bascule.partition.core.leader import ADMISSION_NS
-from bascule.partition.core.leader_events import Expand, Outcome, Shrink
+from bascule.partition.core.leader_events import Expand, ProposalOutcome, Shrink
 from tests.unit.partition.replica_helpers import ACK, EPOCH, INTERVAL, MS, SECOND, LeaderAtWork, of_kind, one
 
 LAG: dict[str, Any] = {"max_lag_ns": 1000 * MS, "leader_timeout_ns": 1000 * MS}
@@ -87,7 +87,7 @@ def test_commits_wait_only_a_moment_for_a_follower_that_is_about_to_join() -> No
 def test_what_is_not_known_is_asked_again_and_as_it_was() -> None:
     leader = LeaderAtWork(in_sync="ab", leader_timeout_ns=800 * MS, **INTERVAL)
     assert one(leader.fetch("c", 0, replica_epoch=3), Expand) == Expand("c", 3, EPOCH)
-    assert not of_kind(leader.settled("c", Outcome.UNKNOWN), Expand)
+    assert not of_kind(leader.settled("c", ProposalOutcome.UNKNOWN), Expand)
     assert not of_kind(leader.tick(99 * MS), Expand)
     # Its server was started anew meanwhile and has lost what it had: the old question is about the old replica.
     leader.append(10)
@@ -101,7 +101,7 @@ def test_a_replica_that_began_anew_while_it_was_proposed_has_to_catch_up_first()
     leader.fetch("b", 10)
     leader.fetch("c", 10, replica_epoch=3)
     leader.fetch("c", 0, replica_epoch=9)
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     leader.tick(200 * MS)
     assert not of_kind(leader.fetch("c", 5, replica_epoch=9), Expand)
     assert one(leader.fetch("c", 10, replica_epoch=9), Expand) == Expand("c", 9, EPOCH)
@@ -110,7 +110,7 @@ def test_a_replica_that_began_anew_while_it_was_proposed_has_to_catch_up_first()
 def test_after_a_refusal_it_is_not_asked_again_at_once() -> None:
     leader = LeaderAtWork(in_sync="ab", leader_timeout_ns=800 * MS, **INTERVAL)
     leader.fetch("c", 0)
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     assert not of_kind(leader.fetch("c", 0), Expand)
     assert leader.leader.deadline_ns == leader.now_ns + 100 * MS
     assert not of_kind(leader.tick(99 * MS), Expand)
@@ -124,18 +124,18 @@ def test_of_two_that_join_at_once_the_second_is_proposed_again_although_it_asks_
     assert one(leader.fetch("b", 10), Expand) == Expand("b", 0, EPOCH)
     assert one(leader.fetch("c", 10), Expand) == Expand("c", 0, EPOCH)
     leader.set_changed("ab")
-    leader.settled("b", Outcome.DONE)
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("b", ProposalOutcome.DONE)
+    leader.settled("c", ProposalOutcome.REFUSED)
     assert one(leader.tick(100 * MS), Expand) == Expand("c", 0, EPOCH + 1)
     leader.set_changed("abc")
-    leader.settled("c", Outcome.DONE)
+    leader.settled("c", ProposalOutcome.DONE)
     assert not of_kind(leader.tick(100 * MS), Expand)
 
 
 def test_who_was_refused_and_lacks_something_by_now_has_to_fetch_it_first() -> None:
     leader = LeaderAtWork(in_sync="ab", leader_timeout_ns=800 * MS, **INTERVAL)
     leader.fetch("c", 0)
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     leader.append(10)
     assert not of_kind(leader.tick(100 * MS), Expand)
     assert of_kind(leader.fetch("c", 10), Expand)
@@ -151,7 +151,7 @@ def test_who_has_left_is_not_proposed_before_it_asks_again() -> None:
     assert not of_kind(leader.tick(100 * MS), Expand)
     assert of_kind(leader.fetch("c", 10), Expand)
     leader.set_changed("abc")
-    leader.settled("c", Outcome.DONE)
+    leader.settled("c", ProposalOutcome.DONE)
     leader.set_changed("ab")
     assert not of_kind(leader.tick(SECOND // 4), Expand)
 
@@ -161,7 +161,7 @@ def test_an_answer_to_an_earlier_question_does_not_settle_a_later_one() -> None:
     leader.fetch("c", 0)
     leader.set_changed("ab")  # the proposal came too late: the partition has changed
     assert not of_kind(leader.fetch("c", 0), Expand)  # but its answer is still to come
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     assert one(leader.tick(SECOND), Expand) == Expand("c", 0, EPOCH + 1)
 
 
@@ -171,7 +171,7 @@ def test_a_replica_that_came_back_is_not_settled_by_the_answer_for_the_one_that_
     leader.set_changed("ab", replicas="ab")
     leader.set_changed("ab", replicas="abc")
     assert not of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
-    leader.settled("c", Outcome.REFUSED)
+    leader.settled("c", ProposalOutcome.REFUSED)
     leader.tick(SECOND)
     assert of_kind(leader.fetch("c", 0, replica_epoch=7), Expand)
 
@@ -233,7 +233,7 @@ def test_the_controller_is_asked_once_and_no_time_is_wasted_meanwhile() -> None:
     assert of_kind(leader.tick(1000 * MS), Shrink)
     assert leader.leader.deadline_ns is None
     assert not of_kind(leader.tick(5000 * MS), Shrink)
-    leader.settled("b", Outcome.UNKNOWN)
+    leader.settled("b", ProposalOutcome.UNKNOWN)
     assert leader.leader.deadline_ns is not None and leader.leader.deadline_ns > leader.now_ns
     assert of_kind(leader.tick(1000 * MS), Shrink)
 
@@ -243,7 +243,7 @@ def test_a_follower_outside_the_set_is_never_asked_to_leave() -> None:
     assert leader.tick(10 * SECOND) == []
 
 
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_an_answer_for_a_server_that_has_no_replica_any_more_changes_nothing(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", list(ProposalOutcome))
+def test_an_answer_for_a_server_that_has_no_replica_any_more_changes_nothing(outcome: ProposalOutcome) -> None:
     leader = LeaderAtWork("ab", "ab", **INTERVAL)
     assert leader.settled("x", outcome) == []

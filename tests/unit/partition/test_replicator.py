@@ -12,16 +12,16 @@ import pytest
 from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
 from bascule.metadata.core.model.ops import ExpandIsr, Op
 from bascule.metadata.core.model.refusal import Refusal, precondition
-from bascule.partition.core.leader_events import Expand, Outcome
+from bascule.partition.core.leader_events import Expand, ProposalOutcome
 from bascule.partition.replication.replicator import Replicator
 from tests.unit.metadata.metadata_helpers import Cluster
 
-OUTCOMES: list[tuple[Refusal | BasculeError | None, Outcome]] = [
-    (None, Outcome.DONE),
-    (precondition("Partition epoch mismatch"), Outcome.REFUSED),
-    (OutcomeUnknown("nobody knows"), Outcome.UNKNOWN),
+OUTCOMES: list[tuple[Refusal | BasculeError | None, ProposalOutcome]] = [
+    (None, ProposalOutcome.DONE),
+    (precondition("Partition epoch mismatch"), ProposalOutcome.REFUSED),
+    (OutcomeUnknown("nobody knows"), ProposalOutcome.UNKNOWN),
     # This attempt was not made, but an earlier one may still be under way: the leader must go on counting the replica.
-    (Unavailable("there is no controller"), Outcome.UNKNOWN),
+    (Unavailable("there is no controller"), ProposalOutcome.UNKNOWN),
 ]
 
 
@@ -51,7 +51,7 @@ class LeadingThatListens:
     def refresh(self, partition: Any) -> None:
         self.heard.append(tuple(partition.in_sync_replicas))
 
-    def settled(self, replica: str, outcome: Outcome) -> None:
+    def settled(self, replica: str, outcome: ProposalOutcome) -> None:
         self.heard.append((replica, outcome))
 
 
@@ -61,7 +61,7 @@ def replicator() -> Replicator:
 
 @pytest.mark.parametrize(("answer", "outcome"), OUTCOMES)
 def test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal(
-    answer: Refusal | BasculeError | None, outcome: Outcome
+    answer: Refusal | BasculeError | None, outcome: ProposalOutcome
 ) -> None:
     cluster = Cluster()
     cluster.create("orders", 1, 3)

@@ -393,11 +393,16 @@ class PartitionLog:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def read(
-        self, offset: int, *, bytes_max: int = limits.READ_BYTES_DEFAULT, committed: bool = True
+        self,
+        offset: int,
+        *,
+        bytes_max: int = limits.READ_BYTES_DEFAULT,
+        committed: bool = True,
+        below: int | None = None,
     ) -> BatchSlice | None:
         """Whole batches from the one that holds `offset` on: at least one, then up to `bytes_max`. None when there is nothing (yet).
 
-        Below the start of the log reading begins at its start. `committed` stops at the high watermark.
+        Below the start of the log reading begins at its start. `committed` stops at the high watermark, `below` at this offset.
         """
         self._use()
         self._check_range(offset, bytes_max)
@@ -407,7 +412,7 @@ class PartitionLog:
                 f"offset {offset} lies beyond the end of the log {self.directory}, {end_offset}",
                 hint=f"read from {end_offset} or below",
             )
-        return self._view.read(offset, end_offset, bytes_max)
+        return self._view.read(offset, end_offset if below is None else min(below, end_offset), bytes_max)
 
     def _check_range(self, offset: int, bytes_max: int = 1) -> None:
         if offset < 0:

@@ -1,18 +1,20 @@
-"""What a partition's follower is told, and what it wants done."""
+"""The events that a partition's follower steps through, and the effects that it asks for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """Take up the role."""
+class FollowingBegan:
+    """The first event."""
 
+    ends: LogEnds
     now_ns: int
 
 
@@ -24,7 +26,10 @@ class AnswerReceived:
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswerReceived:
+    """`own_end_offset` is where the epoch of the answer ends in the follower's log."""
+
     answer: EpochAnswer
+    own_end_offset: int
     now_ns: int
 
 
@@ -35,51 +40,54 @@ class NoticeReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The Append, Truncate or Reset that was asked for is done."""
+class FollowerWrote:
+    """The Append, Truncate or Reset is done."""
 
+    ends: LogEnds
     now_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
-    """It was not, or not all of it. `is_damaged`: the log itself is at fault, not the disk's free space or what was sent."""
+class FollowerWriteFailed:
+    """The Append, Truncate or Reset is not done, or only a part of it. `is_damaged`: the log itself is at fault, not the disk's free
+    space or the leader's data."""
 
     reason: str
     is_damaged: bool
+    ends: LogEnds
     now_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSynced:
-    """What was asked to be synced is, or more."""
+class FollowerSynced:
+    """The log is on disk up to `synced_end_offset`."""
 
-    now_ns: int
+    synced_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reconnected:
-    """The line to the other servers was cut and is there again: what was asked may never have arrived."""
+class FollowerReconnected:
+    """The connection to the other servers was lost and is back: the last request may be lost."""
 
     now_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerTick:
-    """Time has come to `deadline_ns`."""
+    """`deadline_ns` is reached."""
 
     now_ns: int
 
 
 FollowerEvent = (
-    Begin
+    FollowingBegan
     | AnswerReceived
     | EpochAnswerReceived
     | NoticeReceived
-    | Written
-    | WriteFailed
-    | DiskSynced
-    | Reconnected
+    | FollowerWrote
+    | FollowerWriteFailed
+    | FollowerSynced
+    | FollowerReconnected
     | FollowerTick
 )
 
@@ -88,21 +96,21 @@ FollowerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To the leader."""
+    """Send a request to the leader."""
 
     message: Fetch | EpochQuery
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the leader's batches, then say Written or WriteFailed. Until then nothing else is asked for."""
+    """Append the leader's batches, then report FollowerWrote or FollowerWriteFailed. No other write is asked for until then."""
 
     data: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at `offset`, then say Written or WriteFailed."""
+    """Truncate the log to `offset`, then report FollowerWrote or FollowerWriteFailed."""
 
     offset: int
     allow_committed: bool
@@ -110,36 +118,38 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Delete everything and go on at `offset`, then say Written or WriteFailed."""
+    """Delete the whole log and continue it at `offset`, then report FollowerWrote or FollowerWriteFailed."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
+    """Readers may see the log up to `high_watermark`. Leaders ask for this too."""
+
     high_watermark: int
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSync:
-    """Have what is written forced to the disk, then say DiskSynced."""
+    """Sync what is written, then report FollowerSynced."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLeader:
-    """Tell the controller that the leader is silent."""
+    """Report to the controller that the leader is silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """This replica cannot be used as it is: leave the in-sync set, set the log aside, begin anew from the leader's."""
+    """This log cannot be used: leave the in-sync set, move the log aside, copy the leader's from its start."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The leader does not have what this replica knows to be committed. Nothing is deleted; somebody has to look."""
+    """The leader lacks records that this replica knows to be committed. Nothing is deleted; an operator has to decide."""
 
     reason: str
 

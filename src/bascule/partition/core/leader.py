@@ -1,13 +1,18 @@
-"""The leader of a partition: who has what, what is committed, who is in sync.
+"""The leader of a partition decides what is committed and which replicas are in sync.
 
-The set that counts for a commit is the in-sync replicas as the metadata has them, and whoever this leader has proposed to add and was
-not refused for certain: the controller may have added it, and elect it, before this server hears of it. So what is committed is on
-every replica that could be elected. A follower that keeps up is counted a moment before it is proposed; otherwise, under load, the high
-watermark would always be a step ahead of it.
+A commit counts the in-sync replicas of the metadata, and every replica that this leader has proposed to add, until the metadata has
+refused it: the controller may have added the replica, and may elect it, before this server learns of it. Therefore every replica that
+could be elected has what is committed. A follower that keeps up is counted a moment before it is proposed; otherwise, under load, the
+high watermark would always be a step ahead of it.
 
-The shell's duties: after every append an Appended, after every sync a Synced; effects in their order; the metadata of now (SetChanged)
-before the outcome of a proposal (ProposalSettled); a Tick at `deadline_ns`. Never a second leader for the same leader epoch and state
-of the partition: it would not know what the first one proposed, and that may still be done. So every process begins with new epochs.
+The leader holds no log. Duties of the shell:
+
+1. LeadershipBegan first, after the log has begun the epoch; LeaderAppended after every append and LeaderSynced after every sync.
+2. Effects in their order.
+3. The present metadata (SetChanged) before the outcome of a proposal (ProposalSettled).
+4. A LeaderTick at `deadline_ns`.
+5. Never a second leader for the same leader epoch and state of the partition: it would not know the proposals of the first one, which
+   may still be applied. So every process begins with new epochs.
 """
 
 from __future__ import annotations
@@ -15,33 +20,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from bascule.partition.core.follower_events import AdvanceHighWatermark
 from bascule.partition.core.leader_events import (
     Acknowledge,
-    AnswerEpoch,
-    Appended,
-    Commit,
+    BatchesRead,
     EpochQueryReceived,
     Expand,
     FetchReceived,
+    LeaderAppended,
     LeaderEffect,
     LeaderEvent,
+    LeaderReconnected,
+    LeadershipBegan,
+    LeaderSynced,
+    LeaderTick,
+    NoticeDue,
     Notify,
-    Outcome,
+    ProposalOutcome,
     ProposalSettled,
-    SendAnswer,
-    SendBatches,
+    ReadBatches,
+    SendTo,
     SetChanged,
     Shrink,
     StepDown,
-    Synced,
-    Tick,
 )
-from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice, Verdict
-from bascule.partition.core.options import ReplicaLog, ReplicaOptions
-from bascule.partition.core.progress import Progress
+from bascule.partition.core.log_ends import LogEnds
+from bascule.partition.core.messages import EpochAnswer, Fetch, FetchAnswer, Notice, Verdict
+from bascule.partition.core.options import ReplicaOptions
+from bascule.partition.core.progress import FollowerProgress
 
 ADMISSION_NS: Final = 1_000_000_000
-"""So long commits may wait for a follower that is about to join; then it has to catch up first."""
+"""How long commits wait for a follower that is about to join; after that it has to catch up first."""
 
 
 class Leader:
@@ -49,7 +58,7 @@ class Leader:
         self,
         server_id: str,
         leader_epoch: int,
-        log: ReplicaLog,
+        ends: LogEnds,
         options: ReplicaOptions,
         *,
         replicas: Iterable[str],
@@ -57,53 +66,57 @@ class Leader:
         partition_epoch: int,
         now_ns: int,
     ) -> None:
-        """The log has begun the epoch: its end is where the first record of this leader goes."""
+        """`ends` are those of the log after it began the epoch: the first record of this leader goes to its end."""
         self.server_id = server_id
         self.leader_epoch = leader_epoch
         self.options = options
-        self._log = log
-        self._epoch_start_offset = log.log_end_offset
-        self._in_sync = frozenset(in_sync_replicas)
+        self._log_start_offset = ends.log_start_offset
+        self._log_end_offset = self._epoch_start_offset = ends.log_end_offset
+        self._synced_end_offset = ends.synced_end_offset
+        self._high_watermark = ends.high_watermark
+        self._in_sync = self._including_self(in_sync_replicas)
         self._partition_epoch = partition_epoch
-        self._followers = {name: Progress(now_ns, now_ns) for name in replicas if name != server_id}
-        self._high_watermark = log.high_watermark
+        self._followers = {name: FollowerProgress(now_ns, now_ns) for name in replicas if name != server_id}
         self._acked_end_offset = 0
         self._all_wanted_to = 0
         self._outstanding: set[str] = set()
-        """Replicas that the controller was asked to take out or let in and has not answered for. One question at a time: an answer does
-        not say to which."""
+        """Replicas whose Shrink or Expand the controller has not answered. One proposal at a time for each: an answer does not name its
+        proposal."""
 
-    # ── what it knows ────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def in_sync_replicas(self) -> frozenset[str]:
-        """As the metadata has them, as far as this server has heard; a leader is always one of them."""
-        return self._in_sync | {self.server_id}
+        return self._in_sync
+
+    def _including_self(self, in_sync_replicas: Iterable[str]) -> frozenset[str]:
+        """A leader is always in sync; the metadata on this server may not say so yet."""
+        return frozenset(in_sync_replicas) | {self.server_id}
 
     @property
-    def followers(self) -> dict[str, Progress]:
+    def followers(self) -> dict[str, FollowerProgress]:
         return self._followers
 
     @property
     def knows_what_is_committed(self) -> bool:
-        """Whether everything that any leader before it has committed is known to be: what it began with is."""
+        """Whether the high watermark covers everything that earlier leaders may have committed."""
         return self._high_watermark + 1 >= self._epoch_start_offset
 
     @property
     def can_commit(self) -> bool:
-        return len(self.in_sync_replicas) >= self.options.min_insync_replicas
+        return len(self._in_sync) >= self.options.min_insync_replicas
 
     def is_in_sync(self, replica: str) -> bool:
-        return replica in self.in_sync_replicas
+        return replica in self._in_sync
 
     def has_everything(self, replica: str) -> bool:
-        """Whether this in-sync follower has all that is in the log now."""
+        """Whether this in-sync follower has the whole log."""
         progress = self._followers.get(replica)
-        return progress is not None and replica in self._in_sync and progress.log_end_offset >= self._log.log_end_offset
+        return progress is not None and replica in self._in_sync and progress.log_end_offset >= self._log_end_offset
 
     @property
     def deadline_ns(self) -> int | None:
-        """When a Tick is due; None for never, as far as can be told now."""
+        """When a LeaderTick is due; None as long as no event sets a deadline."""
         return min(self._deadlines(), default=None)
 
     def _deadlines(self) -> Iterator[int]:
@@ -118,62 +131,72 @@ class Leader:
             if progress.is_in_doubt or self._waits_to_join(name, progress):
                 yield progress.retry_ns
 
-    def _lags_at(self, progress: Progress) -> int:
-        """When it will have been silent, or behind, for too long."""
+    def _lags_at(self, progress: FollowerProgress) -> int:
+        """When the follower will have been silent, or behind, for too long."""
         return min(progress.last_seen_ns, progress.last_caught_up_ns) + self.options.max_lag_ns
 
-    # ── the verb ─────────────────────────────────────────────────────────────────────────────────
-
-    def begin(self) -> list[LeaderEffect]:
-        """Tell the replicas, and commit what a lone leader can."""
-        return [*self._commit(), *(Notify(name) for name in self._followers)]
+    # ── step ─────────────────────────────────────────────────────────────────────────────────────
 
     def step(self, event: LeaderEvent) -> list[LeaderEffect]:
         match event:
-            case Appended():
+            case LeaderAppended():
                 return self._appended(event)
-            case Synced():
+            case LeaderSynced(synced_end_offset):
+                self._synced_end_offset = max(self._synced_end_offset, synced_end_offset)
                 return self._commit()
-            case FetchReceived(replica, fetch, now_ns):
-                return self._fetched(replica, fetch, now_ns)
-            case EpochQueryReceived(replica, query, now_ns):
-                return self._asked(replica, query, now_ns)
+            case FetchReceived():
+                return self._fetched(event)
+            case BatchesRead(request, data):
+                return self._answer_with(request, data)
+            case EpochQueryReceived():
+                return self._answer_epoch_query(event)
+            case NoticeDue(replica, is_beginning):
+                return self._notice(replica, is_beginning)
             case SetChanged():
                 return self._set_changed(event)
             case ProposalSettled():
                 return self._settled(event)
-            case Tick(now_ns):
+            case LeaderTick(now_ns):
                 return self._ticked(now_ns)
+            case LeadershipBegan():
+                return [*self._commit(), *self._notify_all()]
+            case LeaderReconnected():
+                return self._notify_all()
+
+    def _notify_all(self) -> list[LeaderEffect]:
+        return [Notify(name, is_beginning=True) for name in self._followers]
 
     # ── committing ───────────────────────────────────────────────────────────────────────────────
 
-    def _counted(self) -> Iterator[tuple[int, int]]:
-        """Log end and synced end of every replica that could be elected."""
-        yield self._log.log_end_offset, self._log.synced_end_offset
+    def _counted(self) -> Iterator[FollowerProgress]:
+        """The followers that could be elected."""
         for name, progress in self._followers.items():
             if name in self._in_sync or progress.is_counted:
-                yield progress.log_end_offset, progress.synced_end_offset
+                yield progress
 
     def _commit(self) -> list[LeaderEffect]:
         if not self.can_commit:
             return []
-        ends = list(self._counted())
-        written = min(end for end, _ in ends)
-        synced = min(min(end) for end in ends)
+        written = self._log_end_offset
+        synced = min(written, self._synced_end_offset)
+        for progress in self._counted():
+            written = min(written, progress.log_end_offset)
+            synced = min(synced, progress.log_end_offset, progress.synced_end_offset)
         committed = (synced if self.options.commits_wait_for_disk else written) - 1
         acked = synced if self.options.acks_wait_for_disk else written
         effects: list[LeaderEffect] = []
         if committed > self._high_watermark:
             self._high_watermark = committed
-            effects.append(Commit(committed))
+            effects.append(AdvanceHighWatermark(committed))
             effects += [Notify(name) for name, one in self._followers.items() if one.parked is not None]
         if acked > self._acked_end_offset:
             self._acked_end_offset = acked
             effects.append(Acknowledge(acked))
         return effects
 
-    def _appended(self, event: Appended) -> list[LeaderEffect]:
-        end_offset = self._log.log_end_offset
+    def _appended(self, event: LeaderAppended) -> list[LeaderEffect]:
+        end_offset = self._log_end_offset = max(self._log_end_offset, event.log_end_offset)
+        self._synced_end_offset = max(self._synced_end_offset, event.synced_end_offset)
         if event.wants_all:
             self._all_wanted_to = end_offset
         for progress in self._followers.values():
@@ -184,56 +207,57 @@ class Leader:
             effects += self._serve(name)
         return effects
 
-    # ── followers that ask ───────────────────────────────────────────────────────────────────────
+    # ── fetches ──────────────────────────────────────────────────────────────────────────────────
 
     def _refusal(self, replica: str, leader_epoch: int) -> Verdict | None:
         if leader_epoch != self.leader_epoch:
             return Verdict.OLD_EPOCH if leader_epoch < self.leader_epoch else Verdict.NEW_EPOCH
         return None if replica in self._followers else Verdict.NO_REPLICA
 
-    def _fetched(self, replica: str, fetch: Fetch, now_ns: int) -> list[LeaderEffect]:
+    def _fetched(self, event: FetchReceived) -> list[LeaderEffect]:
+        replica, fetch, now_ns = event.replica, event.fetch, event.now_ns
+        self._log_start_offset = event.log_start_offset
         refusal = self._refusal(replica, fetch.leader_epoch)
         if refusal is not None:
-            return [SendAnswer(replica, self._empty(fetch.number, refusal))] if fetch.is_fetch else []
+            return [self._empty_answer(replica, fetch.number, refusal)] if fetch.is_fetch else []
         progress = self._followers[replica]
-        if not progress.takes(fetch):
+        if not progress.is_newer(fetch):
             return []
-        end_offset = self._log.log_end_offset
-        if fetch.log_end_offset > end_offset:
-            return self._overtaken(replica, fetch, end_offset)
-        progress.take(fetch, now_ns)
-        keeps_up = fetch.is_fetch and progress.note_fetch(end_offset, now_ns)
+        if fetch.log_end_offset > self._log_end_offset:
+            return self._fetched_beyond_end(replica, fetch)
+        progress.update(fetch, now_ns)
+        keeps_up = fetch.is_fetch and progress.note_fetch(self._log_end_offset, now_ns)
         effects = self._commit() + self._admit(replica, progress, keeps_up, now_ns)
         if fetch.is_fetch:
             progress.parked, progress.parked_ns = fetch, now_ns
             effects += self._serve(replica)
         return effects
 
-    def _overtaken(self, replica: str, fetch: Fetch, end_offset: int) -> list[LeaderEffect]:
-        """Its log was made to agree with ours when the epoch began, and has grown by what we sent since; or it is empty and begins
-        behind our end, as after an unclean election."""
+    def _fetched_beyond_end(self, replica: str, fetch: Fetch) -> list[LeaderEffect]:
+        """An in-sync follower made its log agree with this one when the epoch began, and has appended only what this leader sent: so
+        this log has lost records. After an unclean election an empty log may begin beyond the leader's end; that is no loss."""
         effects: list[LeaderEffect] = []
         if replica in self._in_sync:
-            reason = f"{replica} has offsets up to {fetch.log_end_offset - 1}, this log ends at {end_offset}"
+            reason = f"{replica} has offsets up to {fetch.log_end_offset - 1}, this log ends at {self._log_end_offset}"
             effects.append(StepDown(reason))
         if fetch.is_fetch:
-            effects.append(SendAnswer(replica, self._empty(fetch.number, Verdict.BEYOND_END)))
+            effects.append(self._empty_answer(replica, fetch.number, Verdict.BEYOND_END))
         return effects
 
     def _serve(self, replica: str) -> list[LeaderEffect]:
-        """Answer its fetch if there is anything to say."""
+        """Answer the parked fetch if there is data, a sync to ask for, or a reason to hurry."""
         progress = self._followers[replica]
         fetch = progress.parked
         if fetch is None:
             return []
-        end_offset = self._log.log_end_offset
+        end_offset = self._log_end_offset
         wants_sync = self._wants_sync(replica)
-        if fetch.log_end_offset < self._log.log_start_offset:
+        if fetch.log_end_offset < self._log_start_offset:
             return [self._answer_parked(replica, progress, Verdict.BELOW_START)]
         if fetch.log_end_offset < end_offset:
             progress.parked = None
             progress.sync_asked_to = end_offset if wants_sync else progress.sync_asked_to
-            return [SendBatches(replica, fetch.number, fetch.log_end_offset, wants_sync)]
+            return [ReadBatches(replica, fetch.number, fetch.log_end_offset, end_offset, wants_sync)]
         if wants_sync and progress.synced_end_offset < end_offset and progress.sync_asked_to < end_offset:
             progress.sync_asked_to = end_offset
             return [self._answer_parked(replica, progress, Verdict.OK, wants_sync=True)]
@@ -244,7 +268,7 @@ class Leader:
         return []
 
     def _wants_sync(self, replica: str) -> bool:
-        """Somebody waits for an ALL ack, or this follower has to be as safe as the others before it may join them."""
+        """A publisher waits for an ALL ack, or the follower has to be as safe as the in-sync ones before it may join them."""
         if not self.options.acks_wait_for_disk:
             return False
         return (
@@ -254,65 +278,56 @@ class Leader:
         )
 
     def _answer_parked(
-        self, replica: str, progress: Progress, verdict: Verdict, *, wants_sync: bool = False
-    ) -> SendAnswer:
-        assert progress.parked is not None
+        self, replica: str, progress: FollowerProgress, verdict: Verdict, *, wants_sync: bool = False
+    ) -> SendTo:
+        assert progress.parked is not None, "the caller has checked it"
         number, progress.parked = progress.parked.number, None
         progress.high_watermark = self._high_watermark
-        return SendAnswer(replica, self._empty(number, verdict, wants_sync=wants_sync))
+        return self._empty_answer(replica, number, verdict, wants_sync=wants_sync)
 
-    def _empty(self, number: int, verdict: Verdict, *, wants_sync: bool = False) -> FetchAnswer:
-        log = self._log
+    def _empty_answer(self, replica: str, number: int, verdict: Verdict, *, wants_sync: bool = False) -> SendTo:
+        return SendTo(replica, self._answer(number, verdict, wants_sync, b""))
+
+    def _answer(self, number: int, verdict: Verdict, wants_sync: bool, data: bytes | memoryview) -> FetchAnswer:
         return FetchAnswer(
             self.leader_epoch,
             number,
             verdict,
             self._high_watermark,
-            log.log_start_offset,
-            log.log_end_offset,
+            self._log_start_offset,
+            self._log_end_offset,
             wants_sync,
+            data,
         )
 
-    def answer(self, effect: SendBatches, data: bytes | memoryview | None) -> FetchAnswer:
-        """The answer with what was read; None when it could not be."""
-        progress = self._followers.get(effect.replica)
+    def _answer_with(self, request: ReadBatches, data: bytes | memoryview | None) -> list[LeaderEffect]:
+        progress = self._followers.get(request.replica)
         if progress is not None:
             progress.high_watermark = self._high_watermark
-        log = self._log
-        return FetchAnswer(
-            self.leader_epoch,
-            effect.number,
-            Verdict.UNREADABLE if data is None else Verdict.OK,
-            self._high_watermark,
-            log.log_start_offset,
-            log.log_end_offset,
-            effect.wants_sync,
-            data or b"",
-        )
+        verdict = Verdict.UNREADABLE if data is None else Verdict.OK
+        return [SendTo(request.replica, self._answer(request.number, verdict, request.wants_sync, data or b""))]
 
-    def notice(self, replica: str, *, is_beginning: bool = False) -> Notice | None:
-        """What it should know and has not been told; None when it has."""
+    # ── notices and epochs ───────────────────────────────────────────────────────────────────────
+
+    def _notice(self, replica: str, is_beginning: bool) -> list[LeaderEffect]:
+        """Nothing if the replica was removed, or an answer has told it the high watermark meanwhile."""
         progress = self._followers.get(replica)
         if progress is None or (not is_beginning and progress.high_watermark >= self._high_watermark):
-            return None
+            return []
         progress.high_watermark = self._high_watermark
-        return Notice(self.leader_epoch, self._high_watermark, is_beginning)
+        return [SendTo(replica, Notice(self.leader_epoch, self._high_watermark, is_beginning))]
 
-    def _asked(self, replica: str, query: EpochQuery, now_ns: int) -> list[LeaderEffect]:
+    def _answer_epoch_query(self, event: EpochQueryReceived) -> list[LeaderEffect]:
+        replica, query = event.replica, event.query
         refusal = self._refusal(replica, query.leader_epoch)
         if refusal is None:
-            self._followers[replica].last_seen_ns = now_ns
-        return [AnswerEpoch(replica, query)]
+            self._followers[replica].last_seen_ns = event.now_ns
+        verdict = refusal or Verdict.OK
+        return [SendTo(replica, EpochAnswer(query.leader_epoch, query.number, verdict, event.epoch, event.end_offset))]
 
-    def epoch_answer(self, effect: AnswerEpoch, epoch: int, end_offset: int) -> EpochAnswer:
-        """`epoch` is the largest one of the log that is not above the asked one, 0 for none, and `end_offset` where it ends."""
-        query = effect.query
-        refusal = self._refusal(effect.replica, query.leader_epoch)
-        return EpochAnswer(query.leader_epoch, query.number, refusal or Verdict.OK, epoch, end_offset)
+    # ── the in-sync set ──────────────────────────────────────────────────────────────────────────
 
-    # ── who is in sync ───────────────────────────────────────────────────────────────────────────
-
-    def _admit(self, replica: str, progress: Progress, keeps_up: bool, now_ns: int) -> list[LeaderEffect]:
+    def _admit(self, replica: str, progress: FollowerProgress, keeps_up: bool, now_ns: int) -> list[LeaderEffect]:
         if replica in self._in_sync or progress.proposed_epoch >= 0 or now_ns < progress.retry_ns:
             return []
         if keeps_up and not progress.admitted_ns:
@@ -325,16 +340,16 @@ class Leader:
         progress.is_refused = False
         return [Expand(replica, progress.replica_epoch, self._partition_epoch)]
 
-    def _waits_to_join(self, replica: str, progress: Progress) -> bool:
-        """It was refused, as one of two that wanted to join at once is, and has everything: until there is more for it, it will not ask
-        again, and nobody else speaks for it."""
+    def _waits_to_join(self, replica: str, progress: FollowerProgress) -> bool:
+        """Whether the leader has to propose the follower again without another fetch. When two followers join at once, the metadata
+        refuses the second; it has everything, so it will not fetch again until there is more."""
         fetch = progress.parked
         if fetch is None or not progress.is_refused or progress.is_counted or replica in self._outstanding:
             return False
-        return fetch.log_end_offset >= self._log.log_end_offset and self._is_safe(progress)
+        return fetch.log_end_offset >= self._log_end_offset and self._is_safe(progress)
 
-    def _is_safe(self, progress: Progress) -> bool:
-        """Whether nothing committed or acked would be lost if it were elected now."""
+    def _is_safe(self, progress: FollowerProgress) -> bool:
+        """Whether no committed or acked record would be lost if the follower were elected now."""
         committed = max(self._high_watermark + 1, self._epoch_start_offset)
         if progress.log_end_offset < committed:
             return False
@@ -343,20 +358,20 @@ class Leader:
         return progress.synced_end_offset >= max(self._acked_end_offset, self._epoch_start_offset)
 
     def _set_changed(self, event: SetChanged) -> list[LeaderEffect]:
-        before, self._in_sync = self._in_sync, frozenset(event.in_sync_replicas)
+        before, self._in_sync = self._in_sync, self._including_self(event.in_sync_replicas)
         for name in before | self._in_sync:
             if name in self._followers:
                 self._followers[name].is_refused = False
         if event.partition_epoch > self._partition_epoch:
             self._partition_epoch = event.partition_epoch
             for progress in self._followers.values():
-                # A proposal for an older state of the partition was done, and shows, or never will be.
+                # A proposal for an older state of the partition was applied, and is visible, or never will be.
                 if progress.proposed_epoch < event.partition_epoch:
                     progress.proposed_epoch = -1
                     progress.is_in_doubt = False
         followers = [name for name in event.replicas if name != self.server_id]
         self._followers = {
-            name: self._followers.get(name) or Progress(event.now_ns, event.now_ns) for name in followers
+            name: self._followers.get(name) or FollowerProgress(event.now_ns, event.now_ns) for name in followers
         }
         return self._commit()
 
@@ -366,16 +381,17 @@ class Leader:
         if progress is None:
             return []
         progress.retry_ns = event.now_ns + self.options.back_off_ns
-        if progress.proposed_epoch >= 0 and event.outcome is Outcome.UNKNOWN:
-            progress.is_in_doubt = True  # it counts as if it had been done, until it is known
+        if progress.proposed_epoch >= 0 and event.outcome is ProposalOutcome.UNKNOWN:
+            progress.is_in_doubt = True  # counted as if it were in sync, until the outcome is known
             return []
         was_expansion = progress.proposed_replica_epoch >= 0
         progress.proposed_replica_epoch = -1
         if progress.proposed_epoch < 0:
-            is_done = event.outcome is Outcome.DONE or event.replica in self._in_sync  # it may have left again since
+            # It may have joined and left again since.
+            is_done = event.outcome is ProposalOutcome.DONE or event.replica in self._in_sync
             progress.is_refused = was_expansion and not is_done
             return []
-        if event.outcome is Outcome.REFUSED:
+        if event.outcome is ProposalOutcome.REFUSED:
             progress.proposed_epoch = -1
             progress.is_refused = was_expansion
         return self._commit()
@@ -399,12 +415,12 @@ class Leader:
             effects += self._drop_if_lagging(name, progress, now_ns)
         return effects
 
-    def _drop_if_lagging(self, name: str, progress: Progress, now_ns: int) -> list[LeaderEffect]:
+    def _drop_if_lagging(self, name: str, progress: FollowerProgress, now_ns: int) -> list[LeaderEffect]:
         if name not in self._in_sync or name in self._outstanding or now_ns < progress.retry_ns:
             return []
         if now_ns < self._lags_at(progress):
             return []
         self._outstanding.add(name)
         silent = now_ns - progress.last_seen_ns >= self.options.max_lag_ns
-        behind = self._log.log_end_offset - progress.log_end_offset
+        behind = self._log_end_offset - progress.log_end_offset
         return [Shrink(name, "it is silent" if silent else f"it is {behind} messages behind and does not catch up")]

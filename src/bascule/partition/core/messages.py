@@ -1,6 +1,6 @@
-"""What the leader and the followers of a partition say to each other. Followers ask, the leader answers.
+"""The messages between the leader and the followers of a partition. Followers ask, the leader answers.
 
-Every message names the leader epoch it was said in: whoever lives in another one does not act on it.
+Every message names the sender's leader epoch: a receiver in another epoch does not act on it.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from enum import IntEnum
 
 
 class Verdict(IntEnum):
-    """How a leader answers."""
+    """The leader's answer to a request."""
 
     OK = 0
     NOT_LEADER = 1
     """The server does not lead the partition, or has not started to."""
     OLD_EPOCH = 2
-    """The asker has not heard of the present leader epoch yet."""
+    """The follower does not know the present leader epoch yet."""
     NEW_EPOCH = 3
-    """The asker knows of a leader epoch that the answering server has not heard of."""
+    """The follower knows a leader epoch that the answering server does not know yet."""
     NO_REPLICA = 4
-    """The asker is no replica of the partition, as far as the leader knows."""
+    """The sender is no replica of the partition, as far as the leader knows."""
     BELOW_START = 5
-    """What comes next was deleted: go on at `log_start_offset`."""
+    """Retention has deleted the fetched offset: continue at `log_start_offset`."""
     BEYOND_END = 6
-    """The asker has more than the leader ever had in this epoch."""
+    """The follower has more than the leader ever had in this epoch."""
     UNREADABLE = 7
-    """The leader could not read its log just now."""
+    """The leader could not read its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A follower has everything below `log_end_offset` and asks for what comes there."""
+    """A follower has everything below `log_end_offset` and asks for the records from there on."""
 
     leader_epoch: int
     number: int
-    """Of this request among the follower's; the answer repeats it."""
+    """Counts the follower's requests; the answer repeats it."""
     log_end_offset: int
     synced_end_offset: int
-    """Everything below survives a power failure."""
+    """Offsets below it survive a power failure."""
     replica_epoch: int
-    """Rises when the follower may have lost something: started anew after a crash, rebuilt, moved away and back."""
+    """Rises when the follower may have lost records: after a crash, a rebuild, or a move away and back."""
     is_fetch: bool = True
-    """False: a word on progress that wants no answer and leaves an outstanding fetch alone."""
+    """False: a progress report, which gets no answer and leaves an outstanding fetch alone."""
     is_urgent: bool = False
-    """The follower has not heard of the leader for long: answer at once, whatever there is to say."""
+    """The follower has had no answer for long: answer at once, also without data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class FetchAnswer:
     high_watermark: int = -1
     log_start_offset: int = 0
     log_end_offset: int = 0
-    """Of the leader, when it answered."""
+    """The leader's log end at the time of the answer."""
     wants_sync: bool = False
-    """Somebody waits for this to be on the follower's disk: sync at once and say so."""
+    """A publisher waits for the follower's disk: sync at once and report it."""
     data: bytes | memoryview = b""
-    """Whole batches from the asked offset on; empty: nothing new."""
+    """Whole batches from the fetched offset on; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochQuery:
-    """Where does this epoch end in the leader's log?"""
+    """Asks where this epoch ends in the leader's log."""
 
     leader_epoch: int
     number: int
@@ -73,7 +73,7 @@ class EpochQuery:
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswer:
-    """`epoch` is the largest one the leader knows that is not above the asked one, 0 for none; it ends before `end_offset`."""
+    """`epoch` is the largest one of the leader's log that is not above the queried one, 0 for none; it ends before `end_offset`."""
 
     leader_epoch: int
     number: int
@@ -84,12 +84,12 @@ class EpochAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Unasked: the leader is there, and this is committed."""
+    """Sent without a request: the leader is alive, and this is its high watermark."""
 
     leader_epoch: int
     high_watermark: int
     is_beginning: bool = False
-    """The leader has just begun: what it was asked before is lost, ask again."""
+    """The leader has just begun: earlier requests are lost, send them again."""
 
 
 Message = Fetch | FetchAnswer | EpochQuery | EpochAnswer | Notice

@@ -8,49 +8,50 @@ from bascule.partition.core.messages import Fetch
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     last_seen_ns: int
     last_caught_up_ns: int
-    """When it last had everything that the leader had at that moment."""
+    """The last time at which the follower had everything that the leader had then."""
     replica_epoch: int = -1
     number: int = -1
-    """The highest it has sent: whatever arrives with a lower one is old."""
+    """The highest number that the follower has sent: a message with a lower one is old."""
     log_end_offset: int = 0
     synced_end_offset: int = 0
     high_watermark: int = -2
-    """What it was told last."""
+    """The high watermark in the last message to the follower."""
     parked: Fetch | None = None
-    """A fetch that has not been answered: there is nothing to send."""
+    """A fetch without an answer: there is no data for it yet."""
     parked_ns: int = 0
     fetched_ns: int = 0
+    """The time of the last fetch."""
     fetched_leader_end_offset: int = -1
-    """When it last fetched, and where the leader's log ended then."""
+    """The leader's log end at the last fetch."""
     sync_asked_to: int = 0
     admitted_ns: int = 0
-    """Since when it is counted, though it is not in sync yet; 0 for not."""
+    """Since when commits count the follower although it is not in sync yet; 0 if they do not."""
     proposed_epoch: int = -1
-    """The partition epoch at which its admission was proposed; −1 for not."""
+    """The partition epoch in the outstanding ExpandIsr, −1 if there is none."""
     proposed_replica_epoch: int = -1
-    """As what it was proposed, until that is settled; −1 for not. Should its server be started anew meanwhile, it has to catch up anew
-    before it may join."""
+    """The replica epoch in the outstanding ExpandIsr, −1 if there is none. If the follower's server restarts meanwhile, the follower
+    has to catch up again before it may join."""
     is_refused: bool = False
-    """Its admission was, and was not proposed again since. One that has left the in-sync replicas, or stops, is not meant."""
+    """The metadata refused the last ExpandIsr. False for a follower that left the in-sync set or is stopping."""
     is_in_doubt: bool = False
-    """Nobody knows what became of the proposal: it has to be made again."""
+    """The outcome of the ExpandIsr is unknown: it has to be proposed again."""
     retry_ns: int = 0
-    """Not before this the controller is asked again."""
+    """The earliest time of the next proposal."""
 
     @property
     def is_counted(self) -> bool:
         return self.admitted_ns != 0 or self.proposed_epoch >= 0
 
-    def takes(self, fetch: Fetch) -> bool:
-        """Whether this is news, and not a message that was overtaken."""
+    def is_newer(self, fetch: Fetch) -> bool:
+        """Whether the fetch was sent after the last one that arrived."""
         if fetch.replica_epoch == self.replica_epoch:
             return fetch.number > self.number
         return fetch.replica_epoch > self.replica_epoch
 
-    def take(self, fetch: Fetch, now_ns: int) -> None:
+    def update(self, fetch: Fetch, now_ns: int) -> None:
         if fetch.replica_epoch > self.replica_epoch:
             self.parked = None
             self.fetched_leader_end_offset = -1
@@ -61,7 +62,8 @@ class Progress:
         self.last_seen_ns = now_ns
 
     def note_fetch(self, leader_end_offset: int, now_ns: int) -> bool:
-        """Whether it keeps up: it has now what the leader had at its last fetch. Under steady load nobody ever has what it has now."""
+        """Whether the follower keeps up: it has now what the leader had at its last fetch. Under steady load no follower ever has
+        what the leader has at the same moment."""
         if self.log_end_offset >= leader_end_offset:
             self.last_caught_up_ns = now_ns
             keeps_up = True

@@ -16,24 +16,25 @@ from bascule.partition.core.follower_events import (
     AdvanceHighWatermark,
     AnswerReceived,
     Append,
-    Begin,
-    DiskSynced,
     Diverged,
     EpochAnswerReceived,
     FollowerEffect,
     FollowerEvent,
+    FollowerReconnected,
+    FollowerSynced,
     FollowerTick,
+    FollowerWriteFailed,
+    FollowerWrote,
+    FollowingBegan,
     NoticeReceived,
     Rebuild,
-    Reconnected,
     ReportLeader,
     RequestSync,
     Reset,
     Send,
     Truncate,
-    WriteFailed,
-    Written,
 )
+from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, FetchAnswer, Notice
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Following:
         self._complained_ns = 0
 
     def begin(self) -> None:
-        self._step(Begin(time.monotonic_ns()))
+        self._step(FollowingBegan(ends_of(self.log), time.monotonic_ns()))
 
     async def stop(self) -> None:
         self.is_over = True
@@ -82,7 +83,7 @@ class Following:
             case FetchAnswer():
                 self._step(AnswerReceived(answer, now_ns))
             case EpochAnswer():
-                self._step(EpochAnswerReceived(answer, now_ns))
+                self._step(EpochAnswerReceived(answer, self.log.end_offset_of_epoch(answer.epoch), now_ns))
             case Notice():
                 self._step(NoticeReceived(answer, now_ns))
 
@@ -91,7 +92,7 @@ class Following:
             self._replicator.rebuild(self, reason)
 
     def reconnected(self) -> None:
-        self._step(Reconnected(time.monotonic_ns()))
+        self._step(FollowerReconnected(time.monotonic_ns()))
 
     def on_time(self, now_ns: int) -> None:
         self._step(FollowerTick(now_ns))
@@ -159,13 +160,14 @@ class Following:
 
     def _finish(self, failure: BasculeError | None) -> None:
         now_ns = time.monotonic_ns()
-        if failure is None:
-            self._step(Written(now_ns))
+        if self.is_over or isinstance(failure, LogClosed):
             return
-        if not isinstance(failure, LogClosed):
-            self._complain(f"cannot be written: {failure.message}")
-        is_damaged = not isinstance(failure, DiskFull | RejectedBatch | LogClosed)
-        self._step(WriteFailed(failure.message, is_damaged, now_ns))
+        if failure is None:
+            self._step(FollowerWrote(ends_of(self.log), now_ns))
+            return
+        self._complain(f"cannot be written: {failure.message}")
+        is_damaged = not isinstance(failure, DiskFull | RejectedBatch)
+        self._step(FollowerWriteFailed(failure.message, is_damaged, ends_of(self.log), now_ns))
 
     # ── syncing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +186,7 @@ class Following:
             self._finish_sync(error)
             return
         self._sync_to = -1
-        self._step(DiskSynced(time.monotonic_ns()))
+        self._step(FollowerSynced(self.log.synced_end_offset))
 
     def _on_synced(self) -> None:
         """On the sync thread."""
@@ -193,13 +195,19 @@ class Following:
     def _synced(self) -> None:
         if self.is_over:
             return
-        self._step(DiskSynced(time.monotonic_ns()))
+        self._step(FollowerSynced(self.log.synced_end_offset))
         if self._sync_to >= 0:
             self._wait_for_disk()
 
     def _finish_sync(self, error: BasculeError) -> None:
         if not self.is_over and not isinstance(error, LogClosed):
             self._replicator.rebuild(self, f"the disk failed: {error.message}")
+
+
+def ends_of(log: PartitionLog) -> LogEnds:
+    return LogEnds(
+        log.log_start_offset, log.log_end_offset, log.synced_end_offset, log.high_watermark, log.latest_epoch
+    )
 
 
 def _attempt(action: Callable[[], object]) -> BasculeError | None:

@@ -11,35 +11,39 @@ from bascule.errors import BasculeError, CorruptBatch, DiskFull, StorageError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PreparedBatch
 from bascule.log import PartitionLog
-from bascule.log.partition.batches import Appended as Landed
+from bascule.log.partition.batches import Appended
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core.codec import PartitionKey
+from bascule.partition.core.follower_events import AdvanceHighWatermark
 from bascule.partition.core.leader import Leader
 from bascule.partition.core.leader_events import (
     Acknowledge,
-    AnswerEpoch,
-    Appended,
-    Commit,
+    BatchesRead,
     EpochQueryReceived,
     Expand,
     FetchReceived,
+    LeaderAppended,
     LeaderEffect,
     LeaderEvent,
+    LeaderReconnected,
+    LeadershipBegan,
+    LeaderSynced,
+    LeaderTick,
+    NoticeDue,
     Notify,
-    Outcome,
+    ProposalOutcome,
     ProposalSettled,
-    SendAnswer,
-    SendBatches,
+    ReadBatches,
+    SendTo,
     SetChanged,
     Shrink,
     StepDown,
-    Synced,
-    Tick,
 )
 from bascule.partition.core.messages import EpochQuery, Fetch
 from bascule.partition.core.options import ReplicaOptions
 from bascule.partition.replication.ack_times import AckTimes
 from bascule.partition.replication.commitment import Commitment
+from bascule.partition.replication.following import ends_of
 
 if TYPE_CHECKING:
     from bascule.partition.replication.replicator import Replicator
@@ -75,7 +79,7 @@ class Leading:
         self.core = Leader(
             replicator.server_id,
             partition.leader_epoch,
-            log,
+            ends_of(log),
             options,
             replicas=partition.replicas,
             in_sync_replicas=partition.in_sync_replicas,
@@ -91,7 +95,7 @@ class Leading:
         return self.core.leader_epoch
 
     def begin(self) -> None:
-        self._do(self.core.begin(), is_beginning=True)
+        self._step(LeadershipBegan())
 
     def stop(self) -> None:
         self.is_over = True
@@ -107,13 +111,13 @@ class Leading:
 
     # ── what happens ─────────────────────────────────────────────────────────────────────────────
 
-    def appended(self, batch: PreparedBatch, landed: Landed) -> None:
+    def appended(self, batch: PreparedBatch, landed: Appended) -> None:
         wants_all = batch.has_all_acks or self.commitment.holds_leader_acks
         if batch.count:
             self.commitment.appended(batch, landed)
         else:
             self.commitment.repeated(batch, landed)
-        self._step(Appended(wants_all, time.monotonic_ns()))
+        self._step(LeaderAppended(landed.last_offset + 1, self.log.synced_end_offset, wants_all, time.monotonic_ns()))
 
     def append_failed(self, error: BasculeError) -> None:
         """Another replica may have a disk that takes it."""
@@ -122,9 +126,17 @@ class Leading:
 
     def received(self, replica: str, request: Fetch | EpochQuery, now_ns: int) -> None:
         if isinstance(request, Fetch):
-            self._step(FetchReceived(replica, request, now_ns))
+            self._step(FetchReceived(replica, request, self.log.log_start_offset, now_ns))
         else:
-            self._step(EpochQueryReceived(replica, request, now_ns))
+            epoch = self.log.epochs.at_most(request.epoch)
+            end_offset = self.log.end_offset_of_epoch(epoch or request.epoch)
+            self._step(EpochQueryReceived(replica, request, epoch, end_offset, now_ns))
+
+    def batches_read(self, request: ReadBatches, data: bytes | memoryview | None) -> None:
+        self._step(BatchesRead(request, data))
+
+    def notice_due(self, replica: str, is_beginning: bool) -> None:
+        self._step(NoticeDue(replica, is_beginning))
 
     def refresh(self, partition: Partition) -> None:
         """The metadata may say something new."""
@@ -133,20 +145,19 @@ class Leading:
         )
         self._step(event)
 
-    def settled(self, replica: str, outcome: Outcome) -> None:
+    def settled(self, replica: str, outcome: ProposalOutcome) -> None:
         self._step(ProposalSettled(replica, outcome, time.monotonic_ns()))
 
     def reconnected(self) -> None:
         """Answers may have been lost: followers ask again."""
-        for replica in self.core.followers:
-            self._replicator.notify(self, replica, is_beginning=True)
+        self._step(LeaderReconnected())
 
     def on_time(self, now_ns: int) -> None:
-        self._step(Tick(now_ns))
+        self._step(LeaderTick(now_ns))
 
     def _synced(self) -> None:
         if not self.is_over:
-            self._step(Synced(time.monotonic_ns()))
+            self._step(LeaderSynced(self.log.synced_end_offset))
 
     def _disk_failed(self, error: BasculeError) -> None:
         if not self.is_over:
@@ -162,21 +173,19 @@ class Leading:
 
     # ── what is to be done ───────────────────────────────────────────────────────────────────────
 
-    def _do(self, effects: list[LeaderEffect], *, is_beginning: bool = False) -> None:
+    def _do(self, effects: list[LeaderEffect]) -> None:
         replicator = self._replicator
         for effect in effects:
             match effect:
-                case Commit(high_watermark):
+                case AdvanceHighWatermark(high_watermark):
                     self.log.advance_high_watermark(high_watermark)
                 case Acknowledge(end_offset):
                     self.commitment.acknowledge_below(end_offset)
-                case SendBatches():
+                case ReadBatches():
                     replicator.send_batches(self, effect)
-                case SendAnswer(replica, answer):
-                    replicator.link.send(replica, self.key, answer)
-                case AnswerEpoch():
-                    self._answer_epoch(effect)
-                case Notify(replica):
+                case SendTo(replica, message):
+                    replicator.link.send(replica, self.key, message)
+                case Notify(replica, is_beginning):
                     replicator.notify(self, replica, is_beginning=is_beginning)
                 case Shrink() | Expand():
                     replicator.propose(self, effect)
@@ -185,16 +194,10 @@ class Leading:
         if self.core.followers:
             replicator.timers.arm(self, self.core.deadline_ns)
 
-    def _answer_epoch(self, effect: AnswerEpoch) -> None:
-        asked = effect.query.epoch
-        epoch = self.log.epochs.at_most(asked)
-        answer = self.core.epoch_answer(effect, epoch, self.log.end_offset_of_epoch(epoch or asked))
-        self._replicator.link.send(effect.replica, self.key, answer)
-
-    def read(self, effect: SendBatches, bytes_max: int) -> bytes | memoryview | None:
+    def read(self, effect: ReadBatches, bytes_max: int) -> bytes | memoryview | None:
         """What a follower asked for; None when it cannot be read. On any thread."""
         try:
-            found = self.log.read(effect.offset, bytes_max=bytes_max, committed=False)
+            found = self.log.read(effect.offset, bytes_max=bytes_max, committed=False, below=effect.end_offset)
             return b"" if found is None else found.data
         except CorruptBatch as error:
             self._replicator.call_in_loop(self.found_damage, error.message)

@@ -21,7 +21,7 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import ExpandIsr, ShrinkIsr
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core.codec import Answer, PartitionKey, Request
-from bascule.partition.core.leader_events import Expand, Outcome, SendBatches, Shrink
+from bascule.partition.core.leader_events import Expand, ProposalOutcome, ReadBatches, Shrink
 from bascule.partition.core.messages import EpochAnswer, Fetch, FetchAnswer, Verdict
 from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
@@ -47,7 +47,7 @@ class Replicator:
         self._threads = ThreadPoolExecutor(limits.REPLICATION_THREADS, "bascule-replica")
         self._roles: dict[PartitionKey, _Role] = {}
         self._numbers: dict[PartitionKey, int] = {}
-        self._deferred: deque[tuple[Leading, SendBatches]] = deque()
+        self._deferred: deque[tuple[Leading, ReadBatches]] = deque()
         self._notices: dict[tuple[Leading, str], bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._controller: Controller | None = None
@@ -108,7 +108,7 @@ class Replicator:
 
     # ── sending batches ──────────────────────────────────────────────────────────────────────────
 
-    def send_batches(self, leading: Leading, effect: SendBatches) -> None:
+    def send_batches(self, leading: Leading, effect: ReadBatches) -> None:
         if self._deferred or not self.link.has_room:
             self._deferred.append((leading, effect))
             return
@@ -118,7 +118,7 @@ class Replicator:
         else:
             self._read_and_send(leading, effect)
 
-    def _send_later(self, leading: Leading, effect: SendBatches) -> None:
+    def _send_later(self, leading: Leading, effect: ReadBatches) -> None:
         if not leading.is_over:
             self.send_batches(leading, effect)
 
@@ -128,13 +128,13 @@ class Replicator:
             if not leading.is_over:
                 self._read_and_send(leading, effect)
 
-    def _read_and_send(self, leading: Leading, effect: SendBatches) -> None:
+    def _read_and_send(self, leading: Leading, effect: ReadBatches) -> None:
         if leading.slow_reads_left:
             self._spawn(self._read_on_thread(leading, effect))
         else:
             self._send_answer(leading, effect, self._read(leading, effect))
 
-    def _read(self, leading: Leading, effect: SendBatches) -> bytes | memoryview | None:
+    def _read(self, leading: Leading, effect: ReadBatches) -> bytes | memoryview | None:
         began = time.monotonic()
         data = leading.read(effect, limits.REPLICATION_READ_BYTES)
         is_slow = time.monotonic() - began > limits.SUBSCRIPTION_SLOW_READ_SECONDS
@@ -142,15 +142,15 @@ class Replicator:
         leading.slow_reads_left = limits.SUBSCRIPTION_SLOW_READS if is_slow else max(0, leading.slow_reads_left - 1)
         return data
 
-    async def _read_on_thread(self, leading: Leading, effect: SendBatches) -> None:
+    async def _read_on_thread(self, leading: Leading, effect: ReadBatches) -> None:
         data = await self.run(lambda: self._read(leading, effect))
         if not leading.is_over:
             self._send_answer(leading, effect, data)
 
-    def _send_answer(self, leading: Leading, effect: SendBatches, data: bytes | memoryview | None) -> None:
+    def _send_answer(self, leading: Leading, effect: ReadBatches, data: bytes | memoryview | None) -> None:
         if data and not leading.core.is_in_sync(effect.replica):
             self._throttle.spend(len(data))
-        self.link.send(effect.replica, leading.key, leading.core.answer(effect, data))
+        leading.batches_read(effect, data)
 
     # ── notices ──────────────────────────────────────────────────────────────────────────────────
 
@@ -163,9 +163,7 @@ class Replicator:
     def _send_notices(self) -> None:
         notices, self._notices = self._notices, {}
         for (leading, replica), is_beginning in notices.items():
-            notice = None if leading.is_over else leading.core.notice(replica, is_beginning=is_beginning)
-            if notice is not None:
-                self.link.send(replica, leading.key, notice)
+            leading.notice_due(replica, is_beginning)
 
     # ── the controller ───────────────────────────────────────────────────────────────────────────
 
@@ -183,14 +181,14 @@ class Replicator:
         assert self._controller is not None
         try:
             refusal = await self._controller.submit(op)
-            outcome = Outcome.DONE if refusal is None else Outcome.REFUSED
+            outcome = ProposalOutcome.DONE if refusal is None else ProposalOutcome.REFUSED
             if refusal is not None:
                 _logger.info("%s: %s", leading.name, refusal.text)
             elif isinstance(effect, Expand):
                 _logger.info("%s: %s is in sync", leading.name, effect.replica)
         except BasculeError as error:
             # Also when this attempt was surely not made: an earlier one may still be under way.
-            outcome = Outcome.UNKNOWN
+            outcome = ProposalOutcome.UNKNOWN
             _logger.warning("%s: the in-sync replicas cannot be changed now: %s", leading.name, error.message)
         # First what the metadata says: it may have been done, and the leader must not believe the contrary for a moment.
         partition = self._known(leading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from bascule.client.connection import options
 from bascule.client.connection.core import ClientCore
@@ -28,11 +29,16 @@ class StreamCalls(ClientCore):
         segment_max_age: Duration | None = None,
         compact: bool | None = None,
         compact_max_goroutines: int | None = None,
+        compact_min_lag: Duration | None = None,
+        tombstone_retention: Duration | None = None,
         auto_pause_time: Duration | None = None,
         auto_pause_disable_if_subscribers: bool | None = None,
         min_insync_replicas: int | None = None,
         optimistic_concurrency_control: bool | None = None,
         encryption: bool | None = None,
+        compression: Literal["none", "zstd"] | None = None,
+        sync: Literal["ack", "interval", "always"] | None = None,
+        sync_interval: Duration | None = None,
         timeout: float | None = None,
     ) -> None:
         """Create a stream that keeps what is published to a NATS subject; without `subject` it is the stream's name.
@@ -40,6 +46,11 @@ class StreamCalls(ClientCore):
         `replication_factor` -1 means every broker. None leaves a setting to the server; 0 means without limit, or off. Durations are
         timedeltas or seconds. With `group`, the streams of that name share the subject's messages among them, as NATS queue
         groups do.
+
+        With `compact`, a message stays for `compact_min_lag` after a newer one with its key, and a message without a value for
+        `tombstone_retention`. `sync` says what waits until a message is on the disk: `ack` an ack of all replicas, `always` every
+        ack and every reader, `interval` nothing; messages that nothing waits for reach it within `sync_interval`.
+        `compact_max_goroutines` is accepted as in Liftbridge and has no effect.
 
         Raises StreamExists; OutcomeUnknown when the broker died meanwhile: look with `fetch_metadata` then.
         """
@@ -53,11 +64,16 @@ class StreamCalls(ClientCore):
                 "segment_max_age": segment_max_age,
                 "compact": compact,
                 "compact_max_goroutines": compact_max_goroutines,
+                "compact_min_lag": compact_min_lag,
+                "tombstone_retention": tombstone_retention,
                 "auto_pause_time": auto_pause_time,
                 "auto_pause_disable_if_subscribers": auto_pause_disable_if_subscribers,
                 "min_insync_replicas": min_insync_replicas,
                 "optimistic_concurrency_control": optimistic_concurrency_control,
                 "encryption": encryption,
+                "compression": compression,
+                "sync": sync,
+                "sync_interval": sync_interval,
             }
         )
         if replication_factor != -1:
@@ -111,7 +127,7 @@ class StreamCalls(ClientCore):
         """Brokers, streams (all of them unless some are named) and the consumer groups that are named. What does not exist is
         left out."""
         names = None if streams is None else [options.stream_name(name, "streams") for name in streams]
-        return await self._brokers.refresh(names, groups, deadline=self._deadline(timeout))
+        return await self._brokers.refresh(names, groups, deadline=self._deadline(timeout), settings=True)
 
     async def fetch_partition_metadata(
         self, stream: str, partition: int = 0, *, timeout: float | None = None

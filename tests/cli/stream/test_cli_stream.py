@@ -36,15 +36,52 @@ def test_create_list_describe_delete(bascule: Run, name: str) -> None:
 def test_every_setting_reaches_the_broker(bascule: Run, name: str, broker: BrokerProcess) -> None:
     settings = "--max-bytes 10MiB --max-messages 1000 --max-age 7d --segment-bytes 1MiB --segment-age 1h --cleaner-interval 30s"
     settings += (
-        " --compact --compact-workers 2 --auto-pause 10m --no-auto-pause-subscribed --min-in-sync 1 --expect-offsets"
+        " --compact --auto-pause 10m --no-auto-pause-subscribed --min-in-sync 1 --expect-offsets --no-encrypt"
+        " --sync interval --sync-interval 250ms --compression zstd --compact-min-lag 1m --tombstone-retention 2d"
     )
     document = bascule("stream", "create", name, *settings.split(), "--json").ok().json
     assert (document["name"], document["created_now"]) == (name, True)
     assert len(document["partitions"]) == 1
-    # Concurrency control is what can be seen from outside.
+    assert document["settings"] == {
+        "retention_max_bytes": 10 << 20,
+        "retention_max_messages": 1000,
+        "retention_max_age": "168h",
+        "cleaner_interval": "30s",
+        "segment_max_bytes": 1 << 20,
+        "segment_max_age": "1h",
+        "compact": True,
+        "compact_min_lag": "1m",
+        "tombstone_retention": "48h",
+        "auto_pause_time": "10m",
+        "auto_pause_disable_if_subscribers": True,
+        "min_insync_replicas": 1,
+        "optimistic_concurrency_control": True,
+        "encryption": False,
+        "compression": "zstd",
+        "sync": "interval",
+        "sync_interval": "250ms",
+    }
+    assert bascule("stream", "describe", name, "--json").ok().json["settings"] == document["settings"]
+    rows = bascule("stream", "describe", name).ok().rows
+    for row in (["sync", "interval"], ["sync interval", "250ms"], ["compression", "zstd"], ["compact", "yes"]):
+        assert row in rows
     bascule("publish", name, "a", "--expected-offset", "0").ok()
     bascule("publish", name, "b", "--expected-offset", "0").failed(3, "offset", "bascule stream describe")
     assert broker.is_running
+
+
+def test_describe_shows_the_servers_defaults(bascule: Run, make_stream: MakeStream) -> None:
+    rows = bascule("stream", "describe", make_stream().name).ok().rows
+    for row in (
+        ["retention max bytes", "no limit"],
+        ["retention max age", "168h"],
+        ["tombstone retention", "24h"],
+        ["encryption", "no"],
+        ["compression", "none"],
+        ["sync", "ack"],
+        ["sync interval", "1s"],
+    ):
+        assert row in rows
 
 
 def test_a_stream_that_is_there(bascule: Run, make_stream: MakeStream) -> None:
@@ -65,6 +102,12 @@ def test_a_stream_that_is_there(bascule: Run, make_stream: MakeStream) -> None:
         (["--partitions", "three"], ["'--partitions'", "`three`", "integer"]),
         (["--min-in-sync", "0"], ["'--min-in-sync'", "`0`"]),
         (["--subject", "a b"], ["subject", "a b"]),
+        (["--sync", "never"], ["`--sync`", "`never`", "`ack`, `interval` or `always`"]),
+        (["--compression", "gzip"], ["`--compression`", "`gzip`", "`none` or `zstd`"]),
+        (["--sync-interval", "often"], ["`--sync-interval`", "`often`", "`90s`"]),
+        (["--compact-min-lag", "x"], ["`--compact-min-lag`", "`x`"]),
+        (["--tombstone-retention", "-1s"], ["`--tombstone-retention`", "`-1s`"]),
+        (["--compact-workers", "2"], ["--compact-workers"]),
         (["--colour"], ["--colour", "bascule stream create --help"]),
     ],
 )

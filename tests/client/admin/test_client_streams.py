@@ -13,6 +13,7 @@ import pytest
 import bascule
 from bascule import errors
 from bascule.client.connection import brokers
+from bascule.client.connection.metadata import SettingsInfo
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
@@ -100,22 +101,58 @@ async def test_a_stream_is_created_with_everything_that_can_be_asked_for(broker:
             segment_max_age=timedelta(hours=1),
             compact=True,
             compact_max_goroutines=2,
+            compact_min_lag=timedelta(minutes=1),
+            tombstone_retention=timedelta(hours=3),
             auto_pause_time=timedelta(hours=2),
             auto_pause_disable_if_subscribers=True,
             min_insync_replicas=1,
             optimistic_concurrency_control=False,
             encryption=False,
+            compression="zstd",
+            sync="interval",
+            sync_interval=0.25,
         )
         found = (await client.fetch_metadata([name, "nobody"])).streams
         assert set(found) == {name}
         assert found[name].subject == f"{name}.subject"
         assert list(found[name].partitions) == [0, 1, 2]
+        assert found[name].settings == SettingsInfo(
+            retention_max_bytes=1 << 30,
+            retention_max_messages=1000,
+            retention_max_age=timedelta(days=1),
+            cleaner_interval=timedelta(minutes=1),
+            segment_max_bytes=1 << 20,
+            segment_max_age=timedelta(hours=1),
+            compact=True,
+            compact_min_lag=timedelta(minutes=1),
+            tombstone_retention=timedelta(hours=3),
+            auto_pause_time=timedelta(hours=2),
+            auto_pause_disable_if_subscribers=True,
+            min_insync_replicas=1,
+            optimistic_concurrency_control=False,
+            encryption=False,
+            compression="zstd",
+            sync="interval",
+            sync_interval=timedelta(milliseconds=250),
+        )
         with pytest.raises(errors.StreamExists, match="already exists"):
             await client.create_stream(name)
         await client.delete_stream(name)
         with pytest.raises(errors.StreamNotFound):
             await client.delete_stream(name)
         assert not (await client.fetch_metadata([name])).streams
+
+
+def test_the_blocking_client_sets_and_shows_the_same(broker: BrokerProcess, name: str) -> None:
+    with bascule.blocking.connect(broker.address) as client:
+        client.create_stream(name, sync="always", compression="zstd")
+        settings = client.fetch_metadata([name]).streams[name].settings
+        assert settings is not None
+        assert (settings.sync, settings.compression) == ("always", "zstd")
+        assert settings.sync_interval == timedelta(seconds=1)  # the server's default
+        with pytest.raises(errors.InvalidOption, match="`sync` is 'never'"):
+            client.create_stream(f"{name}-bad", sync="never")  # type: ignore[arg-type]
+        assert not client.fetch_metadata([f"{name}-bad"]).streams
 
 
 @on_loop
@@ -125,6 +162,8 @@ async def test_the_servers_refusals_keep_their_words(broker: BrokerProcess) -> N
             await client.create_stream("__cursors", "x")
         with pytest.raises(bascule.CallerError):
             await client.create_stream("too-many-replicas", replication_factor=7)
+        with pytest.raises(bascule.CallerError, match="`syncInterval` is 0ms"):
+            await client.create_stream("x", sync_interval=0)
         with pytest.raises(errors.InvalidOption, match="`partitions` is 0"):
             await client.create_stream("x", partitions=0)
 

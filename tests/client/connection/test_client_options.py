@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from bascule.client.client import Client
 from bascule.client.connection import options
+from bascule.client.connection.metadata import SettingsInfo
 from bascule.client.publish.partitioner import by_key, choose, partitioner
+from bascule.config import Compression, Sync
 from bascule.errors import InvalidOption
 
 
@@ -81,6 +86,11 @@ def test_settings_of_a_stream_become_fields_in_milliseconds() -> None:
         "encryption": None,
         "min_insync_replicas": 2,
         "compact_max_goroutines": 3,
+        "compact_min_lag": 0,
+        "tombstone_retention": 0.0015,
+        "sync": "always",
+        "sync_interval": timedelta(milliseconds=5),
+        "compression": None,
     }
     assert options.stream_settings(given) == {
         "retentionMaxBytes": {"value": 0},
@@ -89,7 +99,27 @@ def test_settings_of_a_stream_become_fields_in_milliseconds() -> None:
         "compactEnabled": {"value": False},
         "minIsr": {"value": 2},
         "compactMaxGoroutines": {"value": 3},
+        "compactMinLag": {"value": 0},
+        "compactTombstoneRetention": {"value": 2},
+        "sync": {"value": "always"},
+        "syncInterval": {"value": 5},
     }
+
+
+def test_settings_that_are_words_have_the_words_of_the_configuration() -> None:
+    assert {"sync": tuple(Sync), "compression": tuple(Compression)} == options.WORDS
+    for name in options.WORDS:
+        with pytest.raises(InvalidOption) as caught:
+            options.stream_settings({name: "other"})
+        assert caught.value.message == f"`{name}` is 'other'"
+        assert all(f"`{word}`" in str(caught.value.hint) for word in options.WORDS[name])
+
+
+def test_every_setting_of_a_stream_is_shown_by_its_argument() -> None:
+    names = {item.name for item in fields(SettingsInfo)}
+    assert names == set(options.WIRE_NAMES)
+    arguments = set(inspect.signature(Client.create_stream).parameters)
+    assert names < arguments
 
 
 def test_moments_are_nanoseconds_without_a_rounding_error() -> None:

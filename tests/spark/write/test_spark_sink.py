@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -93,7 +94,16 @@ def test_columns_say_where_rows_go_and_streams_are_created_on_request(
         f"UNION ALL SELECT 'b', '{new}', 2, NULL UNION ALL SELECT 'c', NULL, NULL, 'routed.here'",
         onMissingStream="create",
         createPartitions="3",
+        createSync="interval",
+        createSyncInterval="250ms",
+        createCompression="zstd",
+        createCompactMinLag="1m",
     )
+    settings = client.fetch_metadata([new]).streams[new].settings
+    assert settings is not None
+    assert (settings.sync, settings.sync_interval) == ("interval", timedelta(milliseconds=250))
+    assert (settings.compression, settings.compact_min_lag) == ("zstd", timedelta(minutes=1))
+    assert settings.tombstone_retention == timedelta(days=1)  # the server's
     assert [[message.value for message in messages] for messages in stored(client, there)] == [[], [b"a"]]
     assert [[message.value for message in messages] for messages in stored(client, new)] == [[], [], [b"b"]]
     (routed,) = stored(client, wild)[0]

@@ -61,7 +61,35 @@ QueueGroup = Annotated[
 MaxMessages = Annotated[int | None, _limit("--max-messages", "Keep so many messages of each partition.", "COUNT")]
 Cleaner = Annotated[str | None, _limit("--cleaner-interval", "How often to look at retention.", "DURATION")]
 Compact = Annotated[bool | None, _switch("--compact/--no-compact", "Keep only the newest message of each key.")]
-Workers = Annotated[int | None, _limit("--compact-workers", "Segments compacted at a time.", "COUNT")]
+MinLag = Annotated[
+    str | None,
+    _limit(
+        "--compact-min-lag", "Keep a message this long after a newer one with its key, though compacted.", "DURATION"
+    ),
+]
+Tombstones = Annotated[
+    str | None,
+    _limit("--tombstone-retention", "Keep messages that delete a key this long, though compacted.", "DURATION"),
+]
+Compression = Annotated[str | None, _limit("--compression", "How messages are compressed: none or zstd.", "WORD")]
+Sync = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORD",
+        help="What waits for the disk: `ack` an ack of all replicas, `always` every ack and reader, `interval` nothing.",
+        rich_help_panel=BEHAVIOUR,
+        show_default=False,
+    ),
+]
+SyncInterval = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Force messages that nothing waits for to the disk this often.",
+        rich_help_panel=BEHAVIOUR,
+        show_default=False,
+    ),
+]
 AutoPause = Annotated[
     str | None,
     typer.Option(
@@ -98,9 +126,13 @@ def create(
     segment_age: Annotated[str | None, _limit("--segment-age", "Begin another file after so long.", "DURATION")] = None,
     cleaner_interval: Cleaner = None,
     compact: Compact = None,
-    compact_workers: Workers = None,
+    compact_min_lag: MinLag = None,
+    tombstone_retention: Tombstones = None,
+    compression: Compression = None,
     auto_pause: AutoPause = None,
     auto_pause_subscribed: PauseSubscribed = None,
+    sync: Sync = None,
+    sync_interval: SyncInterval = None,
     min_in_sync: MinInSync = None,
     expect_offsets: ExpectOffsets = None,
     encrypt: Annotated[bool | None, _switch("--encrypt/--no-encrypt", "Encrypt what is stored.")] = None,
@@ -123,7 +155,11 @@ def create(
         "segment_max_age": values.duration("--segment-age", segment_age),
         "cleaner_interval": values.duration("--cleaner-interval", cleaner_interval),
         "compact": compact,
-        "compact_max_goroutines": _count("--compact-workers", compact_workers),
+        "compact_min_lag": values.duration("--compact-min-lag", compact_min_lag),
+        "tombstone_retention": values.duration("--tombstone-retention", tombstone_retention),
+        "compression": _word("compression", compression),
+        "sync": _word("sync", sync),
+        "sync_interval": values.duration("--sync-interval", sync_interval),
         "auto_pause_time": values.duration("--auto-pause", auto_pause),
         "auto_pause_disable_if_subscribers": None if auto_pause_subscribed is None else not auto_pause_subscribed,
         "min_insync_replicas": min_in_sync,
@@ -145,6 +181,12 @@ def _count(option: str, number: int | None) -> int | None:
     if number is not None and number < 0:
         raise values.wrong(option, number, "a number from 0 on; 0 is without limit")
     return number
+
+
+def _word(setting: str, given: str | None) -> str | None:
+    from bascule.client.connection.options import WORDS
+
+    return None if given is None else values.choice(f"--{setting}", given, WORDS[setting])
 
 
 async def _create(
@@ -201,7 +243,7 @@ def list_streams(
 @app.command()
 @connected
 def describe(target: Target, name: Name, as_json: Json = False) -> None:
-    """Show a stream and each of its partitions: leader, replicas in sync, offsets, state, last message."""
+    """Show a stream, its settings and each of its partitions: leader, replicas in sync, offsets, state, last message."""
     stream = target.run(facts.one_stream, name)
     if as_json:
         show_json(facts.stream_document(stream))
@@ -213,6 +255,7 @@ def describe(target: Target, name: Name, as_json: Json = False) -> None:
             ("created", stream.created),
             ("received", known(facts.received(stream))),
             ("state", facts.stream_state(stream)),
+            *facts.shown_settings(stream),
         ]
     )
     if sys.stdout.isatty():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, StreamNotFound, Unavailable
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 CURSORS_STREAM: Final = "__cursors"
 QUESTIONS_AT_ONCE: Final = 64
 """To leaders, about their partitions."""
+UNLIMITED_AT_ZERO: Final = frozenset(
+    {"retention_max_bytes", "retention_max_messages", "retention_max_age", "segment_max_age", "auto_pause_time"}
+)
 LEADER_SECONDS_MAX: Final = 1.5
 """For an answer. A leader that takes longer counts as away."""
 
@@ -118,11 +122,40 @@ def partition_document(partition: PartitionInfo) -> dict[str, object]:
     }
 
 
+def settings_document(stream: StreamInfo) -> dict[str, object] | None:
+    """Durations as `stream create` takes them. None when the broker does not tell the settings."""
+    from dataclasses import asdict
+
+    from bascule.config.values.duration import format_duration
+
+    if stream.settings is None:
+        return None
+    return {
+        name: format_duration(value // timedelta(microseconds=1) * 1000) if isinstance(value, timedelta) else value
+        for name, value in asdict(stream.settings).items()
+    }
+
+
+def shown_settings(stream: StreamInfo) -> list[tuple[str, object]]:
+    """For people: a limit of 0 is none."""
+    found = []
+    for name, value in (settings_document(stream) or {}).items():
+        if isinstance(value, bool):
+            text: object = "yes" if value else "no"
+        elif name in UNLIMITED_AT_ZERO and value in (0, "0"):
+            text = "no limit"
+        else:
+            text = value
+        found.append((name.replace("_", " "), text))
+    return found
+
+
 def stream_document(stream: StreamInfo) -> dict[str, object]:
     return {
         "name": stream.name,
         "subject": stream.subject,
         "created": stream.created,
         "state": stream_state(stream),
+        "settings": settings_document(stream),
         "partitions": [partition_document(one) for one in stream.partitions.values()],
     }

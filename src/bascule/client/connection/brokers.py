@@ -261,13 +261,18 @@ class Brokers:
     # ── metadata ─────────────────────────────────────────────────────────────────────────────────
 
     async def refresh(
-        self, streams: Iterable[str] | None = (), groups: Iterable[str] = (), *, deadline: Deadline | None = None
+        self,
+        streams: Iterable[str] | None = (),
+        groups: Iterable[str] = (),
+        *,
+        deadline: Deadline | None = None,
+        settings: bool = False,
     ) -> Metadata:
         """What a broker says now. `streams` None means all of them; no stream at all costs nothing."""
         timeout = self.timeout if deadline is None else deadline.left
         # An empty list of streams means all: ask for one that cannot exist instead.
         names = [] if streams is None else list(streams) or [" "]
-        request = wire.encode("FetchMetadataRequest", streams=names, groups=list(groups))
+        request = wire.encode("FetchMetadataRequest", streams=names, groups=list(groups), includeSettings=settings)
         found = metadata.parse(await self.call("FetchMetadata", request, timeout=timeout))
         kept = {name: info for name, info in self.known.streams.items() if streams is not None and name not in names}
         self.known = Metadata(found.brokers or self.known.brokers, {**kept, **found.streams}, found.groups)

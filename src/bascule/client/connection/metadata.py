@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from bascule.client.connection import wire
+from bascule.client.connection.options import DURATIONS, WIRE_NAMES
 from bascule.client.connection.wire import Fields
 
 
@@ -53,11 +54,39 @@ class PartitionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsInfo:
+    """The settings that a stream's partitions use: what its creator chose, the server's defaults of that time for the rest.
+
+    Names and meanings are those of the arguments of `Client.create_stream`.
+    """
+
+    retention_max_bytes: int
+    retention_max_messages: int
+    retention_max_age: timedelta
+    cleaner_interval: timedelta
+    segment_max_bytes: int
+    segment_max_age: timedelta
+    compact: bool
+    compact_min_lag: timedelta
+    tombstone_retention: timedelta
+    auto_pause_time: timedelta
+    auto_pause_disable_if_subscribers: bool
+    min_insync_replicas: int
+    optimistic_concurrency_control: bool
+    encryption: bool
+    compression: str
+    sync: str
+    sync_interval: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     name: str
     subject: str
     created: datetime
     partitions: dict[int, PartitionInfo]
+    settings: SettingsInfo | None = None
+    """None when the broker does not tell them, as Liftbridge's brokers do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +138,13 @@ def _broker(fields: Fields) -> BrokerInfo:
 def _stream(fields: Fields) -> StreamInfo:
     partitions = {entry["key"]: partition(entry["value"]) for entry in fields["partitions"] if entry["value"]}
     created = moment(fields["creationTimestamp"])
-    return StreamInfo(fields["name"], fields["subject"], created, dict(sorted(partitions.items())))
+    settings = None if fields["settings"] is None else _settings(fields["settings"])
+    return StreamInfo(fields["name"], fields["subject"], created, dict(sorted(partitions.items())), settings)
+
+
+def _settings(fields: Fields) -> SettingsInfo:
+    found = {name: fields[wire_name] for name, wire_name in WIRE_NAMES.items()}
+    return SettingsInfo(**found | {name: timedelta(milliseconds=found[name]) for name in DURATIONS})
 
 
 def _group(fields: Fields) -> GroupInfo:

@@ -183,11 +183,14 @@ _COUNTS: Final = {
     "retention_max_messages": "retentionMaxMessages",
     "segment_max_bytes": "segmentMaxBytes",
 }
-_DURATIONS: Final = {
+DURATIONS: Final = {
     "retention_max_age": "retentionMaxAge",
     "cleaner_interval": "cleanerInterval",
     "segment_max_age": "segmentMaxAge",
+    "compact_min_lag": "compactMinLag",
+    "tombstone_retention": "compactTombstoneRetention",
     "auto_pause_time": "autoPauseTime",
+    "sync_interval": "syncInterval",
 }
 _FLAGS: Final = {
     "compact": "compactEnabled",
@@ -195,6 +198,17 @@ _FLAGS: Final = {
     "optimistic_concurrency_control": "optimisticConcurrencyControl",
     "encryption": "encryption",
 }
+WORDS: Final = {"sync": ("ack", "interval", "always"), "compression": ("none", "zstd")}
+"""What settings that are words may be; they have the same names in the request."""
+
+WIRE_NAMES: Final = {
+    **_COUNTS,
+    **DURATIONS,
+    **_FLAGS,
+    **{name: name for name in WORDS},
+    "min_insync_replicas": "minIsr",
+}
+"""Settings that a stream has, by the names of the arguments of `create_stream` → in requests and answers."""
 
 
 def stream_settings(given: Mapping[str, Any]) -> Fields:
@@ -205,16 +219,24 @@ def stream_settings(given: Mapping[str, Any]) -> Fields:
             continue
         if option in _COUNTS:
             fields[_COUNTS[option]] = {"value": integer(option, value, 0)}
-        elif option in _DURATIONS:
-            fields[_DURATIONS[option]] = {"value": round(seconds(option, value, zero=True) * 1000)}
+        elif option in DURATIONS:
+            fields[DURATIONS[option]] = {"value": round(seconds(option, value, zero=True) * 1000)}
         elif option in _FLAGS:
             fields[_FLAGS[option]] = {"value": flag(option, value)}
+        elif option in WORDS:
+            fields[option] = {"value": _word(option, value)}
         elif option == "compact_max_goroutines":
             fields["compactMaxGoroutines"] = {"value": integer(option, value, 0, INT32_MAX)}
         else:
             assert option == "min_insync_replicas", option
             fields["minIsr"] = {"value": integer(option, value, 1, INT32_MAX)}
     return fields
+
+
+def _word(option: str, value: object) -> object:
+    if value not in WORDS[option]:
+        raise wrong(option, value, "one of " + ", ".join(f"`{word}`" for word in WORDS[option]))
+    return value
 
 
 def tls_context(tls: bool | ssl.SSLContext | TlsOptions | None) -> ssl.SSLContext | None:

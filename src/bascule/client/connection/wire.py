@@ -21,13 +21,16 @@ _NULLABLE_SETTINGS: Final = (
     "9 cleanerInterval NullableInt64, 10 segmentMaxBytes NullableInt64, 11 segmentMaxAge NullableInt64, "
     "12 compactMaxGoroutines NullableInt32, 13 compactEnabled NullableBool, 14 autoPauseTime NullableInt64, "
     "15 autoPauseDisableIfSubscribers NullableBool, 16 minIsr NullableInt32, "
-    "17 optimisticConcurrencyControl NullableBool, 18 encryption NullableBool"
+    "17 optimisticConcurrencyControl NullableBool, 18 encryption NullableBool, "
+    "1000 sync NullableString, 1001 syncInterval NullableInt64, 1002 compression NullableString, "
+    "1003 compactMinLag NullableInt64, 1004 compactTombstoneRetention NullableInt64"
 )
 
 TABLE: Final = {
     "NullableInt64": "1 value int64",
     "NullableInt32": "1 value int32",
     "NullableBool": "1 value bool",
+    "NullableString": "1 value string",
     "CreateStreamRequest": (
         "1 subject string, 2 name string, 3 group string, 4 replicationFactor int32, 5 partitions int32, "
         + _NULLABLE_SETTINGS
@@ -41,7 +44,7 @@ TABLE: Final = {
         "6 readISRReplica bool, 7 resume bool, 8 stopPosition int32, 9 stopOffset int64, 10 stopTimestamp int64, "
         "11 consumer Consumer, 12 reverse bool"
     ),
-    "FetchMetadataRequest": "1 streams *string, 2 groups *string",
+    "FetchMetadataRequest": "1 streams *string, 2 groups *string, 1000 includeSettings bool",
     "FetchMetadataResponse": (
         "1 brokers *Broker, 2 streamMetadata *StreamMetadata, 3 groupMetadata *ConsumerGroupMetadata"
     ),
@@ -74,7 +77,15 @@ TABLE: Final = {
     "Broker": "1 id string, 2 host string, 3 port int32, 4 partitionCount int32, 5 leaderCount int32, 1000 flightPort int32, "
     "1001 answersPings bool",
     "StreamMetadata": (
-        "1 name string, 2 subject string, 3 error int32, 4 partitions *PartitionsEntry, 5 creationTimestamp int64"
+        "1 name string, 2 subject string, 3 error int32, 4 partitions *PartitionsEntry, 5 creationTimestamp int64, "
+        "1000 settings StreamSettings"
+    ),
+    "StreamSettings": (
+        "1 retentionMaxBytes int64, 2 retentionMaxMessages int64, 3 retentionMaxAge int64, 4 cleanerInterval int64, "
+        "5 segmentMaxBytes int64, 6 segmentMaxAge int64, 7 compactEnabled bool, 8 compactMinLag int64, "
+        "9 compactTombstoneRetention int64, 10 autoPauseTime int64, 11 autoPauseDisableIfSubscribers bool, 12 minIsr int32, "
+        "13 optimisticConcurrencyControl bool, 14 encryption bool, 15 compression string, 16 sync string, "
+        "17 syncInterval int64"
     ),
     "PartitionsEntry": "1 key int32, 2 value PartitionMetadata",
     "ConsumerGroupMetadata": "1 groupId string, 2 error int32, 3 coordinator string, 4 epoch uint64",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from bascule.client.connection.options import INT32_MAX, stream_name, subject_name
-from bascule.config.values.duration import SECOND_NS
+from bascule.config.sections.streams import Compression, Sync
+from bascule.config.values.duration import MILLISECOND_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Choice, Duration, Integer, Kind, Unfit
 from bascule.errors import InvalidOption
@@ -128,6 +129,57 @@ class TargetOptions(Section):
         1,
         meaning="Replicas of a stream that is created; -1 for one on every broker.",
     )
+    create_sync: Sync | None = setting(
+        "createSync",
+        Choice(Sync),
+        None,
+        default_text="the server's",
+        meaning="What waits for the disk in a stream that is created: `ack`, `interval` or `always`.",
+    )
+    create_sync_interval_ns: int | None = setting(
+        "createSyncInterval",
+        Duration(minimum_ns=MILLISECOND_NS),
+        None,
+        default_text="the server's",
+        meaning="How soon messages of a stream that is created reach the disk when nothing waits for it.",
+    )
+    create_compression: Compression | None = setting(
+        "createCompression",
+        Choice(Compression),
+        None,
+        default_text="the server's",
+        meaning="How a stream that is created is compressed: `none` or `zstd`.",
+    )
+    create_compact_min_lag_ns: int | None = setting(
+        "createCompactMinLag",
+        Duration(),
+        None,
+        default_text="the server's",
+        meaning="How long compaction of a stream that is created leaves a message after a newer one with its key.",
+    )
+    create_tombstone_retention_ns: int | None = setting(
+        "createTombstoneRetention",
+        Duration(),
+        None,
+        default_text="the server's",
+        meaning="How long compaction of a stream that is created leaves a message without a value.",
+    )
+
+    @property
+    def create_settings(self) -> dict[str, Any]:
+        """Arguments of `create_stream` for a stream that does not exist; None leaves one to the server."""
+        durations = {
+            "sync_interval": self.create_sync_interval_ns,
+            "compact_min_lag": self.create_compact_min_lag_ns,
+            "tombstone_retention": self.create_tombstone_retention_ns,
+        }
+        return {
+            "partitions": self.create_partitions,
+            "replication_factor": self.create_replication_factor,
+            "sync": self.create_sync,
+            "compression": self.create_compression,
+            **{name: None if value is None else value / SECOND_NS for name, value in durations.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,11 +260,8 @@ class SinkConnection:
 
     def create_stream(self, stream: str, options: SinkOptions) -> None:
         """Another task may be faster."""
-        target = options.target
         try:
-            self._client.create_stream(
-                stream, partitions=target.create_partitions, replication_factor=target.create_replication_factor
-            )
+            self._client.create_stream(stream, **options.target.create_settings)
         except StreamExists:
             return
 

@@ -50,7 +50,15 @@ SECTIONS: Final = (
         "Metadata",
         tuple(
             ("client/connection/metadata.py", name)
-            for name in ("Metadata", "BrokerInfo", "StreamInfo", "PartitionInfo", "EventTimes", "GroupInfo")
+            for name in (
+                "Metadata",
+                "BrokerInfo",
+                "StreamInfo",
+                "SettingsInfo",
+                "PartitionInfo",
+                "EventTimes",
+                "GroupInfo",
+            )
         ),
     ),
 )

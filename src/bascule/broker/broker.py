@@ -153,7 +153,6 @@ class Broker:
         store = LogStore(
             directory,
             keys=_master_keys(),
-            sync_interval_ms=max(1, self.config.cluster.streams.sync_interval_ns // 1_000_000),
             on_cleaned=_log_cleaning,
         )
         self._on_stop(lambda: asyncio.to_thread(store.close))

@@ -57,7 +57,7 @@ class Syncer:
             self._condition.notify_all()  # an idle thread waits without end
 
     def request(self, log: Syncable) -> None:
-        """Somebody waits: sync it as soon as the round under way is over."""
+        """A caller waits: sync the log as soon as the round under way is over."""
         with self._condition:
             self._urgent.add(log)
             self._ensure_thread()
@@ -132,7 +132,7 @@ class Syncer:
         try:
             action()
         except BasculeError:
-            pass  # the log has taken note and tells whoever appends or waits
+            pass  # the log keeps the failure for callers that append or wait
         finally:
             with self._condition:
                 self._busy = None

@@ -34,7 +34,7 @@ class MemoryStream:
     id: int
     subject: str
     partitions: list[MemoryPartition]
-    retention: str = ""
+    retention: dict[str, int] = field(default_factory=dict)
 
 
 class MemoryCluster:

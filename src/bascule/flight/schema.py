@@ -1,4 +1,4 @@
-"""A stream as a table. Order, types and what may be null are fixed: Spark compares them with its own, exactly.
+"""A stream as a table, and its record batches. Order, types and nullability are fixed: Spark compares them with its own, exactly.
 
 key           binary                      null: the message has none
 value         binary                      null: the message has none
@@ -16,26 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bascule.errors import CallerError
 from bascule.flight.arrow import require
+from bascule.kernels.arrow.columns import NAMES, ColumnBuffer, Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = (
-    "key",
-    "value",
-    "stream",
-    "partition",
-    "offset",
-    "timestamp",
-    "subject",
-    "replySubject",
-    "headers",
-    "leaderEpoch",
-)
+COLUMNS: Final = NAMES
+"""In the order of the kernel, whose bits they are."""
 
 
 @cache
@@ -62,7 +53,7 @@ def table_schema() -> pa.Schema:
 
 
 def check_columns(names: Iterable[str] | None) -> tuple[str, ...]:
-    """The named columns in the order they were named; all of them for None. Raises CallerError for one that there is not."""
+    """The named columns in the order they were named; all of them for None. Raises CallerError for an unknown column."""
     if names is None:
         return COLUMNS
     chosen = tuple(names)
@@ -82,3 +73,42 @@ def schema_of(columns: tuple[str, ...]) -> pa.Schema:
     if columns == COLUMNS:
         return whole
     return require().schema([whole.field(name) for name in columns])
+
+
+# ── record batches ───────────────────────────────────────────────────────────────────────────────
+
+
+def wanted_bits(columns: tuple[str, ...]) -> int:
+    """The columns as the bits of the kernel."""
+    return sum(1 << NAMES.index(name) for name in columns)
+
+
+def take_batch(made: Columns, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """The rows that the kernel has made, as a record batch over its buffers: no byte is copied."""
+    schema = schema_of(columns)
+    rows, buffers = made.take()
+    arrays = [_array(field.type, rows, buffers[field.name]) for field in schema]
+    return require().RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(kind: pa.DataType, rows: int, buffers: tuple[ColumnBuffer | None, ...]) -> pa.Array:
+    pa = require()
+    if not pa.types.is_map(kind):
+        return pa.Array.from_buffers(kind, rows, [_wrapped(one) for one in buffers])
+    _, row_ends, name_ends, names, value_ends, values = buffers
+    assert name_ends is not None  # the kernel always has the ends of a map's names
+    entries = len(name_ends) // 4 - 1
+    pairs = pa.Array.from_buffers(
+        pa.struct([kind.key_field, kind.item_field]),
+        entries,
+        [None],
+        children=[
+            pa.Array.from_buffers(kind.key_type, entries, [None, _wrapped(name_ends), _wrapped(names)]),
+            pa.Array.from_buffers(kind.item_type, entries, [None, _wrapped(value_ends), _wrapped(values)]),
+        ],
+    )
+    return pa.Array.from_buffers(kind, rows, [None, _wrapped(row_ends)], children=[pairs])
+
+
+def _wrapped(buffer: ColumnBuffer | None) -> pa.Buffer | None:
+    return None if buffer is None else require().py_buffer(buffer)

@@ -23,6 +23,8 @@ from bascule.flight.schema import COLUMNS, check_columns
 
 EARLIEST: Final = "earliest"
 OFFSETS_ACTION: Final = "offsets"
+LOCATIONS_ACTION: Final = "locations"
+"""Answered on a broker's gRPC port, which readers know: the Flight locations of all brokers."""
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 

@@ -12,9 +12,8 @@ from bascule.spark.options.failures import coded
 from bascule.spark.options.reading import SourceOptions, source_options, value_options
 from bascule.spark.options.schema import TABLE
 from bascule.spark.orphans import end_with_parent
-from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.batch_reader import BatchReader, SparkRows
 from bascule.spark.read.stream_reader import StreamReader
-from bascule.spark.read.task import Rows
 from bascule.spark.values.decoding import ValueReader
 from bascule.spark.write.sink import BatchWriter, StreamWriter, batch_writer, stream_writer
 
@@ -36,8 +35,8 @@ class BasculeSource(DataSource):
 
     @coded
     def schema(self) -> StructType | str:
-        values = ValueReader.of(value_options(self.options))
-        return TABLE if values is None else values.table()
+        options = value_options(self.options)
+        return TABLE if options.format is None else ValueReader.of(options).table()
 
     @coded
     def reader(self, schema: StructType) -> BatchReader:
@@ -60,9 +59,9 @@ class BasculeSource(DataSource):
 
 
 def _values(options: SourceOptions, schema: StructType) -> ValueReader | None:
-    """How values are decoded, if they are; a schema that does not fit is refused here, in the driver."""
-    values = ValueReader.of(options.value)
-    Rows(schema, values)
+    """How values are decoded; None if they stay bytes. Raises InvalidSchema, here in the driver, for a schema that does not fit."""
+    values = None if options.value.format is None else ValueReader.of(options.value)
+    SparkRows(schema, values)
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import zlib
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ import bascule
 from bascule import errors
 from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.schema import COLUMNS, table_schema
-from bascule.flight.tickets import ReadTicket
+from bascule.flight.tickets import LOCATIONS_ACTION, ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
@@ -53,6 +54,16 @@ def test_every_message_is_a_row_with_all_it_was_published_with(
     }
     assert (second["key"], second["value"] or b"", second["offset"]) == (b"k2", b"", 1)
     assert (third["partition"], third["offset"], third["subject"]) == (1, 0, f"subject.{stream}.1")
+
+
+def test_the_grpc_port_answers_in_flight_where_tables_are_served(tables_broker: BrokerProcess, stream: str) -> None:
+    with flight.FlightClient(f"grpc://{tables_broker.address}") as client:
+        (answer,) = client.do_action(flight.Action(LOCATIONS_ACTION, b""))
+        (location,) = json.loads(answer.body.to_pybytes())["locations"]
+        with FlightConnection(location) as tables:
+            assert stream in tables.offsets()
+        with pytest.raises(NotImplementedError, match="has the action `locations` alone"):
+            list(client.do_action(flight.Action("offsets", b"{}")))
 
 
 def test_a_stream_without_messages_is_a_table_without_rows(tables_broker: BrokerProcess, stream: str) -> None:

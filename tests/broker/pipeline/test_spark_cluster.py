@@ -10,6 +10,7 @@ import pytest
 from bascule import blocking, errors
 from bascule.spark.options.reading import ConnectionOptions
 from bascule.spark.read.cluster import FlightCluster
+from bascule.spark.read.state import retention_text
 from tests.broker.nats.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
@@ -39,7 +40,7 @@ def test_a_stream_is_told_with_all_that_a_plan_needs(broker: BrokerProcess, clus
     assert list(found) == ["orders"], "what does not exist is left out"
     assert cluster.streams(["no-such-stream"]) == cluster.streams([]) == {}
     orders = found["orders"]
-    assert (orders.subject, orders.retention) == ("shop.orders", "1h and 50 messages")
+    assert (orders.subject, retention_text(orders.retention)) == ("shop.orders", "1h and 50 messages")
     empty, filled = orders.partitions[0], orders.partitions[1]
     assert (empty.log_start_offset, empty.end_offset) == (0, 0)
     assert not empty.bytes_per_offset

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from bascule.flight.batches import take_batch, wanted_bits
-from bascule.flight.schema import COLUMNS, schema_of
+from bascule.flight.schema import COLUMNS, schema_of, take_batch, wanted_bits
 from bascule.kernels.arrow import columns as arrow
 from bascule.log.partition.batches import new_batch
 from tests.parity.inputs.generate import any_bytes, log

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from bascule.lake.coverage import Coverage
 from bascule.lake.manifest import DataFile
-from bascule.spark.read.history import (
+from bascule.spark.read.plan import PartitionKey, TriggerLimits, admit
+from bascule.spark.read.state import (
     FILES_WEIGHED_MAX,
+    PartitionState,
     average,
     clipped,
     file_ranges,
@@ -21,8 +23,6 @@ from bascule.spark.read.history import (
     resume,
     weighed,
 )
-from bascule.spark.read.plan import PartitionKey, TriggerLimits, admit
-from bascule.spark.read.state import PartitionState
 
 
 def data_file(first: int, last: int, size: int) -> DataFile:

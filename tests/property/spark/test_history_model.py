@@ -23,9 +23,8 @@ from bascule.lake.manifest import Archive
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.reading import source_options
 from bascule.spark.read import cluster as cluster_module
-from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.batch_reader import BatchReader, ReadRange
 from bascule.spark.read.stream_reader import StreamReader
-from bascule.spark.read.task import ReadRange
 from tests.support.archives import archive_offsets, compact
 from tests.support.memory_cluster import MemoryCluster
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.spark.read.plan import PartitionKey, Range, SplitLimits, TriggerLimits, admit, is_due, split
+from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, TriggerLimits, admit, is_due, split
 from bascule.spark.read.state import PartitionState
 
-Backlogs = dict[PartitionKey, Range]
+Backlogs = dict[PartitionKey, OffsetRange]
 
 keys = st.builds(PartitionKey, st.sampled_from(["a", "b", "orders"]), st.integers(0, 20))
 weights = st.one_of(
@@ -21,10 +21,10 @@ weights = st.one_of(
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> Range:
+def ranges(draw: st.DrawFn) -> OffsetRange:
     start = draw(st.integers(0, 1 << 62))
     count = draw(st.one_of(st.integers(0, 5), st.integers(0, 10**4), st.integers(0, 10**12)))
-    return Range(start, start + count, draw(weights))
+    return OffsetRange(start, start + count, draw(weights))
 
 
 backlogs = st.dictionaries(keys, ranges(), max_size=8)
@@ -33,7 +33,7 @@ trigger_limits = st.builds(TriggerLimits, offsets_max=most, bytes_max=most)
 small_ranges = st.dictionaries(
     keys,
     st.builds(
-        lambda start, count, weight: Range(start, start + count, weight),
+        lambda start, count, weight: OffsetRange(start, start + count, weight),
         st.integers(0, 99),
         st.integers(0, 400),
         weights,
@@ -123,10 +123,10 @@ def test_a_small_partition_is_not_starved_by_large_ones(found: Backlogs, limit: 
 @given(backlogs, trigger_limits)
 def test_reading_on_comes_to_the_end(found: Backlogs, limits: TriggerLimits) -> None:
     """Triggers are monotone: the next one begins where the last one ended, and each takes something."""
-    left = {key: Range(0, min(each.count, 40), each.bytes_per_offset) for key, each in found.items()}
+    left = {key: OffsetRange(0, min(each.count, 40), each.bytes_per_offset) for key, each in found.items()}
     for _ in range(sum(each.count for each in left.values())):
         ends = admit(left, limits)
-        left = {key: Range(ends[key], each.end, each.bytes_per_offset) for key, each in left.items()}
+        left = {key: OffsetRange(ends[key], each.end, each.bytes_per_offset) for key, each in left.items()}
     assert not waiting_in(left)
 
 
@@ -136,7 +136,7 @@ def test_thousands_of_partitions_are_planned_in_a_moment() -> None:
     for number in range(2_000):
         span = 1_000_003 + number * 7_919
         state = PartitionState(log_start_offset=0, end_offset=span, log_end_offset=span, size_bytes=span * 100 + number)
-        found[PartitionKey("a", number)] = Range(0, span, state.bytes_per_offset)
+        found[PartitionKey("a", number)] = OffsetRange(0, span, state.bytes_per_offset)
     before = time.process_time()
     admit(found, TriggerLimits(offsets_max=10**6, bytes_max=10**8))
     split(found, SplitLimits(partitions_min=4_000, bytes_max=10**8))
@@ -144,12 +144,12 @@ def test_thousands_of_partitions_are_planned_in_a_moment() -> None:
 
 
 def test_one_large_partition_does_not_hold_up_a_small_one() -> None:
-    found = {PartitionKey("a", 0): Range(0, 10_000_000), PartitionKey("b", 0): Range(0, 100)}
+    found = {PartitionKey("a", 0): OffsetRange(0, 10_000_000), PartitionKey("b", 0): OffsetRange(0, 100)}
     assert admitted(found, TriggerLimits(offsets_max=1_000))[PartitionKey("b", 0)] == 100
 
 
 def test_the_smaller_of_two_limits_decides() -> None:
-    found = {PartitionKey("a", 0): Range(0, 1_000, Fraction(100))}
+    found = {PartitionKey("a", 0): OffsetRange(0, 1_000, Fraction(100))}
     assert admit(found, TriggerLimits(offsets_max=500, bytes_max=10_000)) == {PartitionKey("a", 0): 100}
     assert admit(found, TriggerLimits(offsets_max=50, bytes_max=10_000)) == {PartitionKey("a", 0): 50}
 

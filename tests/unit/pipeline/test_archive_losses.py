@@ -17,8 +17,8 @@ from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by
 from bascule.pipeline.jobs.archive_ranges import Planned, RangesTask, noted_plan, read_noting
 from bascule.spark.options.declaration import STREAMING
 from bascule.spark.options.reading import source_options
+from bascule.spark.read.batch_reader import ReadRange
 from bascule.spark.read.state import StreamState
-from bascule.spark.read.task import ReadRange
 from tests.support.memory_cluster import MemoryCluster
 from tests.unit.pipeline.test_archive_ranges import note
 from tests.unit.spark.test_history_reads import WatchedCluster, watched

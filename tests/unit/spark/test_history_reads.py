@@ -28,9 +28,9 @@ from bascule.lake.ranges import read_rows
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.reading import source_options
 from bascule.spark.options.schema import TABLE
-from bascule.spark.read import archive_folder, range_reader
+from bascule.spark.read import archive_reader
+from bascule.spark.read import batch_reader as reading
 from bascule.spark.read import cluster as cluster_module
-from bascule.spark.read import task as reading
 from bascule.spark.read.batch_reader import BatchReader
 from bascule.spark.read.stream_reader import StreamReader
 from tests.support.archives import archive_offsets, archive_rows, compact
@@ -166,7 +166,7 @@ def test_a_hole_between_archive_and_log_is_an_error_that_says_what_each_has(
     cluster: WatchedCluster, lake: Path
 ) -> None:
     cluster.remove_below("orders", 60)
-    cluster.there["orders"].retention = "1h"
+    cluster.there["orders"].retention = {"max_age_ns": 3600 * 10**9}
     for mode in ("fail", "archive"):
         with pytest.raises(DataLost) as failed:
             batch(lake, onDataLoss=mode).partitions()
@@ -318,13 +318,13 @@ def test_a_file_that_is_lost_in_the_middle_is_gone_on_with_at_the_next_offset(
     def stale(root: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...]) -> Any:
         for following, found in whole(root, one, start, end, columns):
             yield following - 4, found.slice(0, found.num_rows - 4)
-            monkeypatch.setattr(range_reader, "read_rows", whole)
+            monkeypatch.setattr(archive_reader, "read_rows", whole)
             compact(lake)
             raise OSError(errno.ESTALE, "Stale file handle")
 
     read = batch(lake)
     planned = read.partitions()
-    monkeypatch.setattr(range_reader, "read_rows", stale)
+    monkeypatch.setattr(archive_reader, "read_rows", stale)
     found = [offset for rows in read.read(planned[0]) for offset in rows["offset"].to_pylist()]
     assert found == list(range(50))
 
@@ -362,7 +362,7 @@ def test_an_executor_that_does_not_have_the_folder_says_so(
     read = batch(lake)
     planned = read.partitions()
     shutil.rmtree(lake)
-    monkeypatch.setattr(archive_folder, "_followed", {})
+    monkeypatch.setattr(archive_reader, "_followed", {})
     with pytest.raises(ArchiveUnreachable, match=rf"there is no archive in {lake} on "):
         list(read.read(planned[0]))
 

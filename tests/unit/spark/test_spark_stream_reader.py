@@ -268,7 +268,7 @@ def test_bytes_of_a_task_are_limited_in_a_repeated_batch_too(cluster: MemoryClus
 
 def test_records_that_retention_removed_are_an_error_that_names_them(cluster: MemoryCluster) -> None:
     cluster.create("orders", records=10)
-    cluster.there["orders"].retention = "1h and 1GiB"
+    cluster.there["orders"].retention = {"max_age_ns": 3600 * 10**9, "max_bytes": 1 << 30}
     query = Query(startingOffsets="earliest")
     query.next()
     cluster.append("orders", 10)

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 from bascule.errors import InvalidOption, InvalidSchema, MalformedValue
 from bascule.spark.options.reading import value_options
 from bascule.spark.options.schema import TABLE
-from bascule.spark.read.task import ReadRange, Rows
+from bascule.spark.read.batch_reader import ReadRange, SparkRows
 from bascule.spark.source import BasculeSource
 from bascule.spark.values.avro import read_schema
 from bascule.spark.values.decoding import ValueColumn, ValueReader
@@ -46,16 +46,14 @@ JSON = {"valueFormat": "json", "valueSchema": "id BIGINT NOT NULL, name STRING"}
 
 
 def value_reader(**options: str) -> ValueReader:
-    found = ValueReader.of(value_options(options))
-    assert found is not None
-    return found
+    return ValueReader.of(value_options(options))
 
 
 # ── columns ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def typed(schema: StructType, reader: ValueReader, values: list[bytes | None]) -> list[dict[str, Any]]:
-    rows = Rows(schema, pickle.loads(pickle.dumps(reader)))
+    rows = SparkRows(schema, pickle.loads(pickle.dumps(reader)))
     assert rows.asked == ("value", "offset")
     batch = pa.RecordBatch.from_arrays(
         [pa.array(values, pa.binary()), pa.array(range(len(values)), pa.int64())], list(rows.asked)

@@ -1,4 +1,4 @@
-"""FetchMetadata and FetchPartitionMetadata: what this server knows, without asking a leader.
+"""FetchMetadata, FetchPartitionMetadata and Flight's action `locations`: what this server knows, without asking a leader.
 
 A stream's entry depends on the stream, on the epochs of its partitions and on a few numbers of logs that are open here. Entries are
 kept as bytes until one of these moves, so that a client that asks for thousands of streams costs little. Logs that nobody has used are
@@ -8,12 +8,19 @@ not opened for it: their offsets are not known, which is -1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+import json
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+# On the wire Flight's Action and Result have the fields of these two: a string 1 and bytes 2, and bytes 1.
+from google.protobuf.any_pb2 import Any as FlightAction
+from google.protobuf.wrappers_pb2 import BytesValue as FlightResult
 
 from bascule.broker.api.calls import SURVEY_SECONDS, Deadline, routes_of
 from bascule.config.stream import wire_values
+from bascule.config.values.address import Address
 from bascule.errors import LogClosed
+from bascule.flight.tickets import LOCATIONS_ACTION
 from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
 from bascule.metadata.stream_options import effective_config
 from bascule.net.grpc.server import Call, Route
@@ -22,8 +29,10 @@ from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:
     from bascule.broker.services import Services
+    from bascule.metadata.server_directory import ServerInfo
     from bascule.partition.replica import LocalPartition
 
+CUT_OFF: Final = "the server is cut off from the others: ask one of them"
 STREAM_METADATA_TAG: Final = 2 << 3 | 2
 """Field 2 of FetchMetadataResponse, with a length in front."""
 
@@ -34,13 +43,16 @@ def routes(services: Services) -> dict[bytes, Route]:
     async def fetch(services: Services, request: api.FetchMetadataRequest, call: Call) -> Encoded:
         return await fetch_metadata(services, entries, request, call)
 
-    return routes_of(
-        services,
-        {
-            "FetchMetadata": (api.FetchMetadataRequest, fetch),
-            "FetchPartitionMetadata": (api.FetchPartitionMetadataRequest, fetch_partition_metadata),
-        },
-    )
+    return {
+        **routes_of(
+            services,
+            {
+                "FetchMetadata": (api.FetchMetadataRequest, fetch),
+                "FetchPartitionMetadata": (api.FetchPartitionMetadataRequest, fetch_partition_metadata),
+            },
+        ),
+        **routes_of(services, {"DoAction": (FlightAction, find_tables)}, "arrow.flight.protocol.FlightService"),
+    }
 
 
 class Encoded(NamedTuple):
@@ -60,7 +72,7 @@ async def fetch_metadata(
 ) -> Encoded:
     services.authorizer.require(call.peer, "*", "FetchMetadata")
     if services.is_cut_off():
-        raise GrpcError(Status.UNAVAILABLE, "the server is cut off from the others: ask one of them")
+        raise GrpcError(Status.UNAVAILABLE, CUT_OFF)
     head = api.FetchMetadataResponse(
         brokers=await _brokers(services, Deadline.of(call)),
         groupMetadata=[_group(services, name) for name in request.groups],
@@ -84,6 +96,28 @@ async def _brokers(services: Services, deadline: Deadline) -> list[api.Broker]:
         )
         for server in servers
     ]
+
+
+async def find_tables(services: Services, action: FlightAction, call: Call) -> FlightResult:
+    """Where the servers serve Arrow Flight: a reader of tables asks the gRPC port, which it knows, in Flight's own protocol."""
+    services.authorizer.require(call.peer, "*", "FetchMetadata")
+    if action.type_url != LOCATIONS_ACTION:
+        raise GrpcError(Status.UNIMPLEMENTED, f"this port has the action `{LOCATIONS_ACTION}` alone: ask a Flight port")
+    if services.is_cut_off():
+        raise GrpcError(Status.UNAVAILABLE, CUT_OFF)
+    servers = await services.directory.servers(
+        services.controller.members, timeout=min(SURVEY_SECONDS, Deadline.of(call).left())
+    )
+    found = flight_locations(servers, is_tls=services.config.tls.is_on)
+    return FlightResult(value=json.dumps({"locations": list(found.values())}).encode())
+
+
+def flight_locations(servers: Iterable[ServerInfo], *, is_tls: bool) -> dict[str, str]:
+    """By server id, where each server that has a Flight port is reached."""
+    scheme = "grpc+tls" if is_tls else "grpc"
+    return {
+        server.id: f"{scheme}://{Address(server.host, server.flight_port)}" for server in servers if server.flight_port
+    }
 
 
 def _group(services: Services, name: str) -> api.ConsumerGroupMetadata:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bascule import limits
+from bascule.broker.api.metadata import flight_locations
 from bascule.broker.api.streams import resume
 from bascule.errors import StreamNotFound, StreamRecreated, Unavailable
 from bascule.flight.failures import not_leader
@@ -79,14 +80,8 @@ class Directory:
 
     def locations(self) -> dict[str, str]:
         """Where the servers that answer serve tables, by their ids."""
-        members = self._services.controller.members
-        scheme = "grpc+tls" if self._services.config.tls.is_on else "grpc"
-        servers = self.in_loop(self._services.directory.servers(members))
-        return {
-            server.id: f"{scheme}://{_bracketed(server.host)}:{server.flight_port}"
-            for server in servers
-            if server.flight_port
-        }
+        servers = self.in_loop(self._services.directory.servers(self._services.controller.members))
+        return flight_locations(servers, is_tls=self._services.config.tls.is_on)
 
     def in_loop(self, work: Coroutine[Any, Any, T], *, timeout: float | None = limits.FLIGHT_CALL_SECONDS) -> T:
         """Have the event loop do it, and wait."""
@@ -166,7 +161,3 @@ def _retention(stream: Stream) -> dict[str, int]:
 def retained_from(log: PartitionLog) -> int:
     """Where the log begins for somebody who must not miss anything: what compaction took from its front is no loss."""
     return log.durability.retention_start_offset(log.log_start_offset)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -24,8 +24,8 @@ from bascule.errors import (
     StreamDeleted,
     Unavailable,
 )
-from bascule.flight.batches import take_batch, wanted_bits
 from bascule.flight.failures import below_start
+from bascule.flight.schema import take_batch, wanted_bits
 from bascule.flight.tickets import ReadTicket
 from bascule.kernels.arrow import columns as kernel
 from bascule.kernels.arrow.columns import Columns

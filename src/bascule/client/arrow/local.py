@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from bascule import limits
-from bascule.flight.batches import take_batch, wanted_bits
+from bascule.flight.schema import take_batch, wanted_bits
 from bascule.flight.tickets import ReadTicket
 from bascule.kernels.arrow import columns as kernel
 from bascule.kernels.arrow.columns import Columns

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -22,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from bascule import limits
 from bascule.client.arrow.local import NoShortCut, read_local
-from bascule.client.arrow.locations import Locations, Patience, Servers, Tls
-from bascule.client.arrow.stalls import Opening, Stalls
-from bascule.errors import ClientClosed, IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
+from bascule.client.arrow.servers import FlightServers, Patience, Servers, Tls
+from bascule.errors import IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
 from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
 from bascule.flight.schema import check_columns, table_schema
@@ -52,19 +50,13 @@ class FlightConnection:
         """`timeout` is what a question may take, and how long a read waits for its next batch; `patience` how long a server that is
         away, or a partition without leader, is tried again. `local` False has even a server on this machine send record batches,
         where its files would be read."""
-        self._locations = Locations(servers, tls, token, timeout)
-        self._token = token
-        self._timeout = timeout
+        self._servers = FlightServers(servers, tls, token, timeout)
         self._patience = patience
-        self._lock = threading.Lock()
-        self._clients: dict[str, Any] = {}
         self._known: list[str] = []
         self._leaders: dict[tuple[str, int], str] = {}
         self._is_local = local and sys.platform == "linux"  # handles come over sockets of its kind
         self._local_names: dict[str, str] = {}
         """By location: what servers are called on their own machine, whichever that is."""
-        self._stalls = Stalls(timeout)
-        self._closed = False
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
@@ -116,24 +108,17 @@ class FlightConnection:
 
     def _ask_anyone(self, query: OffsetsQuery) -> dict[str, Any]:
         if not self._known:
-            self._known = self._locations.find()
-        failure: Unavailable | None = None
-        for location in list(self._known):
+            self._known = self._servers.find()
+        *others, last = self._known
+        for location in others:
             try:
                 return self._ask(location, query)
             except Unavailable as error:
-                failure = error
-        assert failure is not None
-        raise failure
+                _logger.debug("%s does not answer: %s", location, error)
+        return self._ask(last, query)
 
     def _ask(self, location: str, query: OffsetsQuery) -> dict[str, Any]:
-        flight = require_flight()
-        client = self._client(location)
-        with as_bascule_errors():
-            results = list(
-                client.do_action(flight.Action(OFFSETS_ACTION, query.encode()), self._options(self._timeout))
-            )
-        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes())
+        answer = self._servers.act(location, OFFSETS_ACTION, query.encode())
         if self._is_local and answer.get("local"):
             self._local_names[answer["locations"].get(answer["server"], location)] = answer["local"]
         return answer
@@ -237,32 +222,7 @@ class FlightConnection:
                 _logger.debug("%s/%d from offset %d: %s", ticket.stream, ticket.partition, position, reason)
             else:
                 return
-        yield from self._batches(location, _from(ticket, position))
-
-    def _batches(self, location: str, ticket: ReadTicket) -> Iterator[tuple[int, pa.RecordBatch]]:
-        reader = self._open(location, ticket)
-        try:
-            while True:
-                try:
-                    with as_bascule_errors(), self._stalls.watch(reader):
-                        chunk = reader.read_chunk()
-                except StopIteration:
-                    return
-                yield int(chunk.app_metadata.to_pybytes()), chunk.data
-        finally:
-            reader.cancel()
-
-    def _open(self, location: str, ticket: ReadTicket) -> Any:
-        """Arrow waits here for the server's first word, for ever: so another thread does, and is left alone if none comes."""
-        client, wanted = self._client(location), require_flight().Ticket(ticket.encode())
-        opening = Opening(lambda: client.do_get(wanted, self._options(None)))
-        with as_bascule_errors():
-            reader = opening.wait(self._timeout)
-        if reader is None:
-            with self._lock:
-                self._clients.pop(location, None)
-            raise Unavailable(f"{location} has not answered for {self._timeout:g} s")
-        return reader
+        yield from self._servers.batches(location, _from(ticket, position))
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -280,12 +240,13 @@ class FlightConnection:
         if first is None:
             return []
         if not self._known:
-            self._known = self._locations.find()
+            self._known = self._servers.find()
         descriptor = flight.FlightDescriptor.for_command(PutCommand(stream=stream, ack_policy=ack_policy).encode())
         answers: list[dict[str, Any]] = []
         try:
             with as_bascule_errors():
-                writer, answered = self._client(self._known[0]).do_put(descriptor, first.schema, self._options(None))
+                client = self._servers.client(self._known[0])
+                writer, answered = client.do_put(descriptor, first.schema, self._servers.options(None))
                 with writer:
                     for batch in _with_first(first, found):
                         writer.write_batch(batch)
@@ -302,31 +263,9 @@ class FlightConnection:
             ) from None
         return answers
 
-    # ── connections ──────────────────────────────────────────────────────────────────────────────
-
-    def _client(self, location: str) -> Any:
-        with self._lock:
-            if self._closed:
-                raise ClientClosed("the connection was closed")
-            found = self._clients.get(location)
-            if found is None:
-                with as_bascule_errors():
-                    options = self._locations.tls_options if location.startswith("grpc+tls") else {}
-                    found = require_flight().FlightClient(location, **options)
-                self._clients[location] = found
-            return found
-
-    def _options(self, timeout: float | None) -> Any:
-        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
-        return require_flight().FlightCallOptions(timeout=timeout, headers=headers)
-
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            clients, self._clients = list(self._clients.values()), {}
-        self._stalls.close()
-        for client in clients:
-            client.close()
+        """End all reads; the connection cannot be used again."""
+        self._servers.close()
 
     def __enter__(self) -> Self:
         return self

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from bascule.client.arrow.locations import Servers, Tls
 from bascule.client.arrow.reader import SERVERS_DEFAULT, FlightConnection
+from bascule.client.arrow.servers import Servers, Tls
 from bascule.errors import StreamNotFound
 from bascule.flight.arrow import require
 from bascule.flight.schema import check_columns, schema_of

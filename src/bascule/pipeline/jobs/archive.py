@@ -32,10 +32,10 @@ from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
 from bascule.spark.options.declaration import STREAMING
 from bascule.spark.options.reading import source_options
-from bascule.spark.read.advance import lost as lost_error
 from bascule.spark.read.cluster import stream_state
 from bascule.spark.read.resolve import INTERNAL_PREFIX, covers_subject
 from bascule.spark.read.state import StreamState
+from bascule.spark.read.state import lost as lost_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

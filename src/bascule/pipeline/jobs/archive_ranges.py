@@ -21,9 +21,9 @@ from bascule.spark.options.failures import with_code
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.options.schema import TABLE
 from bascule.spark.read import cluster
-from bascule.spark.read.advance import planned_ranges
+from bascule.spark.read.batch_reader import ReadRange, read_range, tasks
 from bascule.spark.read.offsets import Offsets, effective_start
-from bascule.spark.read.task import ReadRange, read_range, tasks
+from bascule.spark.read.resolve import planned_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,9 +37,10 @@ class Decoding:
         """None if values stay bytes. Spark reads what SQL has for a schema."""
         from pyspark.sql.types import StructType
 
-        reader = ValueReader.of(value_options(spec.value_options()))
-        if reader is None:
+        options = value_options(spec.value_options())
+        if options.format is None:
             return None
+        reader = ValueReader.of(options)
         found = reader.value_type()
         declared = spark.createDataFrame([], found).schema if isinstance(found, str) else found
         assert isinstance(declared, StructType)

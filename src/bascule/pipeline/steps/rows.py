@@ -8,24 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bascule.flight.schema import COLUMNS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MESSAGE: Final = "_message"
 """The message that a row was made of, as it was read."""
-
-OF_MESSAGE: Final = (
-    "key",
-    "value",
-    "stream",
-    "partition",
-    "offset",
-    "timestamp",
-    "subject",
-    "replySubject",
-    "headers",
-    "leaderEpoch",
-)
 
 DEAD_LETTER: Final = (
     "key",
@@ -85,7 +74,7 @@ class Rows:
 
 def with_message(frame: DataFrame) -> Rows:
     """A frame as the source gives it."""
-    return Rows(frame.selectExpr("*", f"struct({', '.join(OF_MESSAGE)}) AS {MESSAGE}"))
+    return Rows(frame.selectExpr("*", f"struct({', '.join(COLUMNS)}) AS {MESSAGE}"))
 
 
 def quoted(name: str) -> str:

@@ -63,12 +63,21 @@ class Pattern(Kind[str]):
 
 def declared(section: type[Any]) -> Iterator[tuple[type[Any], Key]]:
     """Every option below a dataclass with the section it belongs to, in the order of declaration."""
-    for item in fields(section):
-        key, inner = key_of(item), section_of(item)
+    for _, key, inner in _fields(section):
         if key is not None:
             yield section, key
         elif inner is not None:
             yield from declared(inner)
+
+
+_fields_of: Final[dict[type[Any], list[tuple[str, Key | None, type[Any] | None]]]] = {}
+
+
+def _fields(section: type[Any]) -> list[tuple[str, Key | None, type[Any] | None]]:
+    """The fields of a dataclass, each with its key or its section. Looked up once: every task reads options."""
+    if section not in _fields_of:
+        _fields_of[section] = [(item.name, key_of(item), section_of(item)) for item in fields(section)]
+    return _fields_of[section]
 
 
 def read_options(kind: type[S], given: Mapping[str, str], mode: str, foreign: Mapping[str, str]) -> S:
@@ -102,12 +111,11 @@ def _unknown(name: str, known: Mapping[str, tuple[type[Any], Key]], foreign: Map
 
 def _section(kind: type[S], given: Mapping[str, str]) -> S:
     values: dict[str, Any] = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        key, inner = key_of(item), section_of(item)
+    for name, key, inner in _fields(kind):
         if inner is not None:
-            values[item.name] = _section(inner, given)
+            values[name] = _section(inner, given)
         elif key is not None and key.name.lower() in given:
-            values[item.name] = _value(key, given[key.name.lower()])
+            values[name] = _value(key, given[key.name.lower()])
     return kind(**values)
 
 

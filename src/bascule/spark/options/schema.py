@@ -1,8 +1,7 @@
 """The columns of a stream in Spark's types, and the columns that a user asks for.
 
-Spark takes a record batch only if its schema is the one that was declared, to the letter: types, order, what may be null. A
-schema that the user gives, such as `.schema("offset bigint, value binary")`, is what Spark declares then, so it also is how columns
-are left out: those that nobody asks for are never sent.
+Spark accepts a record batch only if its schema equals the declared one in types, order and nullability. A schema that the user gives,
+such as `.schema("offset bigint, value binary")`, becomes the declared one, so it also selects columns: the others are never sent.
 """
 
 from __future__ import annotations
@@ -10,41 +9,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import MapType, StructField, StructType
 
 from bascule.errors import InvalidSchema
+from bascule.flight.schema import table_schema
 
-TABLE: Final = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("stream", StringType(), nullable=False),
-        StructField("partition", IntegerType(), nullable=False),
-        StructField("offset", LongType(), nullable=False),
-        StructField("timestamp", TimestampType(), nullable=False),
-        StructField("subject", StringType(), nullable=False),
-        StructField("replySubject", StringType()),
-        StructField("headers", MapType(StringType(), BinaryType()), nullable=False),
-        StructField("leaderEpoch", LongType(), nullable=False),
-    ]
-)
+TABLE: Final = from_arrow_schema(table_schema())
+"""All columns of a stream."""
 
 MALFORMED: Final = "malformedValue"
-"""The column that a read with typed values has for those that cannot be decoded."""
+"""The column with the bytes of values that cannot be decoded, in a read with typed values."""
 
 
 def check_schema(schema: StructType, table: StructType = TABLE) -> tuple[str, ...]:
-    """The columns of the table that a schema asks for, in its order. Raises InvalidSchema for one that there is not."""
+    """The columns of the table that a schema asks for, in its order. Raises InvalidSchema for an unknown column or another type."""
     by_name = {field.name.lower(): field for field in table}
     return tuple(_column(field, by_name) for field in schema)
 
@@ -63,7 +42,7 @@ def _column(field: StructField, by_name: dict[str, StructField]) -> str:
 
 
 def _is_same(known: Any, given: Any) -> bool:
-    """Types are the same; what may be null may differ, for a user's schema says so of everything."""
+    """Whether the types are the same. Nullability may differ: in a user's schema every column is nullable."""
     if isinstance(known, MapType) and isinstance(given, MapType):
         return known.keyType == given.keyType and known.valueType == given.valueType and given.valueContainsNull
     return bool(known == given)

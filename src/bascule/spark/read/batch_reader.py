@@ -7,25 +7,35 @@ that filter had left. Options bound a read, and belong to one DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bascule.errors import InvalidOption
-from bascule.spark.options.failures import coded
+from bascule.errors import (
+    BasculeError,
+    InvalidOption,
+    InvalidSchema,
+    MalformedValue,
+    OffsetBelowStart,
+    StreamNotFound,
+    StreamRecreated,
+)
+from bascule.lake.coverage import Coverage
+from bascule.limits import SPARK_ARCHIVE_TASK_BYTES
+from bascule.spark.options.declaration import BATCH
+from bascule.spark.options.failures import coded, with_code
 from bascule.spark.options.reading import SourceOptions
-from bascule.spark.read import one_stream
-from bascule.spark.read.advance import must_be_there, planned_ranges
-from bascule.spark.read.resolve import ending_offsets, require, select, starting_offsets
-from bascule.spark.read.task import ReadRange, read_range, tasks
-from bascule.spark.values.decoding import ValueReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from bascule.spark.read.offsets import Offsets
+from bascule.spark.options.schema import MALFORMED, arrow_schema, check_schema
+from bascule.spark.read import cluster
+from bascule.spark.read.archive_reader import RangeReader
+from bascule.spark.read.offsets import Offsets
+from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, split
+from bascule.spark.read.resolve import ending_offsets, planned_ranges, require, select, starting_offsets
+from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, must_be_there, parts
+from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 
 
 class BatchReader(DataSourceReader):
@@ -38,7 +48,7 @@ class BatchReader(DataSourceReader):
 
     @coded
     def partitions(self) -> list[ReadRange]:
-        connection = one_stream.connect(self._options)
+        connection = cluster.connect_with_history(self._options)
         streams = require(self._options.streams, select(self._options.streams, connection))
         start = starting_offsets(self._options, streams, connection)
         end = ending_offsets(self._options, streams, connection)
@@ -63,3 +73,160 @@ def _check_order(start: Offsets, end: Offsets) -> None:
                     f"`{name}`/{number} would be read from offset {first} to {last}",
                     hint="the starting options must be before the ending ones",
                 )
+
+
+# ── tasks, of batch and of streaming reads ───────────────────────────────────────────────────────
+
+
+@dataclass
+class ReadRange(InputPartition):
+    """The offsets of a partition that one task reads, the last one not included."""
+
+    stream: str
+    stream_id: int | None
+    partition: int
+    start: int
+    end: int
+    archived: Coverage | None = None
+    """What of it is read from the archive."""
+
+
+def tasks(
+    options: SourceOptions, ranges: dict[PartitionKey, OffsetRange], end: Offsets, streams: Streams
+) -> list[ReadRange]:
+    """The ranges cut as the options ask for."""
+    asked = options.parallelism
+    limits = SplitLimits(partitions_min=asked.partitions_min, offsets_max=asked.records_max, bytes_max=asked.bytes_max)
+    states = {key: _state(streams, key) for key in ranges}
+    pieces = {
+        (key, number): piece
+        for key, each in ranges.items()
+        for number, piece in enumerate(_pieces(options, each, states[key]))
+    }
+    return [
+        ReadRange(
+            key.stream,
+            end.streams[key.stream].id,
+            key.partition,
+            piece.start,
+            piece.end,
+            _archived(states[key], piece),
+        )
+        for (key, _), piece in split(pieces, limits)
+    ]
+
+
+def _state(streams: Streams, key: PartitionKey) -> PartitionState | None:
+    return streams[key.stream].partitions.get(key.partition) if key.stream in streams else None
+
+
+def _pieces(options: SourceOptions, planned: OffsetRange, state: PartitionState | None) -> list[OffsetRange]:
+    """A batch read of years of files is cut at their borders. In streaming a range is no more than a trigger may read; and a batch that
+    is repeated has to be cut as before, whatever was archived meanwhile, because a sink knows rows by their task."""
+    if state is None or state.archived is None or options.mode != BATCH:
+        return [planned]
+    found: list[OffsetRange] = []
+    for part in parts(state, planned.start, planned.end):
+        archived = state.archived.within(part.start, part.end) if part.is_archived else None
+        if archived is None:
+            found.append(OffsetRange(part.start, part.end, state.bytes_per_offset))
+        else:
+            found += [average(state, *each) for each in file_ranges(archived, SPARK_ARCHIVE_TASK_BYTES)]
+    return found
+
+
+def _archived(state: PartitionState | None, piece: OffsetRange) -> Coverage | None:
+    return None if state is None or state.archived is None else state.archived.within(piece.start, piece.end)
+
+
+def read_range(
+    options: SourceOptions, schema: StructType, values: ValueReader | None, task: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a task. Spark makes a task without a range when there are none at all: it reads nothing."""
+    if not isinstance(task, ReadRange):
+        return
+    try:
+        rows = SparkRows(schema, values)
+        for batch in _read(options, rows.asked, task):
+            yield rows.conform(batch, task)
+    except BasculeError as error:
+        raise with_code(error) from None
+
+
+class SparkRows:
+    """From the columns that a broker sends to those that Spark was promised, which differ in case, order, nullability and types."""
+
+    def __init__(self, schema: StructType, values: ValueReader | None) -> None:
+        self._declared = arrow_schema(schema)
+        self._names = checked_columns(schema, values)
+        asked = ["value" if name == MALFORMED else name for name in self._names]
+        self._value: ValueColumn | None = None
+        if values is not None and "value" in asked:
+            self._value = ValueColumn(values, _struct(schema))
+            self._is_permissive = values.is_permissive
+            asked.append("offset")  # to name what cannot be decoded
+        self.asked = tuple(dict.fromkeys(asked))
+
+    def conform(self, batch: pa.RecordBatch, task: ReadRange) -> pa.RecordBatch:
+        """Copies nothing but values that are decoded."""
+        columns = dict(zip(self.asked, batch.columns, strict=True))
+        if self._value is not None:
+            values = columns["value"]
+            columns["value"], reasons = self._value.decode(values)
+            if reasons and not self._is_permissive:
+                raise _malformed(task, columns["offset"], reasons)
+            columns[MALFORMED] = malformed_values(values, reasons)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._declared)
+
+
+def _malformed(task: ReadRange, offsets: pa.Array, reasons: dict[int, str]) -> MalformedValue:
+    row = min(reasons)
+    return MalformedValue(
+        f"the value of `{task.stream}`/{task.partition} at offset {offsets[row].as_py()} cannot be decoded: {reasons[row]}",
+        hint="set `valueMode` to `permissive` to get it in the column `malformedValue` instead",
+    )
+
+
+def checked_columns(schema: StructType, values: ValueReader | None) -> tuple[str, ...]:
+    """The columns that a schema asks for. Raises InvalidSchema."""
+    return check_schema(schema) if values is None else check_schema(schema, values.table_like(schema))
+
+
+def _struct(schema: StructType) -> StructType:
+    for field in schema:
+        if field.name.lower() == "value" and isinstance(field.dataType, StructType):
+            return field.dataType
+    raise InvalidSchema(f"column `{MALFORMED}` was asked for without `value`", hint="ask for both")
+
+
+def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
+    """From the start, or from what is left of the range if lost records are to be skipped."""
+    if options.history.path is not None:
+        reader = RangeReader(options, task.stream, task.stream_id, task.partition, columns)
+        yield from reader.read(task.start, task.end, task.archived)
+        return
+    start = task.start
+    while start < task.end:
+        try:
+            yield from cluster.connect(options.connection).read(
+                task.stream, task.partition, start, task.end, stream_id=task.stream_id, columns=columns
+            )
+        except OffsetBelowStart as error:
+            if not options.skips_lost:
+                raise _lost(options, task, error.log_start_offset) from None
+            start = max(start + 1, error.log_start_offset)
+        except (StreamNotFound, StreamRecreated):
+            if not options.skips_lost:
+                raise
+            return
+        else:
+            return
+
+
+def _lost(options: SourceOptions, task: ReadRange, log_start_offset: int) -> BasculeError:
+    try:
+        found = cluster.connect(options.connection).streams([task.stream])
+        retention: Mapping[str, int] = found[task.stream].retention
+    except (BasculeError, KeyError):
+        retention = {}
+    return lost(task.stream, task.partition, task.start, log_start_offset, retention)

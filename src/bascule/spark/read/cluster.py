@@ -7,14 +7,12 @@ hangs on a reader: it asks here, and a worker's second task finds the connection
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bascule.config.values.duration import format_duration
-from bascule.config.values.size import format_size
 from bascule.errors import StreamNotFound
 from bascule.spark.options.positions import ByPartition
-from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.options.reading import ConnectionOptions, SourceOptions
 from bascule.spark.read.state import PartitionState, Streams, StreamState
 
 if TYPE_CHECKING:
@@ -60,6 +58,16 @@ def connect(options: ConnectionOptions) -> Cluster:
     if key not in _connected:
         _connected[key] = FlightCluster(options)
     return _connected[key]
+
+
+def connect_with_history(options: SourceOptions) -> Cluster:
+    """The connection of this process, with an archive in front of the logs if the options name one."""
+    live = connect(options.connection)
+    if options.history.path is None:
+        return live
+    from bascule.spark.read.one_stream import OneStream
+
+    return OneStream(live, options)
 
 
 def disconnect(options: ConnectionOptions) -> None:
@@ -141,7 +149,7 @@ def stream_state(name: str, fields: Mapping[str, Any]) -> StreamState:
         id=fields["id"],
         subject=fields["subject"],
         partitions=dict(sorted(partitions.items())),
-        retention=_retention(fields.get("retention") or {}),
+        retention=fields.get("retention") or {},
     )
 
 
@@ -159,13 +167,3 @@ def _found_offset(fields: Mapping[str, Any]) -> int | None:
     """Brokers answer with the end where all records are older than asked for."""
     offset: int | None = fields["timestamp_offset"]
     return None if offset is None or offset > fields["high_watermark"] else offset
-
-
-def _retention(fields: Mapping[str, int]) -> str:
-    """What a stream keeps, in words; "" if everything."""
-    words: dict[str, Callable[[int], str]] = {
-        "max_age_ns": format_duration,
-        "max_bytes": format_size,
-        "max_messages": "{} messages".format,
-    }
-    return " and ".join(show(fields[name]) for name, show in words.items() if fields.get(name))

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError
 from bascule.spark.read.cluster import Cluster
-from bascule.spark.read.history import resume, weighed
 from bascule.spark.read.offsets import Offsets, StreamOffsets
 from bascule.spark.read.plan import Backlog
-from bascule.spark.read.state import Streams, StreamState
+from bascule.spark.read.state import Streams, StreamState, resume, weighed
 
 PROBES_MAX: Final = 16
 """Partitions whose oldest waiting record is looked at for one report; each is a request."""

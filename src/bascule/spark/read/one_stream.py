@@ -1,4 +1,4 @@
-"""Archive and log as one stream: what `history` makes of a cluster. Which offsets come from where is decided in history.py.
+"""Archive and log as one stream: what `history` makes of a cluster. Which offsets come from where is decided in state.py.
 
 The log is asked first and the archive after it: what retention removes in between is in the archive by then if it ever will be. The
 other way round, an archive that is written while somebody looks would seem to have a hole.
@@ -16,21 +16,12 @@ from bascule.lake.ranges import offset_at
 from bascule.spark.options.positions import ByPartition
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster
-from bascule.spark.read.advance import held
-from bascule.spark.read.archive_folder import follow, look_again
+from bascule.spark.read.archive_reader import RangeReader, follow, look_again
 from bascule.spark.read.cluster import Cluster
-from bascule.spark.read.history import clipped, joined
-from bascule.spark.read.range_reader import RangeReader
-from bascule.spark.read.state import PartitionState, Streams, StreamState
+from bascule.spark.read.state import PartitionState, Streams, StreamState, clipped, held, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def connect(options: SourceOptions) -> Cluster:
-    """The cluster as the options have it: with the archive in front of the log if they name one."""
-    live = cluster.connect(options.connection)
-    return live if options.history.path is None else OneStream(live, options)
 
 
 def refreshed(options: SourceOptions, frozen: Streams) -> Streams:

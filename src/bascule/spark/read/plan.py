@@ -39,7 +39,7 @@ class PartitionKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets from `start` to before `end`; `bytes_per_offset` is what one of them weighs on average."""
 
     start: int
@@ -70,7 +70,7 @@ class Range:
 class Pieces:
     """Ranges that follow each other, one at least and none of them empty: together the backlog of a partition."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
     def __post_init__(self) -> None:
         assert self.ranges and all(each.count > 0 for each in self.ranges)
@@ -106,7 +106,7 @@ class Pieces:
         return count
 
 
-Backlog = Range | Pieces
+Backlog = OffsetRange | Pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def _shares(amounts: Mapping[PartitionKey, _Amount], most: int | None) -> dict[P
 # ── who reads what ───────────────────────────────────────────────────────────────────────────────
 
 
-def split(ranges: Mapping[K, Range], limits: SplitLimits) -> list[tuple[K, Range]]:
+def split(ranges: Mapping[K, OffsetRange], limits: SplitLimits) -> list[tuple[K, OffsetRange]]:
     """The pieces that tasks read, in order. Empty ranges give none. Keys are whatever tells the ranges apart and in which order."""
     waiting = {key: ranges[key] for key in sorted(ranges) if ranges[key].count > 0}
     pieces = {key: -(-each.count // _piece_offsets_max(each, limits)) for key, each in waiting.items()}
@@ -193,7 +193,7 @@ def split(ranges: Mapping[K, Range], limits: SplitLimits) -> list[tuple[K, Range
     return [(key, piece) for key, each in waiting.items() for piece in _cut(each, pieces[key])]
 
 
-def _piece_offsets_max(backlog: Range, limits: SplitLimits) -> int:
+def _piece_offsets_max(backlog: OffsetRange, limits: SplitLimits) -> int:
     most = backlog.count
     if limits.offsets_max is not None:
         most = min(most, limits.offsets_max)
@@ -202,7 +202,7 @@ def _piece_offsets_max(backlog: Range, limits: SplitLimits) -> int:
     return max(1, most)
 
 
-def _add_pieces(ranges: Mapping[K, Range], pieces: dict[K, int], least: int) -> None:
+def _add_pieces(ranges: Mapping[K, OffsetRange], pieces: dict[K, int], least: int) -> None:
     """Cut the largest pieces once more until there are enough, or until every piece is a single offset."""
     missing = least - sum(pieces.values())
     largest = [(Fraction(-each.count, pieces[key]), key) for key, each in ranges.items()]
@@ -214,6 +214,6 @@ def _add_pieces(ranges: Mapping[K, Range], pieces: dict[K, int], least: int) -> 
         missing -= 1
 
 
-def _cut(backlog: Range, pieces: int) -> list[Range]:
+def _cut(backlog: OffsetRange, pieces: int) -> list[OffsetRange]:
     bounds = [backlog.start + backlog.count * piece // pieces for piece in range(pieces + 1)]
-    return [Range(start, end, backlog.bytes_per_offset) for start, end in pairwise(bounds)]
+    return [OffsetRange(start, end, backlog.bytes_per_offset) for start, end in pairwise(bounds)]

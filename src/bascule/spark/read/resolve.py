@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from bascule.errors import InvalidOption, OffsetOutOfRange, StreamNotFound, TimestampOutOfRange
+from bascule.errors import CheckpointMismatch, InvalidOption, OffsetOutOfRange, StreamNotFound, TimestampOutOfRange
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -18,12 +18,10 @@ from bascule.spark.options.positions import (
     Position,
 )
 from bascule.spark.options.reading import SourceOptions, StreamOptions, TimestampStrategy
-from bascule.spark.read.advance import must_be_there, positions
 from bascule.spark.read.cluster import Cluster
-from bascule.spark.read.history import resume
-from bascule.spark.read.offsets import Offsets
-from bascule.spark.read.plan import PartitionKey
-from bascule.spark.read.state import PartitionState, Streams, StreamState
+from bascule.spark.read.offsets import Offsets, StreamOffsets
+from bascule.spark.read.plan import OffsetRange, PartitionKey
+from bascule.spark.read.state import PartitionState, Streams, StreamState, average, must_be_there, resume
 
 INTERNAL_PREFIX = "__"
 """Streams that brokers keep for themselves. A pattern does not match them; whoever wants one names it."""
@@ -213,3 +211,35 @@ def _complete(option: str, given: ByPartition, streams: Streams) -> ByPartition:
             hint="it must name every partition of the streams that are read, and no others; -2 is the earliest, -1 the latest",
         )
     return given
+
+
+# ── ranges ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def positions(streams: Streams, ends: Mapping[PartitionKey, int]) -> Offsets:
+    """An offset for each partition, with the identity of the streams."""
+    return Offsets(
+        {
+            name: StreamOffsets(stream.id, {number: ends[PartitionKey(name, number)] for number in stream.partitions})
+            for name, stream in streams.items()
+        }
+    )
+
+
+def planned_ranges(start: Offsets, end: Offsets, streams: Streams) -> dict[PartitionKey, OffsetRange]:
+    """The ranges between two positions. Raises CheckpointMismatch where the end is before the start: no task would read that."""
+    ranges = {}
+    for name, stream in end.streams.items():
+        before = start.streams.get(name)
+        for number, last in stream.next.items():
+            first = before.next.get(number, 0) if before is not None else 0
+            if first > last:
+                raise CheckpointMismatch(
+                    f"a batch of `{name}`/{number} would begin at offset {first} and end at {last}",
+                    hint="the checkpoint is not of this query: start with another one, from the offsets that you need",
+                )
+            state = streams[name].partitions.get(number) if name in streams else None
+            ranges[PartitionKey(name, number)] = (
+                OffsetRange(first, last) if state is None else average(state, first, last)
+            )
+    return ranges

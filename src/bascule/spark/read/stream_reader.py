@@ -31,13 +31,13 @@ from bascule.limits import SPARK_IDLE_POLL_MS
 from bascule.spark.options.failures import coded
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster, one_stream
-from bascule.spark.read.advance import backlogs, planned_ranges, positions
+from bascule.spark.read.advance import backlogs
+from bascule.spark.read.batch_reader import ReadRange, read_range, tasks
 from bascule.spark.read.lag import measure
 from bascule.spark.read.offsets import Offsets, effective_start, end_of_batch
 from bascule.spark.read.plan import TriggerLimits, admit, is_due
-from bascule.spark.read.resolve import require, select, starting_offsets
+from bascule.spark.read.resolve import planned_ranges, positions, require, select, starting_offsets
 from bascule.spark.read.state import Streams
-from bascule.spark.read.task import ReadRange, read_range, tasks
 from bascule.spark.values.decoding import ValueReader
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the query begins: the same answer for as long as it runs."""
         if self._initial is None:
-            connection = one_stream.connect(self._options)
+            connection = cluster.connect_with_history(self._options)
             streams = require(self._options.streams, self._streams())
             self._initial = starting_offsets(self._options, streams, connection).as_initial().document()
         return self._initial
@@ -137,14 +137,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._seen:
             return None
         try:
-            return measure(self._position, self._seen, one_stream.connect(self._options), time.time_ns())
+            return measure(self._position, self._seen, cluster.connect_with_history(self._options), time.time_ns())
         except BasculeError:
             return None  # it is a report: the next batch will tell what is wrong
 
     def _streams(self) -> Streams:
         if self._frozen is not None:
             return one_stream.refreshed(self._options, self._frozen)
-        return select(self._options.streams, one_stream.connect(self._options))
+        return select(self._options.streams, cluster.connect_with_history(self._options))
 
     def _limits(self, limit: ReadLimit) -> TriggerLimits:
         amount = self._options.amount

@@ -33,10 +33,8 @@ class ValueReader:
     descriptors: bytes = b""
 
     @classmethod
-    def of(cls, options: ValueOptions) -> ValueReader | None:
-        """None when values stay bytes. Reads the files that options name: called in the driver."""
-        if options.format is None:
-            return None
+    def of(cls, options: ValueOptions) -> ValueReader:
+        """For options with a `format`. Reads the files that options name: called in the driver."""
         if options.format is not ValueFormat.PROTOBUF:
             return cls(options)
         from bascule.spark.values.protobuf import read_descriptors

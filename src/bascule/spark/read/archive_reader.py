@@ -8,20 +8,20 @@ the log does not have it either.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bascule.errors import DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.errors import ArchiveDamaged, DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.lake.coverage import Coverage, Follower
 from bascule.lake.holes import Span
-from bascule.lake.manifest import DataFile
+from bascule.lake.manifest import Archive, DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster
-from bascule.spark.read.advance import held, lost, lost_everywhere
-from bascule.spark.read.archive_folder import damaged, follow, look_again
-from bascule.spark.read.state import PartitionState, StreamState
+from bascule.spark.read.state import PartitionState, StreamState, held, lost, lost_everywhere
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,7 +170,6 @@ class RangeReader:
     def _lost(self, known: Coverage | None, log_start_offset: int) -> DataLost:
         """With the words that a planner would use."""
         found = cluster.connect(self._options.connection).streams([self._stream]).get(self._stream)
-        retention = "" if found is None else found.retention
         state = PartitionState(
             log_start_offset=log_start_offset,
             end_offset=log_start_offset,
@@ -183,8 +182,42 @@ class RangeReader:
             id=self._stream_id or 0,
             subject="",
             partitions={self._partition: state},
-            retention=retention,
+            retention={} if found is None else found.retention,
             archive=str(self._path),
         )
         following, _ = self._next_held(known, log_start_offset)
         return lost_everywhere(stream, self._partition, (self._position, following))
+
+
+# ── the folder ───────────────────────────────────────────────────────────────────────────────────
+
+_followed: dict[tuple[int, str], Follower] = {}
+
+
+def follow(path: str) -> Follower:
+    """The archive as this process has seen it last."""
+    key = os.getpid(), path
+    return _followed.setdefault(key, Follower(Archive(path)))
+
+
+def look_again(follower: Follower, error: OSError, one: DataFile | None = None) -> None:
+    """After a file was not found: a later commit has its successor. Raises when there is none, or when it is another failure."""
+    before = follower.version
+    if error.errno in (errno.ENOENT, errno.ESTALE):
+        follower.look()
+        if follower.version != before:
+            return
+    raise damaged(follower.archive.path, one, error.strerror or str(error)) from None
+
+
+def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
+    """The error for a file that is not what was written."""
+    named = "a file"
+    if one is not None:
+        named = (
+            f"{one.path}, which has offsets {one.first_offset} to {one.last_offset} of `{one.stream}`/{one.partition},"
+        )
+    return ArchiveDamaged(
+        f"{named} of the archive {path} cannot be read: {why}",
+        hint="`bascule pipeline verify` tells what is wrong; without `history` what the log has is read from there",
+    )

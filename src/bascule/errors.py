@@ -1,14 +1,14 @@
-"""Every error Bascule raises: one tree, split by who has to act.
+"""Every error Bascule raises: one tree, split by the party that has to act.
 
     BasculeError
     ├── CallerError      the request is wrong: change it
-    ├── StateError       the request is fine, the thing is not in the state for it
-    ├── OperatorError    the machine, the disk, a file or the configuration needs somebody
-    ├── Unavailable      nothing is wrong, try again
-    └── OutcomeUnknown   it may or may not have happened: look before you retry
+    ├── StateError       the request is valid, but not in the present state of the stream, the log or the client
+    ├── OperatorError    the machine, the disk, a file or the configuration needs an operator
+    ├── Unavailable      temporary: retry
+    └── OutcomeUnknown   the request may or may not have taken effect: check before you retry
 
 Each class has a `code` (stable, for scripts and logs) and may carry a `hint`: the next step, on its own line.
-`GRPC_STATUS` maps every code to the status that clients see; it is the only such table.
+`GRPC_STATUS` is the only table of the gRPC statuses that clients see.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class BasculeError(Exception):
-    """Root of all errors. `message` says what is wrong, `hint` says what to do about it."""
+    """Base class of all errors. `message` says what is wrong, `hint` what to do about it."""
 
     code: ClassVar[str] = "INTERNAL"
 
@@ -49,104 +49,104 @@ class OperatorError(BasculeError):
 
 
 class Unavailable(BasculeError):
-    """Not now; the same request may succeed later."""
+    """The request cannot be served now; the same request may succeed later."""
 
     code = "UNAVAILABLE"
 
 
 class OutcomeUnknown(BasculeError):
-    """The request was sent and no answer came: it may have taken effect."""
+    """The request was sent and no answer came: it may or may not have taken effect."""
 
     code = "OUTCOME_UNKNOWN"
 
 
-# ── the caller's faults ──────────────────────────────────────────────────────────────────────────
+# ── invalid requests ─────────────────────────────────────────────────────────────────────────────
 
 
 class InvalidConfig(CallerError):
-    """A configuration key, value or file is wrong. Names the key, the value and what would be right."""
+    """A configuration key, value or file is invalid. The message names the key, the value and the valid values."""
 
     code = "INVALID_CONFIG"
 
 
 class OffsetOutOfRange(CallerError):
-    """An offset that is negative, or beyond the end of the log."""
+    """The offset is negative, or beyond the end of the log."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
 
 class OffsetBelowStart(OffsetOutOfRange):
-    """What was asked for is no longer there: retention has deleted it, and the log begins at `log_start_offset`."""
+    """Retention has deleted the records at this offset; the log begins at `log_start_offset`."""
 
     code = "OFFSET_BELOW_START"
     log_start_offset: int = -1
 
 
 class TimestampOutOfRange(CallerError):
-    """No record is as old as the timestamp asked for."""
+    """No record has the requested timestamp or an earlier one."""
 
     code = "TIMESTAMP_OUT_OF_RANGE"
 
 
 class RecordTooLarge(CallerError):
-    """A key, value, header or whole record is larger than its limit."""
+    """A key, a value, the headers or the whole record is larger than its limit."""
 
     code = "RECORD_TOO_LARGE"
 
 
 class InvalidRecord(CallerError):
-    """A record that cannot be stored as it is: too many headers, a batch without records, …"""
+    """The record cannot be stored: too many headers, a batch without records, …"""
 
     code = "INVALID_RECORD"
 
 
 class RejectedBatch(CallerError):
-    """Bytes offered as record batches are damaged, malformed or do not continue the log."""
+    """The bytes given as record batches are damaged or malformed, or do not continue the log."""
 
     code = "REJECTED_BATCH"
 
 
 class RejectedEnvelope(CallerError):
-    """Bytes that are no envelope, or one of another type: foreign, damaged, or of another version."""
+    """The bytes are not an envelope of the expected type: foreign, damaged, or of another version."""
 
     code = "REJECTED_ENVELOPE"
 
 
 class PermissionDenied(CallerError):
-    """The client may not do this: no line of the policy grants it."""
+    """No line of the authorization policy grants the client this request."""
 
     code = "PERMISSION_DENIED"
 
 
 class InvalidOption(CallerError):
-    """An argument given to the client is wrong. Names the option, the value and what would be right."""
+    """An argument of the client library is invalid. The message names the option, the value and the valid values."""
 
     code = "INVALID_OPTION"
 
 
 class InvalidSchema(CallerError):
-    """A table was asked for with columns, or types of columns, that a stream does not have."""
+    """A table was requested with columns, or column types, that a stream does not have."""
 
     code = "INVALID_SCHEMA"
 
 
 class InvalidQuery(CallerError):
-    """A query in SQL, or an expression of a pipeline, is not right. Says what, and what there is."""
+    """An SQL query or a pipeline expression is invalid. The message names the part and the valid names."""
 
     code = "INVALID_QUERY"
 
 
-# ── the state does not fit ───────────────────────────────────────────────────────────────────────
+# ── invalid in this state ────────────────────────────────────────────────────────────────────────
 
 
 class LogReadonly(StateError):
-    """The partition takes no appends from publishers; replication still may write."""
+    """The log is readonly: it refuses messages of publishers, and takes batches from replication."""
 
     code = "LOG_READONLY"
 
 
 class LogClosed(StateError):
-    """The log was closed."""
+    """The log is closed."""
 
     code = "LOG_CLOSED"
 
@@ -164,7 +164,7 @@ class LogEmpty(StateError):
 
 
 class EndOfReadonlyLog(StateError):
-    """A reader reached the end of a log that takes no more records."""
+    """A reader reached the end of a readonly log."""
 
     code = "END_OF_READONLY_LOG"
 
@@ -176,7 +176,7 @@ class ReaderCancelled(StateError):
 
 
 class EpochFenced(StateError):
-    """A leader epoch older than one the log has seen: the sender has been deposed."""
+    """The leader epoch is older than the latest one in the log: the sender is no longer leader."""
 
     code = "EPOCH_FENCED"
 
@@ -188,124 +188,124 @@ class DirectoryInUse(StateError):
 
 
 class StreamNotFound(StateError):
-    """There is no stream of this name, or it has no partition of this number."""
+    """The stream does not exist, or has no partition of this number."""
 
     code = "STREAM_NOT_FOUND"
 
 
 class StreamDeleted(StreamNotFound):
-    """The stream was deleted while somebody read it."""
+    """The stream was deleted while it was being read."""
 
     code = "STREAM_DELETED"
 
 
 class StreamExists(StateError):
-    """A stream of this name is there already."""
+    """A stream of this name already exists."""
 
     code = "STREAM_EXISTS"
 
 
 class PartitionPaused(StateError):
-    """The partition is paused: nobody reads it until it is resumed."""
+    """The partition is paused; it cannot be read until it is resumed."""
 
     code = "PARTITION_PAUSED"
 
 
 class PartitionReadonly(StateError):
-    """The partition takes no messages; what it holds can be read."""
+    """The partition is readonly: it refuses new messages, and its messages can be read."""
 
     code = "PARTITION_READONLY"
 
 
 class EndOfPartition(StateError):
-    """A subscriber has read everything of a partition that is readonly: nothing more will come."""
+    """A subscriber reached the end of a readonly partition: no more messages will follow."""
 
     code = "END_OF_PARTITION"
 
 
 class Conflict(StateError):
-    """What the request was made for has changed meanwhile: somebody was faster."""
+    """A concurrent request has changed the same object first."""
 
     code = "ABORTED"
 
 
 class IncorrectOffset(StateError):
-    """The message would not have got the offset its publisher expected, and was not stored: somebody was faster."""
+    """The message was not stored: another message came first and has the offset that its publisher expected."""
 
     code = "INCORRECT_OFFSET"
 
 
 class ProducerFenced(StateError):
-    """Somebody with the same producer id has begun a newer epoch; the message was not stored."""
+    """The message was not stored: another producer with the same id has begun a newer epoch."""
 
     code = "PRODUCER_FENCED"
 
 
 class OutOfSequence(StateError):
-    """A message of the idempotent producer before this one is missing, or its epoch did not begin with 0; it was not stored."""
+    """The message was not stored: an earlier message of its producer is missing, or the epoch did not begin with sequence 0."""
 
     code = "OUT_OF_SEQUENCE"
 
 
 class NotGroupMember(StateError):
-    """The consumer does not belong to its group any more, or the group is gone."""
+    """The consumer is no longer a member of its group, or the group no longer exists."""
 
     code = "NOT_GROUP_MEMBER"
 
 
 class DataLost(StateError):
-    """Records that a reader had still to read are gone. Names the stream, the partition, the offsets and what removed them."""
+    """Records were removed before they were read. The message names the stream, the partition, the offsets and the cause."""
 
     code = "DATA_LOST"
 
 
 class StreamRecreated(StateError):
-    """The stream was deleted and created again: offsets of the former one mean nothing in it."""
+    """The stream was deleted and created again: offsets of the deleted stream are not valid in the new one."""
 
     code = "STREAM_RECREATED"
 
 
 class MalformedValue(StateError):
-    """A message's value is not what its readers were told it is. Names the stream, the partition and the offset."""
+    """A message's value does not have the declared format. The message names the stream, the partition and the offset."""
 
     code = "MALFORMED_VALUE"
 
 
 class CheckpointMismatch(StateError):
-    """Offsets that a reader kept do not fit the stream, or are no offsets: going on would skip or repeat records."""
+    """A reader's saved offsets are malformed or do not belong to the stream; with them, records would be skipped or repeated."""
 
     code = "CHECKPOINT_MISMATCH"
 
 
 class ArchiveConflict(StateError):
-    """Somebody else writes the archive. Nothing was changed."""
+    """Another process is writing the archive. This one changed nothing."""
 
     code = "ARCHIVE_CONFLICT"
 
 
 class RowsChanged(StateError):
-    """A batch of Spark that was written before came again with other rows, or in another order: it cannot be written once."""
+    """Spark repeated a batch with other rows, or in another order, so it cannot be written exactly once."""
 
     code = "ROWS_CHANGED"
 
 
 class ExpectationBroken(StateError):
-    """Rows broke a rule that a pipeline fails for; nothing of their batch was written. Names the rule and some of the rows."""
+    """Rows violate a rule with the action `fail`. Their batch was not written. The message names the rule and some of the rows."""
 
     code = "EXPECTATION_BROKEN"
 
 
 class ClientClosed(StateError):
-    """The client, or the part of it that was used, has been closed."""
+    """The client, or the subscription, consumer or publisher that was used, is closed."""
 
     code = "CLIENT_CLOSED"
 
 
-# ── not now ──────────────────────────────────────────────────────────────────────────────────────
+# ── temporary ────────────────────────────────────────────────────────────────────────────────────
 
 
 class NotLeader(Unavailable):
-    """Another server leads the partition now: `leader`, whose tables are served at `location`."""
+    """Another server leads the partition: `leader`, with its Flight endpoint at `location`."""
 
     code = "NOT_LEADER"
     leader: str = ""
@@ -313,36 +313,36 @@ class NotLeader(Unavailable):
 
 
 class IncompleteRead(Unavailable):
-    """A reader got less than it asked for, and nobody said why: what it has must not pass for all of it."""
+    """A read ended early and without a reason; its result is incomplete and must not be used as if it were complete."""
 
     code = "INCOMPLETE_READ"
 
 
 class DeadlineExceeded(Unavailable):
-    """No answer came in time to a request that can safely be made again."""
+    """No answer came before the deadline. The request can be retried safely."""
 
     code = "DEADLINE_EXCEEDED"
 
 
-# ── somebody has to look at the machine ──────────────────────────────────────────────────────────
+# ── the operator has to act ─────────────────────────────────────────────────────────────────────
 
 
 class StorageError(OperatorError):
-    """The disk refused an operation."""
+    """An operation on the disk failed."""
 
     code = "STORAGE"
 
 
 class DiskFull(StorageError):
-    """No room for what was to be written, to a log or to an archive. Nothing of it was kept; it succeeds once there is room."""
+    """The disk has no space for a log or an archive. Nothing of the request was kept; it succeeds once there is space."""
 
     code = "DISK_FULL"
 
 
 class CorruptBatch(StorageError):
-    """Stored bytes fail their check. Says exactly which; everything else stays readable.
+    """Stored bytes fail their checksum or their format. The fields say which bytes; all other records stay readable.
 
-    `next_offset` is where reading can go on behind the damage, or None when nothing readable follows.
+    `next_offset` is the first readable offset after the damage, or None if there is none.
     """
 
     code = "CORRUPT_BATCH"
@@ -367,49 +367,49 @@ class CorruptBatch(StorageError):
 
 
 class NotALog(OperatorError):
-    """The directory holds something else than a partition log."""
+    """The directory does not hold a partition log."""
 
     code = "NOT_A_LOG"
 
 
 class FormatTooNew(OperatorError):
-    """Written by a newer version of Bascule."""
+    """The file was written by a newer version of Bascule."""
 
     code = "FORMAT_TOO_NEW"
 
 
 class EncryptionKeyError(OperatorError):
-    """The master key is missing, has the wrong size, or is not the one the data was written with."""
+    """The master key is missing, has the wrong size, or differs from the key that encrypted the data."""
 
     code = "ENCRYPTION_KEY"
 
 
 class ArchiveDamaged(OperatorError):
-    """Files of an archive are missing or are not what was written. Names them."""
+    """Files of an archive are missing or differ from what was written. The message names them."""
 
     code = "ARCHIVE_DAMAGED"
 
 
 class ArchiveUnreachable(OperatorError):
-    """The folder of an archive is not there on a machine that has to read it. Names both."""
+    """The folder of an archive does not exist on a machine that has to read it. The message names both."""
 
     code = "ARCHIVE_UNREACHABLE"
 
 
 class MissingExtra(OperatorError):
-    """Something was used that an optional package brings, and it is not installed. Names the extra."""
+    """The feature needs an optional package that is not installed. The message names the extra to install."""
 
     code = "MISSING_EXTRA"
 
 
 class JavaNotFound(OperatorError):
-    """Spark needs a Java, and there is none that fits."""
+    """Spark needs Java, and no suitable version was found."""
 
     code = "JAVA_NOT_FOUND"
 
 
 class PipelineFailed(OperatorError):
-    """A query of Spark has ended with an error that is none of ours. Run again, a pipeline goes on where it was."""
+    """A Spark query ended with an error from Spark or user code. A restarted pipeline continues where it stopped."""
 
     code = "PIPELINE_FAILED"
 
@@ -480,5 +480,5 @@ GRPC_STATUS: dict[str, str] = {
 
 
 def grpc_status(error: BasculeError) -> str:
-    """The name of the gRPC status a client sees for this error."""
+    """Return the name of the gRPC status that a client sees for this error."""
     return GRPC_STATUS[error.code]

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from bascule.raft.core.model.effects import Effects, Proposed, ReadReady, Reason, Refused
-from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.raft.core.model.events import Event, Propose, Receive, Tick
-from bascule.raft.core.model.membership import Membership
-from bascule.raft.core.model.messages import Message
-from bascule.raft.core.node import Node
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
+from bascule.raft.core.model.events import Event, Propose, RaftTick, Receive
+from bascule.raft.core.model.membership import RaftMembership
+from bascule.raft.core.model.messages import RaftMessage
+from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
 from bascule.raft.core.state import Role
 
 OPTIONS = RaftOptions(election_ticks=10, heartbeat_ticks=2, trailing_entries=2, promotion_lag_max=0)
 
 
-def members(voters: Iterable[str], learners: Iterable[str] = ()) -> Membership:
-    return Membership(frozenset(voters), frozenset(learners))
+def members(voters: Iterable[str], learners: Iterable[str] = ()) -> RaftMembership:
+    return RaftMembership(frozenset(voters), frozenset(learners))
 
 
 def entries_of(*terms: int) -> tuple[Entry, ...]:
@@ -31,7 +31,7 @@ class Stored:
     """What is durable of one node."""
 
     hard_state: HardState
-    snapshot: Snapshot
+    snapshot: RaftSnapshot
     entries: list[Entry] = field(default_factory=list)
 
     def save(self, effects: Effects) -> None:
@@ -50,9 +50,9 @@ class Cluster:
     def __init__(self, voters: Iterable[str], learners: Iterable[str] = (), options: RaftOptions = OPTIONS) -> None:
         self.membership = members(voters, learners)
         self.options = options
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, RaftNode] = {}
         self.stored: dict[str, Stored] = {}
-        self.network: list[Message] = []
+        self.network: list[RaftMessage] = []
         self.applied: dict[str, list[Entry]] = {}
         self.effects: dict[str, list[Effects]] = {}
         self.cut: set[tuple[str, str]] = set()
@@ -62,19 +62,19 @@ class Cluster:
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
     def start(
-        self, server: str, *, terms: Iterable[int] = (), term: int = 0, membership: Membership | None = None
-    ) -> Node:
+        self, server: str, *, terms: Iterable[int] = (), term: int = 0, membership: RaftMembership | None = None
+    ) -> RaftNode:
         """A server with a log of these terms, in this term."""
         log = list(entries_of(*terms))
         hard_state = HardState(max([term, *terms], default=term))
-        self.stored[server] = Stored(hard_state, Snapshot(0, 0, membership or self.membership), log)
+        self.stored[server] = Stored(hard_state, RaftSnapshot(0, 0, membership or self.membership), log)
         self.applied[server] = []
         self.effects[server] = []
         return self.restart(server)
 
-    def restart(self, server: str) -> Node:
+    def restart(self, server: str) -> RaftNode:
         stored = self.stored[server]
-        self.nodes[server] = Node(
+        self.nodes[server] = RaftNode(
             server,
             options=self.options,
             seed=len(server) * 1000 + ord(server[-1]),
@@ -84,10 +84,10 @@ class Cluster:
         )
         return self.nodes[server]
 
-    def join(self, server: str) -> Node:
+    def join(self, server: str) -> RaftNode:
         return self.start(server, membership=members(()))
 
-    def __getitem__(self, server: str) -> Node:
+    def __getitem__(self, server: str) -> RaftNode:
         return self.nodes[server]
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────
@@ -100,13 +100,13 @@ class Cluster:
         self.effects[server].append(effects)
         return effects
 
-    def receive(self, message: Message) -> Effects:
+    def receive(self, message: RaftMessage) -> Effects:
         return self.step(message.to, Receive(message))
 
     def tick(self, *servers: str, times: int = 1) -> None:
         for _ in range(times):
             for server in servers or list(self.nodes):
-                self.step(server, Tick())
+                self.step(server, RaftTick())
 
     def propose(self, server: str, data: bytes = b"x", request: int = 1) -> Effects:
         return self.step(server, Propose(request, data))
@@ -121,10 +121,10 @@ class Cluster:
     def heal(self) -> None:
         self.cut = set()
 
-    def passes(self, message: Message) -> bool:
+    def passes(self, message: RaftMessage) -> bool:
         return message.to in self.nodes and (message.sender, message.to) not in self.cut
 
-    def deliver(self, accept: Callable[[Message], bool] = lambda _: True) -> list[Message]:
+    def deliver(self, accept: Callable[[RaftMessage], bool] = lambda _: True) -> list[RaftMessage]:
         """Deliver what is on its way now and accepted; lose the rest."""
         messages, self.network = self.network, []
         delivered = [message for message in messages if self.passes(message) and accept(message)]
@@ -132,7 +132,7 @@ class Cluster:
             self.receive(message)
         return delivered
 
-    def settle(self, accept: Callable[[Message], bool] = lambda _: True) -> None:
+    def settle(self, accept: Callable[[RaftMessage], bool] = lambda _: True) -> None:
         """Deliver until nobody has anything more to say."""
         for _ in range(1000):
             if not self.deliver(accept):
@@ -144,7 +144,7 @@ class Cluster:
             self.tick()
             self.settle()
 
-    def elect(self, server: str) -> Node:
+    def elect(self, server: str) -> RaftNode:
         """Let time pass for one server only, until it leads."""
         node = self.nodes[server]
         for _ in range(100):

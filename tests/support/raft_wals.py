@@ -7,7 +7,7 @@ from typing import Final
 
 from bascule.raft.core.model.codec import encode_membership
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
 from bascule.raft.disk import Recovered, Wal, create_wal, open_wal
 from tests.simulation.log.simulated_disk import SimulatedDisk
 from tests.support.raft_cluster import Stored, members
@@ -32,14 +32,14 @@ def reopen(disk: SimulatedDisk, segment_bytes: int = 300) -> tuple[Wal, Recovere
 
 
 def fresh() -> Stored:
-    return Stored(HardState(), Snapshot(0, 0, ABC))
+    return Stored(HardState(), RaftSnapshot(0, 0, ABC))
 
 
-def state_of(recovered: Recovered) -> tuple[HardState, Snapshot, tuple[Entry, ...]]:
+def state_of(recovered: Recovered) -> tuple[HardState, RaftSnapshot, tuple[Entry, ...]]:
     return recovered.hard_state, recovered.snapshot, recovered.entries
 
 
-def stored_state(stored: Stored) -> tuple[HardState, Snapshot, tuple[Entry, ...]]:
+def stored_state(stored: Stored) -> tuple[HardState, RaftSnapshot, tuple[Entry, ...]]:
     return stored.hard_state, stored.snapshot, tuple(stored.entries)
 
 
@@ -51,11 +51,11 @@ def random_effects(rng: random.Random, stored: Stored) -> Effects:
         return Effects(hard_state=HardState(stored.hard_state.term + rng.randint(1, 2), rng.choice(("A", "B", None))))
     if kind < 0.28 and stored.entries:
         entry = rng.choice(stored.entries)
-        return Effects(snapshot_taken=Snapshot(entry.index, entry.term, ABC, rng.randbytes(rng.randint(0, 60))))
+        return Effects(snapshot_taken=RaftSnapshot(entry.index, entry.term, ABC, rng.randbytes(rng.randint(0, 60))))
     if kind < 0.33 and stored.hard_state.term > 0:
         index = last + rng.randint(1, 5)
         term = max(stored.hard_state.term, 1)
-        return Effects(snapshot_installed=Snapshot(index, term, members("AB"), rng.randbytes(rng.randint(0, 60))))
+        return Effects(snapshot_installed=RaftSnapshot(index, term, members("AB"), rng.randbytes(rng.randint(0, 60))))
     hard_state = stored.hard_state
     if hard_state.term == 0 or rng.random() < 0.2:
         hard_state = HardState(hard_state.term + 1)

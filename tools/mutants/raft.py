@@ -341,8 +341,8 @@ MUTANTS: Final = (
     Mutant(
         "a snapshot carries the latest membership",
         f"{CORE}/requests.py",
-        "state.snapshot = Snapshot(event.index, term, state.memberships.at(event.index), event.data)",
-        "state.snapshot = Snapshot(event.index, term, state.membership, event.data)",
+        "state.snapshot = RaftSnapshot(event.index, term, state.memberships.at(event.index), event.data)",
+        "state.snapshot = RaftSnapshot(event.index, term, state.membership, event.data)",
         f"{SNAPSHOTS}::test_a_snapshot_carries_the_membership_of_its_index_not_a_later_one",
     ),
     Mutant(
@@ -384,7 +384,7 @@ MUTANTS: Final = (
     Mutant(
         "a session that has expired begins anew",
         f"{CORE}/sessions.py",
-        "            return Applied(Outcome.SESSION_EXPIRED)\n",
+        "            return Applied(ApplyOutcome.SESSION_EXPIRED)\n",
         "            session = _Session()\n",
         f"{SESSIONS}::test_a_session_that_is_unknown_applies_nothing",
     ),

@@ -21,7 +21,7 @@ from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import Disk, PosixDisk
 from bascule.log.partition.partition_log import PartitionLog
 from bascule.log.sync.group_commit import Syncer
-from bascule.metadata.core.model.names import stream_name_fault
+from bascule.names import stream_name_fault
 
 LOCK_FILE = ".lock"
 

@@ -15,7 +15,7 @@ from bascule.metadata.identity import random_id
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import RaftJoinRequest, RaftJoinResponse
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 from bascule.raft.transport import Bus, publish_quietly
 
 JOIN_ATTEMPTS: Final = 30
@@ -28,12 +28,12 @@ class Beginning:
     """What the durable log of a new member starts with. A server that joins knows no members yet: the leader will tell."""
 
     cluster_id: str
-    membership: Membership
+    membership: RaftMembership
 
 
 def as_seed(server_id: str) -> Beginning:
     """A cluster of one, to which others join."""
-    return Beginning(random_id(), Membership(voters=frozenset({server_id})))
+    return Beginning(random_id(), RaftMembership(voters=frozenset({server_id})))
 
 
 def as_peer(namespace: str, server_id: str, peers: Iterable[str], voters_max: int) -> Beginning:
@@ -45,7 +45,7 @@ def as_peer(namespace: str, server_id: str, peers: Iterable[str], voters_max: in
         )
     voters = members[:voters_max] if voters_max else members
     digest = hashlib.sha256("\0".join([namespace, *members]).encode()).hexdigest()[:22]
-    return Beginning(digest, Membership(frozenset(voters), frozenset(members) - frozenset(voters)))
+    return Beginning(digest, RaftMembership(frozenset(voters), frozenset(members) - frozenset(voters)))
 
 
 async def by_joining(
@@ -68,7 +68,7 @@ async def by_joining(
             last = error
             continue
         if not answer.error and answer.cluster_id:
-            return Beginning(answer.cluster_id, Membership())
+            return Beginning(answer.cluster_id, RaftMembership())
         last = StateError(answer.error or "the leader does not say which cluster it leads")
     raise Unavailable(
         f"failed to join metadata Raft group after {attempts} attempts: {last}",

@@ -39,8 +39,8 @@ from bascule.proto.internal_pb2 import (
 )
 from bascule.raft.core.model.entries import EntryKind
 from bascule.raft.core.model.membership import AddLearner, PromoteLearner
-from bascule.raft.core.node import Node
-from bascule.raft.core.sessions import Applied, Outcome, Sessions
+from bascule.raft.core.node import RaftNode
+from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
 from bascule.raft.driver import DurableLog, RaftDriver
 from bascule.raft.transport import Bus, RaftTransport, publish_quietly
 
@@ -80,7 +80,7 @@ class ControllerOptions:
 class Controller:
     def __init__(
         self,
-        node: Node,
+        node: RaftNode,
         wal: DurableLog,
         bus: Bus,
         subjects: ControlSubjects,
@@ -242,7 +242,7 @@ class Controller:
     async def _new_session(self, timeout: float) -> int:
         self._sequence = 0
         index, applied = await self.driver.propose(b"", timeout=timeout, kind=EntryKind.OPEN_SESSION)
-        assert applied.outcome is Outcome.SESSION_OPENED
+        assert applied.outcome is ApplyOutcome.SESSION_OPENED
         return index
 
     # ── membership ───────────────────────────────────────────────────────────────────────────────
@@ -403,7 +403,7 @@ class _SessionExpired(Exception):
 
 
 def _verdict(applied: Applied, *, in_doubt: bool) -> Refusal | None:
-    if applied.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
+    if applied.outcome in (ApplyOutcome.APPLIED, ApplyOutcome.DUPLICATE):
         return decode_verdict(applied.result)
     if not in_doubt:
         raise _SessionExpired

@@ -12,7 +12,7 @@ from bascule.metadata.controller import Controller, ControllerOptions
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine
 from bascule.net.nats.subjects import ControlSubjects
-from bascule.raft.core.node import Node
+from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
 from bascule.raft.disk import create_wal, open_wal, wal_exists
 from bascule.raft.disk.superblock import read_superblock
@@ -61,7 +61,7 @@ async def start_controller(
         )
     cluster_id = read_superblock(disk, directory).cluster_id
     wal, recovered = open_wal(disk, directory, cluster_id=cluster_id, server_id=options.server_id)
-    node = Node(
+    node = RaftNode(
         options.server_id,
         options=RaftOptions(
             election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, voters_max=options.voters_max

@@ -22,6 +22,7 @@ from bascule.errors import BasculeError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.records.producers import ProducerTable
+from bascule.log.disk.slowness import SlowWrites
 from bascule.log.partition.batches import Appended
 from bascule.partition.replica import LedPartition
 from bascule.partition.replication.ack_times import AckTimes
@@ -81,7 +82,7 @@ class Ingest:
         """Partitions whose producers are being found out; what arrives for them is held."""
         self._window_bytes = 0
         self._window_began = 0.0
-        self._slow_until = 0.0
+        self._slow_writes = SlowWrites()
         self._gathering = False
         self._paused = False
         self._alarmed = False
@@ -153,7 +154,7 @@ class Ingest:
         return (
             self._window_bytes <= limits.INGEST_INLINE_BYTES
             and self._in_flight_bytes == 0
-            and self._clock() >= self._slow_until
+            and not self._slow_writes.expected(self._clock())
         )
 
     def _flush_due(self) -> None:
@@ -224,8 +225,8 @@ class Ingest:
         if partition.is_open and self._writes_at_once() and not is_holding:
             began = self._clock()
             self._settle(partition, [(batch, partition.append(batch)) for batch in batches])
-            if self._clock() - began > limits.INGEST_SLOW_WRITE_SECONDS:
-                self._slow_until = self._clock() + limits.INGEST_SLOW_PENALTY_SECONDS
+            now = self._clock()
+            self._slow_writes.note(now - began, now)
             return
         partition.appending = True
         partition.in_flight_records = sum(batch.count for batch in batches)

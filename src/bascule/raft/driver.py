@@ -22,15 +22,15 @@ from bascule.raft.core.model.events import (
     ChangeMembership,
     Event,
     Propose,
-    Read,
+    RaftTick,
+    ReadIndex,
     Receive,
     TakeSnapshot,
-    Tick,
     TransferLeadership,
 )
 from bascule.raft.core.model.membership import MembershipChange
-from bascule.raft.core.model.messages import Message
-from bascule.raft.core.node import Node
+from bascule.raft.core.model.messages import RaftMessage
+from bascule.raft.core.node import RaftNode
 
 RECENT_RESULTS_MAX = 1024
 
@@ -65,10 +65,10 @@ class _Waiting:
 class RaftDriver:
     def __init__(
         self,
-        node: Node,
+        node: RaftNode,
         wal: DurableLog,
         machine: Machine,
-        send: Callable[[Message], None],
+        send: Callable[[RaftMessage], None],
         *,
         tick_seconds: float,
         election_ticks: int,
@@ -105,7 +105,7 @@ class RaftDriver:
         if self.node.membership.voters == {self.node.id}:
             # Nobody else could lead, so there is nobody to wait for: time passes at once.
             for _ in range(2 * self._election_ticks):
-                self._inbox.put_nowait(Tick())
+                self._inbox.put_nowait(RaftTick())
         self._tasks = [
             asyncio.create_task(self._run(), name="raft"),
             asyncio.create_task(self._tick(), name="raft-ticks"),
@@ -120,7 +120,7 @@ class RaftDriver:
         await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.close)
         self._disk.shutdown()
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: RaftMessage) -> None:
         self._inbox.put_nowait(Receive(message))
 
     async def _tick(self) -> None:
@@ -129,7 +129,7 @@ class RaftDriver:
             # A loop that was stalled must not catch up on time at once: it would depose a leader that nobody gave a chance to speak.
             if not self._tick_pending:
                 self._tick_pending = True
-                self._inbox.put_nowait(Tick())
+                self._inbox.put_nowait(RaftTick())
 
     async def _run(self) -> None:
         try:
@@ -153,7 +153,7 @@ class RaftDriver:
     async def _round(self, events: list[Event]) -> None:
         effects = []
         for event in events:
-            if isinstance(event, Tick):
+            if isinstance(event, RaftTick):
                 self._tick_pending = False
             effects.append(self.node.step(event))
         if any(each.is_durable_work for each in effects):
@@ -269,7 +269,7 @@ class RaftDriver:
 
     async def read_barrier(self, *, timeout: float) -> int:
         """Returns when this server has applied everything that was acknowledged, anywhere, before the call."""
-        index: int = await self._ask(Read, timeout)
+        index: int = await self._ask(ReadIndex, timeout)
         return index
 
     async def change_membership(self, change: MembershipChange, *, timeout: float) -> None:

@@ -11,7 +11,7 @@ from bascule.errors import Unavailable
 from bascule.net.nats.bus import Handler
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.raft.core.model.message_codec import RefusedMessage, decode_message, encode_message
-from bascule.raft.core.model.messages import Message
+from bascule.raft.core.model.messages import RaftMessage
 
 OUTBOX_MESSAGES_MAX: Final = 4096
 """Messages that wait for the connection. More are dropped: when NATS is back, what matters is what is said then."""
@@ -40,14 +40,14 @@ class RaftTransport:
         self._subjects = subjects
         self._server_id = server_id
         self._cluster_id = cluster_id
-        self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
+        self._outbox: asyncio.Queue[RaftMessage] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
         """Messages that were malformed or of another cluster."""
         self.dropped = 0
         """Messages that could not be sent."""
 
-    async def start(self, receive: Callable[[Message], None]) -> None:
+    async def start(self, receive: Callable[[RaftMessage], None]) -> None:
         async def on_message(data: bytes, _reply: str) -> None:
             try:
                 message = decode_message(data, self._cluster_id)
@@ -59,7 +59,7 @@ class RaftTransport:
         await self._bus.subscribe(self._subjects.raft(self._server_id), on_message)
         self._task = asyncio.create_task(self._run(), name="raft-transport")
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         try:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:

@@ -28,6 +28,7 @@ from bascule.kernels.calls import subscribe as outcome
 from bascule.kernels.calls.subscribe import SubscribeStream
 from bascule.kernels.records.records import Record
 from bascule.log import LogReader, ReverseReader
+from bascule.log.disk.slowness import SlowReads
 from bascule.log.segments.slices import BatchSlice
 from bascule.net.grpc.status import Status
 from bascule.partition.replica import LocalPartition
@@ -73,7 +74,7 @@ class Subscription:
         self._reader.next_offset = start_offset  # may lie behind the end: what has arrived is still being written
         self._reading = False
         self._waking = False
-        self._slow_reads_left = 0
+        self._slow_reads = SlowReads()
         self.on_end: Callable[[Subscription], None] | None = None
 
     def begin(self) -> None:
@@ -123,7 +124,7 @@ class Subscription:
             return False
         if not self._stream.has_room():
             return False
-        if self._slow_reads_left:
+        if self._slow_reads.expected:
             self._reading = True
             self._loop.run_in_executor(None, self._poll).add_done_callback(self._on_polled)
             return False
@@ -135,9 +136,7 @@ class Subscription:
     def _poll(self) -> BatchSlice | None:
         began = time.monotonic()
         found = self._reader.poll()
-        slow = time.monotonic() - began > limits.SUBSCRIPTION_SLOW_READ_SECONDS
-        # A cold file: the next reads are done beside the event loop, which has others to serve.
-        self._slow_reads_left = limits.SUBSCRIPTION_SLOW_READS if slow else max(0, self._slow_reads_left - 1)
+        self._slow_reads.note(time.monotonic() - began)
         return found
 
     def _on_polled(self, done: asyncio.Future[BatchSlice | None]) -> None:

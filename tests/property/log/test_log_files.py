@@ -13,7 +13,7 @@ from bascule.kernels.wire.checksum import crc32c
 from bascule.log.core.epochs import EpochCache, EpochEntry
 from bascule.log.core.sparse_index import SparseIndex
 from bascule.log.disk import checkpoint as checkpoints
-from bascule.log.disk.checkpoint import Checkpoint
+from bascule.log.disk.checkpoint import LogCheckpoint
 from bascule.log.recovery.leader_epochs import EPOCHS_FILE, LeaderEpochs, read_epochs
 from bascule.log.segments import index_file
 from bascule.log.segments.index_file import ENTRY_BYTES, HEADER_BYTES, SegmentTotals
@@ -22,8 +22,8 @@ from tests.simulation.log.simulated_disk import SimulatedDisk
 INT64 = st.integers(-1, (1 << 63) - 1)
 UINT63 = st.integers(0, (1 << 63) - 1)
 CHECKPOINTS = st.builds(
-    Checkpoint,
-    **{field.name: st.booleans() if isinstance(field.default, bool) else INT64 for field in fields(Checkpoint)},
+    LogCheckpoint,
+    **{field.name: st.booleans() if isinstance(field.default, bool) else INT64 for field in fields(LogCheckpoint)},
 )
 TOTALS = st.builds(SegmentTotals, UINT63, UINT63, UINT63, UINT63, INT64, INT64)
 
@@ -87,7 +87,7 @@ def test_any_bytes_can_be_taken_for_an_index(data: bytes, base_offset: int) -> N
 
 
 @given(CHECKPOINTS)
-def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_is_read_as_it_was_written(checkpoint: LogCheckpoint) -> None:
     disk = SimulatedDisk()
     checkpoints.write_checkpoint(disk, "", checkpoint)
     assert checkpoints.read_checkpoint(disk, "") == checkpoint
@@ -95,14 +95,16 @@ def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
 
 
 @given(CHECKPOINTS, st.integers(0, 1 << 20), st.integers(1, 255))
-def test_a_checkpoint_with_a_bad_byte_is_none(checkpoint: Checkpoint, at: int, flip: int) -> None:
+def test_a_checkpoint_with_a_bad_byte_is_none(checkpoint: LogCheckpoint, at: int, flip: int) -> None:
     data = bytearray(checkpoints.encode(checkpoint))
     data[at % len(data)] ^= flip
     assert checkpoints.decode(bytes(data), "path") is None
 
 
 @given(CHECKPOINTS, st.integers(0, 1 << 20), st.binary(min_size=1, max_size=5))
-def test_a_checkpoint_that_was_cut_or_has_more_behind_it_is_none(checkpoint: Checkpoint, at: int, more: bytes) -> None:
+def test_a_checkpoint_that_was_cut_or_has_more_behind_it_is_none(
+    checkpoint: LogCheckpoint, at: int, more: bytes
+) -> None:
     data = checkpoints.encode(checkpoint)
     assert checkpoints.decode(data[: at % len(data)], "path") is None
     assert checkpoints.decode(data + more, "path") is None
@@ -113,7 +115,7 @@ JSON = st.recursive(
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=5), inside, max_size=3),
     max_leaves=5,
 )
-NAMES = st.sampled_from([field.name for field in fields(Checkpoint)])
+NAMES = st.sampled_from([field.name for field in fields(LogCheckpoint)])
 
 
 @given(st.one_of(st.binary(max_size=50), JSON.map(str).map(str.encode)))
@@ -132,7 +134,7 @@ def test_a_good_checksum_makes_no_good_checkpoint(content: object) -> None:
         assert isinstance(content, dict) and content["version"] != 1
         return
     if found is not None:
-        assert all(type(value) is type(getattr(Checkpoint(), name)) for name, value in asdict(found).items())
+        assert all(type(value) is type(getattr(LogCheckpoint(), name)) for name, value in asdict(found).items())
 
 
 # ── leader epochs ────────────────────────────────────────────────────────────────────────────────

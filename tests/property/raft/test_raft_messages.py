@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bascule.raft.core.model.effects import Reason
 from bascule.raft.core.model.entries import Entry, EntryKind
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 from bascule.raft.core.model.message_codec import RefusedMessage, decode_message, encode_message
 from bascule.raft.core.model.messages import (
     AppendEntries,
@@ -16,8 +16,8 @@ from bascule.raft.core.model.messages import (
     ForwardedProposal,
     Heartbeat,
     HeartbeatReply,
-    Message,
     ProposalReply,
+    RaftMessage,
     ReadReply,
     ReadRequest,
     SnapshotChunk,
@@ -28,10 +28,10 @@ from bascule.raft.core.model.messages import (
 )
 
 CLUSTER = "cluster-1"
-MEMBERSHIP = Membership(frozenset({"A", "B", "ß"}), frozenset({"D"}))
+MEMBERSHIP = RaftMembership(frozenset({"A", "B", "ß"}), frozenset({"D"}))
 NUMBER = st.integers(0, 2**64 - 1)
 
-SAMPLES: list[Message] = [
+SAMPLES: list[RaftMessage] = [
     VoteRequest("A", "B", 5, 9, 4, is_pre_vote=True),
     VoteRequest("A", "B", 5, 0, 0, is_transfer=True),
     VoteReply("A", "B", 5, True),
@@ -54,7 +54,7 @@ SAMPLES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_a_message_survives_the_way(message: Message) -> None:
+def test_a_message_survives_the_way(message: RaftMessage) -> None:
     assert decode_message(encode_message(message, CLUSTER), CLUSTER) == message
 
 
@@ -94,7 +94,7 @@ def test_a_message_of_another_cluster_is_refused() -> None:
         SnapshotChunk("A", "B", 5, 0, 3, MEMBERSHIP, 100, 10, b"piece"),
         SnapshotChunk("A", "B", 5, 7, 6, MEMBERSHIP, 100, 10, b"piece"),
         SnapshotChunk("A", "B", 5, 7, 0, MEMBERSHIP, 100, 10, b"piece"),
-        SnapshotChunk("A", "B", 5, 7, 3, Membership(), 100, 10, b"piece"),
+        SnapshotChunk("A", "B", 5, 7, 3, RaftMembership(), 100, 10, b"piece"),
         SnapshotChunk("A", "B", 5, 7, 3, MEMBERSHIP, 100, 96, b"piece"),
         SnapshotChunk("A", "B", 5, 7, 3, MEMBERSHIP, 100, 10, b""),
         AppendReply("A", "B", 5, False, 7, 3, 6),
@@ -105,13 +105,13 @@ def test_a_message_of_another_cluster_is_refused() -> None:
     ],
     ids=lambda message: type(message).__name__,  # the order of a set differs between processes
 )
-def test_fields_that_contradict_each_other_are_refused(message: Message) -> None:
+def test_fields_that_contradict_each_other_are_refused(message: RaftMessage) -> None:
     with pytest.raises(RefusedMessage):
         decode_message(encode_message(message, CLUSTER), CLUSTER)
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
-def test_a_message_that_is_cut_or_too_long_is_refused(message: Message) -> None:
+def test_a_message_that_is_cut_or_too_long_is_refused(message: RaftMessage) -> None:
     data = encode_message(message, CLUSTER)
     for length in range(len(data)):
         with pytest.raises(RefusedMessage):
@@ -121,7 +121,7 @@ def test_a_message_that_is_cut_or_too_long_is_refused(message: Message) -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.data())
-def test_damaged_bytes_are_refused_or_a_message(message: Message, data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused_or_a_message(message: RaftMessage, data: st.DataObject) -> None:
     """Whatever is decoded can be encoded to the same bytes: nothing was read that is not there."""
     raw = bytearray(encode_message(message, CLUSTER))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, HardState, Snapshot
+from bascule.raft.core.model.entries import Entry, HardState, RaftSnapshot
 from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
 from tests.support.raft_cluster import Stored
 from tests.support.raft_wals import create, fresh, new_disk, random_effects, reopen, state_of, stored_state
 
-State = tuple[HardState, Snapshot, tuple[Entry, ...]]
+State = tuple[HardState, RaftSnapshot, tuple[Entry, ...]]
 
 
 def work(disk: SimulatedDisk, rng: random.Random, saves: int) -> tuple[Stored, list[State]]:

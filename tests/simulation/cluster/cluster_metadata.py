@@ -19,13 +19,13 @@ from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.partition.core.leader_events import ProposalOutcome
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.raft.core.model.events import Event, Propose, Receive, TakeSnapshot, Tick, TransferLeadership
-from bascule.raft.core.model.membership import Membership
-from bascule.raft.core.model.messages import Message
-from bascule.raft.core.node import Node
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
+from bascule.raft.core.model.events import Event, Propose, RaftTick, Receive, TakeSnapshot, TransferLeadership
+from bascule.raft.core.model.membership import RaftMembership
+from bascule.raft.core.model.messages import RaftMessage
+from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
-from bascule.raft.core.sessions import Outcome as SessionOutcome
+from bascule.raft.core.sessions import ApplyOutcome as SessionOutcome
 from bascule.raft.core.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -218,11 +218,11 @@ class _Attempt:
 class RaftMember:
     """A server's Raft node, what it has on disk, and its session. The production node, sessions and metadata machine."""
 
-    def __init__(self, log: RaftLog, server: Server, membership: Membership) -> None:
+    def __init__(self, log: RaftLog, server: Server, membership: RaftMembership) -> None:
         self.log = log
         self.server = server
         self.hard_state = HardState()
-        self.snapshot = Snapshot(0, 0, membership, b"")
+        self.snapshot = RaftSnapshot(0, 0, membership, b"")
         self.entries: list[Entry] = []
         self.is_up = False
         self.life = -1
@@ -236,7 +236,7 @@ class RaftMember:
         self.sessions = Sessions(self.machine)
         self.sessions.restore(self.snapshot.data)
         self.server.metadata = self.machine.state
-        self.node = Node(
+        self.node = RaftNode(
             self.server.id,
             options=self.log.options,
             seed=self.log.world.rng.randrange(1 << 32),
@@ -261,7 +261,7 @@ class RaftMember:
 
     def _tick(self) -> None:
         self.server.call(self.log.tick_ns, self._tick)
-        self.step(Tick())
+        self.step(RaftTick())
         if self.session == 0 and self.waiting:
             nonce = b"%d" % self.log.number()
             self.nonces.add(nonce)
@@ -374,16 +374,16 @@ class RaftLog:
 
     def start(self, server: Server) -> None:
         if server.id not in self.members:
-            self.members[server.id] = RaftMember(self, server, Membership(frozenset(self.world.names), frozenset()))
+            self.members[server.id] = RaftMember(self, server, RaftMembership(frozenset(self.world.names), frozenset()))
         self.members[server.id].start()
 
     def stop(self, server: Server) -> None:
         self.members[server.id].is_up = False
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         self.world.transmit(message.sender, message.to, self._receive, message)
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: RaftMessage) -> None:
         self.members[message.to].step(Receive(message))
 
     def decide(self, entry: Entry) -> None:

@@ -28,18 +28,24 @@ from bascule.raft.core.model.events import (
     ChangeMembership,
     Event,
     Propose,
-    Read,
+    RaftTick,
+    ReadIndex,
     Receive,
     TakeSnapshot,
-    Tick,
     TransferLeadership,
 )
-from bascule.raft.core.model.membership import AddLearner, Membership, MembershipChange, PromoteLearner, RemoveServer
+from bascule.raft.core.model.membership import (
+    AddLearner,
+    MembershipChange,
+    PromoteLearner,
+    RaftMembership,
+    RemoveServer,
+)
 from bascule.raft.core.model.message_codec import decode_message, encode_message
-from bascule.raft.core.model.messages import Message, VoteReply, VoteRequest
-from bascule.raft.core.node import Node
+from bascule.raft.core.model.messages import RaftMessage, VoteReply, VoteRequest
+from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
-from bascule.raft.core.sessions import Applied, Outcome, Sessions
+from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
 from bascule.raft.disk import Wal, create_wal, open_wal
 from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
 
@@ -123,7 +129,7 @@ class Server:
         "wal",
     )
 
-    def __init__(self, simulation: Simulation, server_id: str, membership: Membership) -> None:
+    def __init__(self, simulation: Simulation, server_id: str, membership: RaftMembership) -> None:
         self.simulation = simulation
         self.id = server_id
         self.disk = SimulatedDisk(simulation.rng.randrange(1 << 32))
@@ -138,7 +144,7 @@ class Server:
         self.wal, recovered = open_wal(
             self.disk, DIRECTORY, cluster_id=CLUSTER, server_id=self.id, segment_bytes=simulation.segment_bytes
         )
-        self.node = Node(
+        self.node = RaftNode(
             self.id,
             options=simulation.options,
             seed=simulation.rng.randrange(1 << 32),
@@ -231,7 +237,7 @@ class Simulation:
             0,
         )
         self._draw_conditions(rng)
-        self.network: list[Message] = []
+        self.network: list[RaftMessage] = []
         self.cut: set[tuple[str, str]] = set()
         self.clients = [Client(f"c{number}") for number in range(rng.choice((1, 3)))]
         self.next_number = 0
@@ -246,7 +252,7 @@ class Simulation:
         self.acknowledged: list[tuple[bytes, int]] = []
         names = [f"s{number}" for number in range(rng.choice((1, 3, 3, 3, 4, 5, 5)))]
         voters = names[: rng.choice((3, 5))]
-        membership = Membership(frozenset(voters), frozenset(names) - frozenset(voters))
+        membership = RaftMembership(frozenset(voters), frozenset(names) - frozenset(voters))
         self.servers = {name: Server(self, name, membership) for name in names}
 
     def _draw_conditions(self, rng: random.Random) -> None:
@@ -343,7 +349,7 @@ class Simulation:
 
     # ── the network and time ─────────────────────────────────────────────────────────────────────
 
-    def send(self, server: Server, messages: tuple[Message, ...]) -> None:
+    def send(self, server: Server, messages: tuple[RaftMessage, ...]) -> None:
         for message in messages:
             if (isinstance(message, VoteReply) and message.is_granted) or isinstance(message, VoteRequest):
                 self._check_vote(server, message)
@@ -371,7 +377,7 @@ class Simulation:
     def _tick(self) -> None:
         server = self._up()
         if server is not None and self.rng.random() < server.tick_rate:
-            self._run_step(server, Tick())
+            self._run_step(server, RaftTick())
 
     def _partition(self) -> None:
         rng = self.rng
@@ -459,7 +465,7 @@ class Simulation:
         if server is not None:
             request = self._number()
             server.reads[request] = self.observed
-            self._run_step(server, Read(request))
+            self._run_step(server, ReadIndex(request))
 
     def _snapshot(self) -> None:
         server = self._up()
@@ -487,7 +493,7 @@ class Simulation:
             outside = sorted(set(self.servers) - set(membership.members))
             if not outside and len(self.servers) < SERVERS_MAX:
                 name = f"s{len(self.servers)}"
-                self.servers[name] = Server(self, name, Membership())
+                self.servers[name] = Server(self, name, RaftMembership())
                 outside = [name]
             return AddLearner(rng.choice(outside or membership.members))
         if draw < 0.3 + self.promotion and membership.learners:
@@ -561,7 +567,7 @@ class Simulation:
     def _answer(self, server: Server, entry: Entry, applied: Applied) -> None:
         """The server tells the client that asked it."""
         write = server.asked.pop((entry.session, entry.sequence), None)
-        if applied.outcome is Outcome.DUPLICATE:
+        if applied.outcome is ApplyOutcome.DUPLICATE:
             self.counts["duplicates"] += 1
         if write is None or write.is_done:
             return
@@ -569,9 +575,9 @@ class Simulation:
         for client in self.clients:
             if write in client.pending:
                 client.pending.remove(write)
-                if applied.outcome is Outcome.SESSION_EXPIRED:
+                if applied.outcome is ApplyOutcome.SESSION_EXPIRED:
                     client.session, client.sequence, client.pending = 0, 0, []
-        if applied.outcome not in (Outcome.APPLIED, Outcome.DUPLICATE):
+        if applied.outcome not in (ApplyOutcome.APPLIED, ApplyOutcome.DUPLICATE):
             return
         position = int(applied.result)
         if position <= write.floor:
@@ -627,7 +633,7 @@ class Simulation:
 
     def _calm_round(self) -> None:
         for server in self.servers.values():
-            self._run_step(server, Tick())
+            self._run_step(server, RaftTick())
         for _ in range(4):
             messages, self.network = self.network, []
             for message in messages:

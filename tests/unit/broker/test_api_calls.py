@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bascule.broker.api import cursors, groups, metadata, streams
-from bascule.config.sections.cluster import Cursors
+from bascule.config.sections.cluster import CursorStream
 from bascule.net.grpc.server import GrpcServer
 from bascule.proto import api_pb2 as api
 from tests.support.api_client import grpc
@@ -48,7 +48,7 @@ async def served(cluster: Cluster) -> AsyncIterator[Calls]:
 
 def test_every_call_of_the_control_plane_is_answered(tmp_path: Path) -> None:
     async def scenario() -> None:
-        config = configured(cursors=Cursors(stream_partitions=1))
+        config = configured(cursors=CursorStream(stream_partitions=1))
         async with running(tmp_path, config=config) as cluster, served(cluster) as call:
             await until(lambda: "__cursors" in cluster.alone.controller.metadata.streams)
             await call("CreateStream", name="orders", subject="orders", partitions=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.config.sections.cluster import Activity, Cursors, PublishAckPolicy
+from bascule.config.sections.cluster import Activity, CursorStream, PublishAckPolicy
 from bascule.config.sections.streams import StreamDefaults
 from bascule.metadata.core.model.activity import ActivityEvent
 from bascule.metadata.stream_options import settings_of
@@ -37,7 +37,7 @@ async def settled(server: Server) -> list[api.ActivityStreamEvent]:
 
 def test_the_first_events_are_the_internal_streams(tmp_path: Path) -> None:
     async def scenario() -> None:
-        config = configured(activity=ENABLED, cursors=Cursors(stream_partitions=2))
+        config = configured(activity=ENABLED, cursors=CursorStream(stream_partitions=2))
         async with running(tmp_path, config=config) as cluster:
             server = cluster.alone
             await until(lambda: "__cursors" in server.controller.metadata.streams)
@@ -52,7 +52,7 @@ def test_the_first_events_are_the_internal_streams(tmp_path: Path) -> None:
 
 def test_internal_streams_wait_for_servers_that_are_starting(tmp_path: Path) -> None:
     async def scenario() -> None:
-        cluster = Cluster(tmp_path, configured(cursors=Cursors(stream_partitions=1)), Authorizer.disabled())
+        cluster = Cluster(tmp_path, configured(cursors=CursorStream(stream_partitions=1)), Authorizer.disabled())
         try:
             await cluster.start("abc")
             leader = await cluster.leader()
@@ -204,7 +204,7 @@ def test_what_is_no_activity_is_a_bug() -> None:
 
 def test_internal_streams_are_created_once_whoever_leads(tmp_path: Path) -> None:
     async def scenario() -> None:
-        config = configured(activity=ENABLED, cursors=Cursors(stream_partitions=1))
+        config = configured(activity=ENABLED, cursors=CursorStream(stream_partitions=1))
         async with running(tmp_path, config=config) as cluster:
             await until(lambda: "__cursors" in cluster.alone.controller.metadata.streams)
             ids = {stream.id for stream in cluster.alone.controller.metadata.streams.values()}

@@ -11,6 +11,7 @@ from threading import current_thread
 import pytest
 
 from bascule import limits
+from bascule.log.disk.slowness import WRITE_SECONDS_MAX
 from bascule.proto.api_pb2 import LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 
@@ -78,7 +79,7 @@ def test_when_much_arrives_a_thread_writes(tmp_path: Path) -> None:
 def test_after_a_slow_write_a_thread_writes_however_little_arrives(tmp_path: Path) -> None:
     async def scenario(led: LedPartition) -> None:
         led.partition.log.open()
-        led.disk.write_seconds = 2 * limits.INGEST_SLOW_WRITE_SECONDS
+        led.disk.write_seconds = 2 * WRITE_SECONDS_MAX
         led.arrives(b"slow")
         led.disk.write_seconds = 0
         led.disk.writers.clear()

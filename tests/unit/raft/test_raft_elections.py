@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.raft.core.model.entries import HardState
-from bascule.raft.core.model.events import Receive, Tick, TransferLeadership
+from bascule.raft.core.model.events import RaftTick, Receive, TransferLeadership
 from bascule.raft.core.model.messages import Heartbeat, TimeoutNow, VoteReply, VoteRequest
 from bascule.raft.core.state import Role
 from tests.support.raft_cluster import OPTIONS, Cluster
@@ -21,7 +21,7 @@ def test_a_cluster_elects_one_leader_and_all_follow_it() -> None:
 
 def test_a_cluster_of_one_leads_after_one_tick() -> None:
     cluster = Cluster("A")
-    effects = cluster.step("A", Tick())
+    effects = cluster.step("A", RaftTick())
     assert cluster["A"].is_leader
     assert effects.hard_state == HardState(1, "A")
     assert effects.entries == effects.committed

@@ -14,11 +14,11 @@ from bascule.raft.core.model.messages import (
     ForwardedProposal,
     Heartbeat,
     HeartbeatReply,
-    Message,
+    RaftMessage,
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.core.node import Node
+from bascule.raft.core.node import RaftNode
 from tests.support.raft_cluster import OPTIONS, Cluster, entries_of, members, with_options
 
 ONE_BY_ONE = with_options(append_bytes_max=1)
@@ -398,7 +398,7 @@ def test_a_restarted_server_forgets_nothing_durable() -> None:
     for number in range(5):
         cluster.propose("A", b"%d" % number)
         cluster.settle()
-    before: Node = cluster["B"]
+    before: RaftNode = cluster["B"]
     after = cluster.restart("B")
     assert (after.term, after.last_index) == (before.term, before.last_index)
     cluster.applied["B"].clear()
@@ -425,6 +425,6 @@ def test_a_membership_that_is_cut_from_the_log_no_longer_holds() -> None:
 def test_unknown_replies_while_following_are_ignored() -> None:
     cluster = Cluster("ABC")
     cluster.elect("A")
-    replies: list[Message] = [AppendReply("C", "B", 1, True, 1), HeartbeatReply("C", "B", 1, 3)]
+    replies: list[RaftMessage] = [AppendReply("C", "B", 1, True, 1), HeartbeatReply("C", "B", 1, 3)]
     for message in replies:
         assert cluster.receive(message) == Effects()

@@ -6,7 +6,7 @@ import pytest
 
 from bascule.errors import FormatTooNew, StorageError
 from bascule.raft.core.model.entries import Entry, EntryKind
-from bascule.raft.core.sessions import Applied, Outcome, Sessions
+from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
 
 
 class Journal:
@@ -37,11 +37,10 @@ def command(index: int, session: int, sequence: int, data: bytes = b"x") -> Entr
 def test_a_retry_is_applied_once_and_gets_the_result_it_had() -> None:
     journal = Journal()
     sessions = Sessions(journal)
-    assert sessions.apply(opened(5)) == Applied(Outcome.SESSION_OPENED)
-    assert sessions.apply(command(6, 5, 1, b"a")) == Applied(Outcome.APPLIED, b"result of a")
-    assert sessions.apply(command(7, 5, 1, b"a")) == Applied(Outcome.DUPLICATE, b"result of a")
+    assert sessions.apply(opened(5)) == Applied(ApplyOutcome.SESSION_OPENED)
+    assert sessions.apply(command(6, 5, 1, b"a")) == Applied(ApplyOutcome.APPLIED, b"result of a")
+    assert sessions.apply(command(7, 5, 1, b"a")) == Applied(ApplyOutcome.DUPLICATE, b"result of a")
     assert journal.commands == [b"a"]
-    assert sessions.result_of(5, 1) == b"result of a" and sessions.result_of(5, 2) is None
 
 
 def test_numbers_may_arrive_out_of_order() -> None:
@@ -59,14 +58,14 @@ def test_a_number_too_old_to_be_remembered_is_not_applied() -> None:
     sessions.apply(opened(1))
     sessions.apply(command(2, 1, 1))
     sessions.apply(command(3, 1, 5))
-    assert sessions.apply(command(4, 1, 1)) == Applied(Outcome.OUT_OF_WINDOW)
-    assert sessions.apply(command(5, 1, 2)).outcome is Outcome.APPLIED
+    assert sessions.apply(command(4, 1, 1)) == Applied(ApplyOutcome.OUT_OF_WINDOW)
+    assert sessions.apply(command(5, 1, 2)).outcome is ApplyOutcome.APPLIED
     assert len(journal.commands) == 3
 
 
 def test_a_session_that_is_unknown_applies_nothing() -> None:
     journal = Journal()
-    assert Sessions(journal).apply(command(9, 3, 1)) == Applied(Outcome.SESSION_EXPIRED)
+    assert Sessions(journal).apply(command(9, 3, 1)) == Applied(ApplyOutcome.SESSION_EXPIRED)
     assert journal.commands == []
 
 
@@ -76,17 +75,17 @@ def test_the_longest_unused_session_goes_first() -> None:
     sessions.apply(opened(2))
     sessions.apply(command(3, 1, 1))
     sessions.apply(opened(4))
-    assert sessions.apply(command(5, 2, 1)).outcome is Outcome.SESSION_EXPIRED
-    assert sessions.apply(command(6, 1, 1)).outcome is Outcome.DUPLICATE
+    assert sessions.apply(command(5, 2, 1)).outcome is ApplyOutcome.SESSION_EXPIRED
+    assert sessions.apply(command(6, 1, 1)).outcome is ApplyOutcome.DUPLICATE
     assert len(sessions) == 2
 
 
 def test_a_proposal_without_session_is_applied_each_time() -> None:
     journal = Journal()
     sessions = Sessions(journal)
-    assert sessions.apply(command(1, 0, 0)).outcome is Outcome.APPLIED
-    assert sessions.apply(command(2, 0, 0)).outcome is Outcome.APPLIED
-    assert sessions.apply(Entry(3, 1, EntryKind.NOOP)).outcome is Outcome.NOTHING
+    assert sessions.apply(command(1, 0, 0)).outcome is ApplyOutcome.APPLIED
+    assert sessions.apply(command(2, 0, 0)).outcome is ApplyOutcome.APPLIED
+    assert sessions.apply(Entry(3, 1, EntryKind.NOOP)).outcome is ApplyOutcome.NOTHING
     assert len(journal.commands) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, EntryKind, Snapshot
+from bascule.raft.core.model.entries import Entry, EntryKind, RaftSnapshot
 from bascule.raft.core.model.events import ChangeMembership, TakeSnapshot
 from bascule.raft.core.model.membership import AddLearner
 from bascule.raft.core.model.messages import AppendEntries, AppendReply, SnapshotChunk, SnapshotReply
@@ -44,7 +44,7 @@ def filled(options: object = OPTIONS, entries: int = 10) -> Cluster:
 def test_a_snapshot_drops_the_log_before_it_but_a_few_entries() -> None:
     cluster = filled()
     effects = cluster.step("A", TakeSnapshot(9, b"state"))
-    assert effects.snapshot_taken == Snapshot(9, 1, ABC, b"state")
+    assert effects.snapshot_taken == RaftSnapshot(9, 1, ABC, b"state")
     assert cluster["A"].log_offset == 9 - OPTIONS.trailing_entries and cluster["A"].last_index == 11
     assert cluster.step("A", TakeSnapshot(9, b"again")) == Effects()
     assert cluster.step("A", TakeSnapshot(4, b"older")) == Effects()
@@ -83,7 +83,7 @@ def test_a_follower_that_is_too_far_behind_gets_the_snapshot_in_chunks() -> None
         chunks += [message for message in cluster.deliver() if isinstance(message, SnapshotChunk)]
     assert [len(one.data) for one in chunks] == [10] * 9 + [5]
     installed = [one.snapshot_installed for one in cluster.effects["C"] if one.snapshot_installed is not None]
-    assert installed == [Snapshot(11, 1, ABC, state)]
+    assert installed == [RaftSnapshot(11, 1, ABC, state)]
     assert cluster.data("C") == [b"behind"] and cluster["C"].commit_index == 12
 
 
@@ -104,7 +104,7 @@ def test_a_lost_chunk_or_answer_is_repeated(lost: int) -> None:
     for _ in range(4 * OPTIONS.election_ticks):
         cluster.tick()
         cluster.settle(passes)
-    assert cluster["C"].snapshot == Snapshot(11, 1, ABC, bytes(range(50)))
+    assert cluster["C"].snapshot == RaftSnapshot(11, 1, ABC, bytes(range(50)))
 
 
 def test_a_follower_that_restarts_in_the_middle_gets_it_from_the_beginning() -> None:
@@ -124,7 +124,7 @@ def test_an_empty_snapshot_is_one_chunk() -> None:
     cluster.step("A", TakeSnapshot(11, b""))
     cluster.heal()
     cluster.run(2 * OPTIONS.heartbeat_ticks)
-    assert cluster["C"].snapshot == Snapshot(11, 1, ABC, b"")
+    assert cluster["C"].snapshot == RaftSnapshot(11, 1, ABC, b"")
 
 
 # ── receiving, and racing an append ──────────────────────────────────────────────────────────────
@@ -150,7 +150,7 @@ def test_a_snapshot_replaces_a_log_that_differs_at_its_index() -> None:
     cluster = Cluster("ABC")
     cluster.receive(AppendEntries("C", "B", 1, 0, 0, commands(1, 6), 2))
     effects = cluster.receive(chunk(4, term=3, snapshot_term=2))
-    assert effects.snapshot_installed == Snapshot(4, 2, ABC, b"state")
+    assert effects.snapshot_installed == RaftSnapshot(4, 2, ABC, b"state")
     assert effects.committed == () and cluster["B"].last_index == 4 and cluster["B"].applied_index == 4
 
 

@@ -12,7 +12,7 @@ from bascule.errors import DiskFull, FormatTooNew, LogClosed, StateError, Storag
 from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import PosixDisk
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
 from bascule.raft.disk import DamagedRaftLog, ForeignRaftLog, create_wal, open_wal, wal_exists
 from tests.simulation.log.simulated_disk import Operation, SimulatedDisk
 from tests.support.raft_cluster import Stored
@@ -37,7 +37,7 @@ def filled() -> tuple[SimulatedDisk, Stored]:
         Effects(hard_state=HardState(1, "A"), entries=commands(1, 3)),
         Effects(entries=commands(4, 8)),
         Effects(hard_state=HardState(2, "B"), entries=commands(6, 9, 2)),
-        Effects(snapshot_taken=Snapshot(4, 1, ABC, b"the state after four")),
+        Effects(snapshot_taken=RaftSnapshot(4, 1, ABC, b"the state after four")),
         Effects(entries=commands(10, 12, 2)),
         Effects(hard_state=HardState(4, None)),
         Effects(entries=commands(13, 13, 4)),
@@ -70,7 +70,7 @@ def test_a_new_log_holds_its_members_and_nothing_else() -> None:
     create(disk)
     assert wal_exists(disk, DIRECTORY)
     _, recovered = reopen(disk)
-    assert state_of(recovered) == (HardState(), Snapshot(0, 0, ABC), ())
+    assert state_of(recovered) == (HardState(), RaftSnapshot(0, 0, ABC), ())
 
 
 def test_a_log_is_not_created_over_another() -> None:
@@ -97,7 +97,7 @@ def test_several_steps_are_saved_in_their_order() -> None:
     steps = [
         Effects(hard_state=HardState(1, "A"), entries=commands(1, 5)),
         Effects(entries=commands(6, 7)),
-        Effects(snapshot_taken=Snapshot(3, 1, ABC, b"three")),
+        Effects(snapshot_taken=RaftSnapshot(3, 1, ABC, b"three")),
         Effects(hard_state=HardState(2, "B"), entries=commands(5, 5, 2)),
     ]
     wal.save(*steps)
@@ -113,7 +113,7 @@ def test_a_real_directory_keeps_it_too(tmp_path: Path) -> None:
     wal, _ = open_wal(disk, directory, cluster_id="c", server_id="s", segment_bytes=200)
     for index in range(1, 20):
         wal.save(Effects(hard_state=HardState(index, "s"), entries=(command(index, index),)))
-    wal.save(Effects(snapshot_taken=Snapshot(10, 10, ABC, b"ten")))
+    wal.save(Effects(snapshot_taken=RaftSnapshot(10, 10, ABC, b"ten")))
     wal.close()
     _, recovered = open_wal(disk, directory, cluster_id="c", server_id="s")
     assert recovered.hard_state == HardState(19, "s") and recovered.snapshot.data == b"ten"
@@ -128,7 +128,7 @@ def test_a_snapshot_drops_the_segments_it_covers() -> None:
     for index in range(1, 40):
         wal.save(Effects(entries=(command(index),)))
     before = len(wal.segments)
-    wal.save(Effects(snapshot_taken=Snapshot(35, 1, ABC, b"")))
+    wal.save(Effects(snapshot_taken=RaftSnapshot(35, 1, ABC, b"")))
     assert before > 8 and len(wal.segments) <= 2
     assert len(disk.list_directory(DIRECTORY)) == len(wal.segments) + 3
     assert [entry.index for entry in reopen(disk)[1].entries] == [36, 37, 38, 39]
@@ -137,7 +137,7 @@ def test_a_snapshot_drops_the_segments_it_covers() -> None:
 def test_an_installed_snapshot_replaces_the_log() -> None:
     disk, _ = filled()
     wal, _ = reopen(disk)
-    snapshot = Snapshot(40, 4, ABC, b"forty")
+    snapshot = RaftSnapshot(40, 4, ABC, b"forty")
     wal.save(Effects(snapshot_installed=snapshot))
     wal.save(Effects(entries=commands(41, 42, 4)))
     assert state_of(reopen(disk)[1]) == (HardState(4, None), snapshot, commands(41, 42, 4))
@@ -148,7 +148,7 @@ def test_an_installed_snapshot_replaces_the_log() -> None:
 def test_a_vote_and_a_snapshot_of_one_step_are_both_kept(kind: str) -> None:
     disk, _ = filled()
     wal, _ = reopen(disk)
-    snapshot = Snapshot(12, 2, ABC, b"twelve")
+    snapshot = RaftSnapshot(12, 2, ABC, b"twelve")
     taken, installed = (snapshot, None) if kind == "taken" else (None, snapshot)
     wal.save(Effects(HardState(9, "C"), snapshot_installed=installed, snapshot_taken=taken))
     recovered = reopen(disk)[1]
@@ -163,8 +163,8 @@ def test_a_vote_and_a_snapshot_of_one_step_are_both_kept(kind: str) -> None:
     [
         Effects(hard_state=HardState(7, "B")),
         Effects(entries=commands(15, 16, 4)),
-        Effects(snapshot_taken=Snapshot(12, 2, ABC, b"twelve")),
-        Effects(snapshot_installed=Snapshot(50, 4, ABC, b"fifty")),
+        Effects(snapshot_taken=RaftSnapshot(12, 2, ABC, b"twelve")),
+        Effects(snapshot_installed=RaftSnapshot(50, 4, ABC, b"fifty")),
         Effects(hard_state=HardState(7, "B"), entries=commands(11, 16, 7)),
     ],
 )

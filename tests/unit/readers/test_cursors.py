@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bascule.config.sections.cluster import Cursors
+from bascule.config.sections.cluster import CursorStream
 from bascule.log import LogOptions, LogStore, PartitionLog, new_batch
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.metadata.stream_options import settings_of
@@ -23,7 +23,7 @@ MINUTE = 60 * 10**9
 
 
 def with_cursors(partitions: int = 1) -> Any:
-    return configured(cursors=Cursors(stream_partitions=partitions))
+    return configured(cursors=CursorStream(stream_partitions=partitions))
 
 
 async def ready(server: Server) -> Server:
@@ -69,7 +69,7 @@ def test_cursors_are_kept_by_a_compacted_stream_that_retention_leaves_alone(tmp_
             assert options.compact
             assert options.retention_age_max_ns == options.retention_bytes_max == options.retention_records_max == 0
             assert settings_of(stream).auto_pause_time_ns == MINUTE
-            never = configured(cursors=Cursors(stream_partitions=3, stream_auto_pause_time_ns=0)).cluster
+            never = configured(cursors=CursorStream(stream_partitions=3, stream_auto_pause_time_ns=0)).cluster
             assert settings_of(stream, never).auto_pause_time_ns == 0
 
     run(scenario())

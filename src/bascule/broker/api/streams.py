@@ -20,7 +20,6 @@ from bascule.broker.api.calls import Deadline, leader_known, reachable, routes_o
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
 from bascule.errors import EncryptionKeyError, InvalidConfig, Unavailable
 from bascule.log.disk.encryption import KEY_VARIABLES, master_keys_from_environment
-from bascule.metadata.core.model.names import stream_name_fault, subject_fault
 from bascule.metadata.core.model.ops import (
     Broker,
     CreateStream,
@@ -31,6 +30,7 @@ from bascule.metadata.core.model.ops import (
 )
 from bascule.metadata.core.model.streams import Partition, Stream
 from bascule.metadata.stream_options import RESERVED_STREAMS, stored_config
+from bascule.names import stream_name_fault, subject_fault
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from bascule import limits
 from bascule.client.connection.wire import Fields
 from bascule.errors import InvalidConfig, InvalidOption
-from bascule.metadata.core.model.names import stream_name_fault, subject_fault
+from bascule.names import stream_name_fault, subject_fault
 from bascule.net.tls import client_tls
 
 PORT_DEFAULT: Final = 9292

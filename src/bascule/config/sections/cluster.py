@@ -114,7 +114,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cursors:
+class CursorStream:
     """Cursors"""
 
     stream_partitions: int = setting(
@@ -165,5 +165,5 @@ class ClusterConfig:
     replication: Replication = field(default_factory=Replication)
     streams: StreamDefaults = field(default_factory=StreamDefaults)
     activity: Activity = field(default_factory=Activity)
-    cursors: Cursors = field(default_factory=Cursors)
+    cursors: CursorStream = field(default_factory=CursorStream)
     groups: Groups = field(default_factory=Groups)

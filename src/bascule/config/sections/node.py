@@ -62,7 +62,7 @@ class Logging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class MetadataCache:
     """Metadata cache"""
 
     cache_max_age_ns: int = setting(
@@ -75,7 +75,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batching:
     """Batching"""
 
     max_messages: int = setting(
@@ -96,7 +96,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ServerIdentity:
     """Identity and Raft storage"""
 
     server_id: str | None = setting(

@@ -11,7 +11,7 @@ from bascule.config.sections.flight import Flight
 from bascule.config.sections.http import Http
 from bascule.config.sections.listener import Listener, Tls
 from bascule.config.sections.nats import Nats
-from bascule.config.sections.node import Batch, Logging, Metadata, Node, Shutdown, Storage, Telemetry
+from bascule.config.sections.node import Batching, Logging, MetadataCache, ServerIdentity, Shutdown, Storage, Telemetry
 from bascule.config.values.key import Key, keys_of
 
 
@@ -25,13 +25,13 @@ class ServerConfig:
     listener: Listener = field(default_factory=Listener)
     storage: Storage = field(default_factory=Storage)
     logging: Logging = field(default_factory=Logging)
-    metadata: Metadata = field(default_factory=Metadata)
-    batch: Batch = field(default_factory=Batch)
+    metadata: MetadataCache = field(default_factory=MetadataCache)
+    batch: Batching = field(default_factory=Batching)
     tls: Tls = field(default_factory=Tls)
     flight: Flight = field(default_factory=Flight)
     http: Http = field(default_factory=Http)
     nats: Nats = field(default_factory=Nats)
-    node: Node = field(default_factory=Node)
+    node: ServerIdentity = field(default_factory=ServerIdentity)
     shutdown: Shutdown = field(default_factory=Shutdown)
     telemetry: Telemetry = field(default_factory=Telemetry)
 

@@ -67,7 +67,7 @@ def compact(log: PartitionLog, now_ns: int | None = None, *, force: bool = False
 def _run_until_clean(log: PartitionLog, now_ns: int, report: CompactionReport) -> None:
     while True:
         before = log.cleaned_to
-        run = _Run(log, now_ns, report)
+        run = _CompactionRun(log, now_ns, report)
         if not run.learn():
             run.sift()
             return
@@ -82,7 +82,7 @@ def _finish(log: PartitionLog) -> None:
     log.write_checkpoint()
 
 
-class _Run:
+class _CompactionRun:
     def __init__(self, log: PartitionLog, now_ns: int, report: CompactionReport) -> None:
         self.log = log
         self.now_ns = now_ns
@@ -187,7 +187,7 @@ class _Damaged(Exception):
 class _Sieve:
     """Pours one segment into a rewrite."""
 
-    def __init__(self, run: _Run, rewrite: Rewrite, lines: Horizon) -> None:
+    def __init__(self, run: _CompactionRun, rewrite: Rewrite, lines: Horizon) -> None:
         self.run = run
         self.rewrite = rewrite
         self.lines = lines

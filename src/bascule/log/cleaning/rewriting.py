@@ -52,10 +52,6 @@ class Rewrite:
         """Batches as they are now; no bytes for batches that are gone."""
         self._take(data, changed=True)
 
-    @property
-    def is_changed(self) -> bool:
-        return self._handle is not None
-
     def _take(self, data: bytes | bytearray | memoryview, *, changed: bool) -> None:
         if changed and self._handle is None:
             self._begin()

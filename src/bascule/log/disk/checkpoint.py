@@ -14,7 +14,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class LogCheckpoint:
     recovery_point: int = 0
     """Every byte of offsets below it is known to be on the platter."""
 
@@ -40,12 +40,12 @@ class Checkpoint:
     """Whether a truncation was under way: what is gone may be gone from memory only."""
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
+def encode(checkpoint: LogCheckpoint) -> bytes:
     line = json.dumps({"version": VERSION, **asdict(checkpoint)}, separators=(",", ":")).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
 
 
-def decode(data: bytes, path: str) -> Checkpoint | None:
+def decode(data: bytes, path: str) -> LogCheckpoint | None:
     """None for anything damaged. Raises FormatTooNew for an intact checkpoint of a later version."""
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32c(line):
@@ -58,14 +58,14 @@ def decode(data: bytes, path: str) -> Checkpoint | None:
                 f"{path} has version {version!r}, this Bascule knows {VERSION}",
                 hint="open the directory with the version of Bascule that wrote it, or a later one",
             )
-        known = {field.name for field in fields(Checkpoint)}
-        found = Checkpoint(**{name: value for name, value in content.items() if name in known})
+        known = {field.name for field in fields(LogCheckpoint)}
+        found = LogCheckpoint(**{name: value for name, value in content.items() if name in known})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return found if _is_plausible(found) else None
 
 
-def _is_plausible(checkpoint: Checkpoint) -> bool:
+def _is_plausible(checkpoint: LogCheckpoint) -> bool:
     """Whether every field is of its kind and in the range that batches can have. Epochs use all 64 bits."""
     for field in fields(checkpoint):
         value = getattr(checkpoint, field.name)
@@ -76,12 +76,12 @@ def _is_plausible(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def read_checkpoint(disk: Disk, directory: str) -> Checkpoint | None:
+def read_checkpoint(disk: Disk, directory: str) -> LogCheckpoint | None:
     path = f"{directory}/{FILE_NAME}"
     data = read_file(disk, path)
     return None if data is None else decode(data, path)
 
 
-def write_checkpoint(disk: Disk, directory: str, checkpoint: Checkpoint, *, durable: bool = False) -> None:
+def write_checkpoint(disk: Disk, directory: str, checkpoint: LogCheckpoint, *, durable: bool = False) -> None:
     """Power loss leaves this one or the one before it; with `durable` it is this one."""
     replace_file(disk, f"{directory}/{FILE_NAME}", encode(checkpoint), sync=True, durable=durable)

@@ -12,7 +12,7 @@ from bascule.kernels.records import records
 from bascule.kernels.records.records import BatchHeader
 from bascule.log.core.sparse_index import SparseIndex
 from bascule.log.disk import checkpoint as checkpoints
-from bascule.log.disk.checkpoint import Checkpoint, read_checkpoint
+from bascule.log.disk.checkpoint import LogCheckpoint, read_checkpoint
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import PosixDisk, read_file
 from bascule.log.recovery.leader_epochs import EPOCHS_FILE, read_epochs
@@ -50,7 +50,7 @@ class SegmentReport:
 class LogInspection:
     directory: str
     segments: list[SegmentReport]
-    checkpoint: Checkpoint | None
+    checkpoint: LogCheckpoint | None
     notes: list[str]
     """Things that the next open will put right by itself."""
 

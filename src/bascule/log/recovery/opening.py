@@ -19,7 +19,7 @@ from bascule.kernels.records import records
 from bascule.log.core.epochs import EpochCache
 from bascule.log.core.sparse_index import SparseIndex
 from bascule.log.disk import checkpoint as checkpoints
-from bascule.log.disk.checkpoint import Checkpoint, read_checkpoint
+from bascule.log.disk.checkpoint import LogCheckpoint, read_checkpoint
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import Disk
 from bascule.log.recovery.leader_epochs import EPOCHS_FILE, begin_epochs_at, load_epochs
@@ -74,7 +74,7 @@ class RecoveryReport:
 class RecoveredLog:
     segments: list[Segment]
     epochs: EpochCache
-    checkpoint: Checkpoint
+    checkpoint: LogCheckpoint
     last_timestamp: int
     report: RecoveryReport
     is_new: bool = False
@@ -114,7 +114,7 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
     )
     has_checkpoint = checkpoint is not None
     return RecoveredLog(
-        segments, epochs, checkpoint or Checkpoint(), last_timestamp, report, has_checkpoint=has_checkpoint
+        segments, epochs, checkpoint or LogCheckpoint(), last_timestamp, report, has_checkpoint=has_checkpoint
     )
 
 
@@ -161,7 +161,7 @@ def swap_path(directory: str, base_offset: int, end_offset: int) -> str:
     return f"{directory}/{base_offset:020d}-{end_offset:020d}{SWAP_SUFFIX}"
 
 
-def _segment_bases(disk: Disk, directory: str, checkpoint: Checkpoint | None) -> list[int]:
+def _segment_bases(disk: Disk, directory: str, checkpoint: LogCheckpoint | None) -> list[int]:
     names = disk.list_directory(directory)
     bases = sorted(int(found[1]) for name in names if (found := _LOG_NAME.fullmatch(name)))
     for name in names:
@@ -178,7 +178,7 @@ def _segment_bases(disk: Disk, directory: str, checkpoint: Checkpoint | None) ->
     return bases
 
 
-def _new_log(pool: FilePool, directory: str, checkpoint: Checkpoint | None, report: RecoveryReport) -> RecoveredLog:
+def _new_log(pool: FilePool, directory: str, checkpoint: LogCheckpoint | None, report: RecoveryReport) -> RecoveredLog:
     """No segment at all: a new log, or one whose files were taken away. Offsets that were given out are not given out again."""
     base_offset = 0 if checkpoint is None else checkpoint.recovery_point
     if base_offset:
@@ -186,7 +186,7 @@ def _new_log(pool: FilePool, directory: str, checkpoint: Checkpoint | None, repo
     epochs = begin_epochs_at(pool.disk, directory, base_offset)
     segment = Segment.create(pool, directory, base_offset)
     last_timestamp = 0 if checkpoint is None else checkpoint.last_timestamp
-    return RecoveredLog([segment], epochs, checkpoint or Checkpoint(), last_timestamp, report, is_new=True)
+    return RecoveredLog([segment], epochs, checkpoint or LogCheckpoint(), last_timestamp, report, is_new=True)
 
 
 class _Trust(Enum):
@@ -200,7 +200,9 @@ class _Trust(Enum):
 class _Loader:
     """Loads segments from the oldest on, and knows from which byte on they have to be verified."""
 
-    def __init__(self, pool: FilePool, directory: str, checkpoint: Checkpoint | None, report: RecoveryReport) -> None:
+    def __init__(
+        self, pool: FilePool, directory: str, checkpoint: LogCheckpoint | None, report: RecoveryReport
+    ) -> None:
         self.pool = pool
         self.directory = directory
         self.checkpoint = checkpoint
@@ -275,7 +277,7 @@ class _Loader:
     def _index_path(self, base_offset: int) -> str:
         return segment_path(self.directory, base_offset, INDEX_SUFFIX)
 
-    def _load_behind_checkpoint(self, known: Checkpoint, size: int) -> Segment:
+    def _load_behind_checkpoint(self, known: LogCheckpoint, size: int) -> Segment:
         base_offset = known.active_base
         last_timestamp = known.last_timestamp if known.active_records else -1
         totals = SegmentTotals(
@@ -295,7 +297,7 @@ class _Loader:
         segment.adopt_index(index)
         if size > known.active_position:
             index.truncate(known.active_position)
-            _Verification(self, segment, size, known.last_timestamp, known.last_epoch).run(_Trust.UNSYNCED, None)
+            _SegmentVerification(self, segment, size, known.last_timestamp, known.last_epoch).run(_Trust.UNSYNCED, None)
         return segment
 
     def _verify_all(self, base_offset: int, size: int, trust: _Trust, end_offset: int | None) -> Segment:
@@ -304,7 +306,7 @@ class _Loader:
             self.report.rebuilt.append(f"{base_offset:020d}{INDEX_SUFFIX}")
         segment = Segment(self.pool, self.directory, SegmentTotals(base_offset, base_offset))
         segment.adopt_index(SparseIndex())
-        _Verification(self, segment, size, 0, 0).run(trust, end_offset)
+        _SegmentVerification(self, segment, size, 0, 0).run(trust, end_offset)
         return segment
 
     def cut(self, segment: Segment, size: int, reason: str) -> None:
@@ -323,7 +325,7 @@ class _Loader:
             self.pool.disk.remove(self._index_path(base_offset))
 
 
-class _Verification:
+class _SegmentVerification:
     """A walk over the batches of a segment behind its known size, which takes the good ones in."""
 
     def __init__(self, loader: _Loader, segment: Segment, size: int, timestamp: int, epoch: int) -> None:
@@ -386,7 +388,7 @@ class _Verification:
         return None
 
 
-def _note_missing(segments: list[Segment], checkpoint: Checkpoint | None, report: RecoveryReport) -> None:
+def _note_missing(segments: list[Segment], checkpoint: LogCheckpoint | None, report: RecoveryReport) -> None:
     """Holes between segments, unless compaction may have made them."""
     if checkpoint is not None and checkpoint.compacted:
         return

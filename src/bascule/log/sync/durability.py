@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from bascule.errors import StorageError
-from bascule.log.disk.checkpoint import Checkpoint, write_checkpoint
+from bascule.log.disk.checkpoint import LogCheckpoint, write_checkpoint
 from bascule.log.disk.files import FileGone
 from bascule.log.disk.operations import Disk
 from bascule.log.recovery.opening import RecoveredLog
@@ -35,7 +35,7 @@ class SyncedMark:
     epoch: int
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, segment: Segment) -> SyncedMark:
+    def from_checkpoint(cls, checkpoint: LogCheckpoint, segment: Segment) -> SyncedMark:
         return cls(
             checkpoint.recovery_point,
             segment,
@@ -49,7 +49,7 @@ class SyncedMark:
 
 class Durability:
     def __init__(
-        self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool, written: Checkpoint | None
+        self, disk: Disk, directory: str, synced: SyncedMark, *, is_new: bool, written: LogCheckpoint | None
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -163,7 +163,7 @@ class Durability:
     ) -> None:
         with self.lock:
             mark = self.synced
-            checkpoint = Checkpoint(
+            checkpoint = LogCheckpoint(
                 recovery_point=mark.end_offset,
                 active_base=mark.segment.base_offset,
                 active_position=mark.position,

@@ -9,11 +9,11 @@ from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.changes import Change, GroupChanged, PartitionChanged, StreamCreated, StreamDeleted
 from bascule.metadata.core.model.contents import Contents, Outcome
 from bascule.metadata.core.model.groups import ConsumerGroup, rebalance
-from bascule.metadata.core.model.names import stream_name_fault, subject_fault
 from bascule.metadata.core.model.ops import Broker
 from bascule.metadata.core.model.placement import place
 from bascule.metadata.core.model.refusal import NO_PARTITION, NO_STREAM, STREAM_EXISTS, Refusal, invalid
 from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.names import stream_name_fault, subject_fault
 
 
 def create_stream(contents: Contents, index: int, op: ops.CreateStream) -> Outcome:

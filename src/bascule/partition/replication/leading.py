@@ -11,6 +11,7 @@ from bascule.errors import BasculeError, CorruptBatch, DiskFull, StorageError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PreparedBatch
 from bascule.log import PartitionLog
+from bascule.log.disk.slowness import SlowReads
 from bascule.log.partition.batches import Appended
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core.codec import PartitionKey
@@ -71,7 +72,7 @@ class Leading:
         self.stream = stream
         self.name = f"{stream}/{key[1]}"
         self.log = log
-        self.slow_reads_left = 0
+        self.slow_reads = SlowReads()
         self.armed_step = 0
         self.is_over = False
         self._replicator = replicator

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from bascule import limits
 from bascule.errors import BasculeError
+from bascule.log.disk.slowness import SlowWrites
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import ExpandIsr, ShrinkIsr
 from bascule.metadata.core.model.streams import Partition
@@ -51,7 +52,7 @@ class Replicator:
         self._notices: dict[tuple[Leading, str], bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._controller: Controller | None = None
-        self._slow_until = 0.0
+        self._slow_writes = SlowWrites()
         link.on_request = self._on_request
         link.on_answer = self._on_answer
         link.on_room = self._send_deferred
@@ -129,7 +130,7 @@ class Replicator:
                 self._read_and_send(leading, effect)
 
     def _read_and_send(self, leading: Leading, effect: ReadBatches) -> None:
-        if leading.slow_reads_left:
+        if leading.slow_reads.expected:
             self._spawn(self._read_on_thread(leading, effect))
         else:
             self._send_answer(leading, effect, self._read(leading, effect))
@@ -137,9 +138,7 @@ class Replicator:
     def _read(self, leading: Leading, effect: ReadBatches) -> bytes | memoryview | None:
         began = time.monotonic()
         data = leading.read(effect, limits.REPLICATION_READ_BYTES)
-        is_slow = time.monotonic() - began > limits.SUBSCRIPTION_SLOW_READ_SECONDS
-        # A cold file: the next reads are done beside the event loop, which has others to serve.
-        leading.slow_reads_left = limits.SUBSCRIPTION_SLOW_READS if is_slow else max(0, leading.slow_reads_left - 1)
+        leading.slow_reads.note(time.monotonic() - began)
         return data
 
     async def _read_on_thread(self, leading: Leading, effect: ReadBatches) -> None:
@@ -233,11 +232,10 @@ class Replicator:
 
     def writes_at_once(self, size: int) -> bool:
         """Little to write, and the disk has been quick: nobody minds if the event loop waits for it."""
-        return size <= limits.REPLICATION_INLINE_BYTES and time.monotonic() >= self._slow_until
+        return size <= limits.REPLICATION_INLINE_BYTES and not self._slow_writes.expected(time.monotonic())
 
     def note_write(self, seconds: float) -> None:
-        if seconds > limits.INGEST_SLOW_WRITE_SECONDS:
-            self._slow_until = time.monotonic() + limits.INGEST_SLOW_PENALTY_SECONDS
+        self._slow_writes.note(seconds, time.monotonic())
 
     def run(self, action: Callable[[], _T]) -> Awaitable[_T]:
         return self._loop.run_in_executor(self._threads, action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule.raft.core.incoming import IncomingSnapshot
 from bascule.raft.core.log import EntryLog
-from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.entries import RaftSnapshot
 from bascule.raft.core.model.membership import MembershipHistory
 from bascule.raft.core.model.messages import (
     AppendEntries,
@@ -115,7 +115,7 @@ def _confirm_commit(state: State, sender: str) -> None:
     state.send(AppendReply(state.id, sender, state.term, is_accepted=True, index=state.commit_index))
 
 
-def _install(state: State, snapshot: Snapshot) -> None:
+def _install(state: State, snapshot: RaftSnapshot) -> None:
     if state.log.term(snapshot.index) == snapshot.term:
         # The log holds that very entry, hence everything before it: nothing needs replacing.
         state.commit_to(snapshot.index)

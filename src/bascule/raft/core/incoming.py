@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.entries import RaftSnapshot
 from bascule.raft.core.model.messages import SnapshotChunk
 
 
@@ -33,10 +33,10 @@ class IncomingSnapshot:
             chunk.total_bytes,
         )
 
-    def add(self, chunk: SnapshotChunk) -> Snapshot | None:
+    def add(self, chunk: SnapshotChunk) -> RaftSnapshot | None:
         """Take the chunk if it is the next one; the snapshot, when that was the last."""
         if chunk.position == len(self.data):
             self.data += chunk.data
         if len(self.data) < self.total_bytes:
             return None
-        return Snapshot(self.index, self.snapshot_term, chunk.membership, bytes(self.data))
+        return RaftSnapshot(self.index, self.snapshot_term, chunk.membership, bytes(self.data))

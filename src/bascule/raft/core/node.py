@@ -16,26 +16,26 @@ from typing import Any, Final
 
 from bascule.raft.core import election, follower, leader, requests
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, HardState, Snapshot
+from bascule.raft.core.model.entries import Entry, HardState, RaftSnapshot
 from bascule.raft.core.model.events import (
     ChangeMembership,
     Event,
     Propose,
-    Read,
+    RaftTick,
+    ReadIndex,
     Receive,
     TakeSnapshot,
-    Tick,
     TransferLeadership,
 )
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 from bascule.raft.core.model.messages import (
     AppendEntries,
     AppendReply,
     ForwardedProposal,
     Heartbeat,
     HeartbeatReply,
-    Message,
     ProposalReply,
+    RaftMessage,
     ReadReply,
     ReadRequest,
     SnapshotChunk,
@@ -50,7 +50,7 @@ from bascule.raft.core.state import Role, State
 NOTHING: Final = Effects()
 
 
-class Node:
+class RaftNode:
     __slots__ = ("_saved", "_state")
 
     def __init__(
@@ -60,7 +60,7 @@ class Node:
         options: RaftOptions,
         seed: int,
         hard_state: HardState,
-        snapshot: Snapshot,
+        snapshot: RaftSnapshot,
         entries: Iterable[Entry] = (),
     ) -> None:
         """As the durable log gives it: `entries` continue `snapshot`. A new group begins with a snapshot of index 0 that names
@@ -70,7 +70,7 @@ class Node:
 
     def step(self, event: Event) -> Effects:
         state = self._state
-        if type(event) is Tick:
+        if type(event) is RaftTick:
             if state.leadership is not None:
                 leader.tick(state, state.leadership)
             else:
@@ -142,11 +142,11 @@ class Node:
         return self._state.applied_index
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RaftSnapshot:
         return self._state.snapshot
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> RaftMembership:
         """The latest in the log, committed or not."""
         return self._state.membership
 
@@ -183,7 +183,7 @@ class Node:
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _receive(state: State, message: Message) -> None:
+def _receive(state: State, message: RaftMessage) -> None:
     if message.to != state.id or message.sender == state.id:
         return
     kind = type(message)
@@ -199,7 +199,7 @@ def _receive(state: State, message: Message) -> None:
         _receive_from_leader(state, message)
 
 
-def _receive_from_leader(state: State, message: Message) -> None:
+def _receive_from_leader(state: State, message: RaftMessage) -> None:
     if message.term < state.term:
         if not isinstance(message, TimeoutNow):
             follower.answer_deposed(state, message)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def _receive_from_leader(state: State, message: Message) -> None:
     _FROM_LEADER[type(message)](state, message)
 
 
-def _receive_reply(state: State, message: Message) -> None:
+def _receive_reply(state: State, message: RaftMessage) -> None:
     is_pre_vote = isinstance(message, VoteReply) and message.is_pre_vote and message.is_granted
     if message.term > state.term and not is_pre_vote:
         state.become_follower(message.term, None)
@@ -224,7 +224,7 @@ def _receive_reply(state: State, message: Message) -> None:
 
 _REQUESTS: Final[dict[type, Callable[[State, Any], None]]] = {
     Propose: requests.on_propose,
-    Read: requests.on_read,
+    ReadIndex: requests.on_read,
     ChangeMembership: requests.on_change_membership,
     TransferLeadership: requests.on_transfer_leadership,
     TakeSnapshot: requests.on_take_snapshot,

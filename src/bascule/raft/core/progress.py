@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from enum import IntEnum, unique
 
-from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.entries import RaftSnapshot
 
 
 @unique
@@ -20,7 +20,7 @@ class ProgressState(IntEnum):
     SNAPSHOT = 2
 
 
-class Progress:
+class FollowerProgress:
     __slots__ = (
         "_inflight",
         "commit_sent",
@@ -49,7 +49,7 @@ class Progress:
         """Heard from since quorum was last checked; a new leader gives everyone the benefit of the doubt."""
 
         self.read_round = 0
-        self.snapshot: Snapshot | None = None
+        self.snapshot: RaftSnapshot | None = None
         """The one being sent. It stays the same to its end, whatever is compacted meanwhile."""
 
         self.snapshot_position = 0
@@ -104,7 +104,7 @@ class Progress:
         self.next_index = self.match_index + 1
         self._forget()
 
-    def become_snapshot(self, snapshot: Snapshot) -> None:
+    def become_snapshot(self, snapshot: RaftSnapshot) -> None:
         self.state = ProgressState.SNAPSHOT
         self._forget()
         self.snapshot = snapshot

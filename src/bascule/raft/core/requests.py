@@ -7,8 +7,8 @@ from bascule.raft.core import leader
 from bascule.raft.core.leadership import Leadership, Transfer
 from bascule.raft.core.model.codec import encode_membership
 from bascule.raft.core.model.effects import Proposed, ReadReady, Reason
-from bascule.raft.core.model.entries import EntryKind, Snapshot
-from bascule.raft.core.model.events import ChangeMembership, Propose, Read, TakeSnapshot, TransferLeadership
+from bascule.raft.core.model.entries import EntryKind, RaftSnapshot
+from bascule.raft.core.model.events import ChangeMembership, Propose, ReadIndex, TakeSnapshot, TransferLeadership
 from bascule.raft.core.model.membership import AddLearner, MembershipChange, PromoteLearner, RemoveServer, changed
 from bascule.raft.core.model.messages import ForwardedProposal, ProposalReply, ReadReply, ReadRequest
 from bascule.raft.core.state import State
@@ -75,7 +75,7 @@ def on_proposal_reply(state: State, reply: ProposalReply) -> None:
 # ── reads ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def on_read(state: State, event: Read) -> None:
+def on_read(state: State, event: ReadIndex) -> None:
     if state.leadership is not None:
         leader.read(state, state.leadership, event.request, state.id)
     elif state.leader is None:
@@ -199,7 +199,7 @@ def on_take_snapshot(state: State, event: TakeSnapshot) -> None:
         return
     term = state.log.term(event.index)
     assert term is not None
-    state.snapshot = Snapshot(event.index, term, state.memberships.at(event.index), event.data)
+    state.snapshot = RaftSnapshot(event.index, term, state.memberships.at(event.index), event.data)
     state.snapshot_taken = state.snapshot
     keep_from = max(state.log.offset, event.index - state.options.trailing_entries)
     state.memberships.compact_to(keep_from)

@@ -35,7 +35,7 @@ class StateMachine(Protocol):
 
 
 @unique
-class Outcome(IntEnum):
+class ApplyOutcome(IntEnum):
     APPLIED = 0
     DUPLICATE = 1
     """Applied earlier; `result` is the one it had then."""
@@ -53,7 +53,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    outcome: Outcome
+    outcome: ApplyOutcome
     result: bytes = b""
 
 
@@ -88,14 +88,9 @@ class Sessions:
                 return self._apply_command(entry)
             case EntryKind.OPEN_SESSION:
                 self._open(entry.index)
-                return Applied(Outcome.SESSION_OPENED)
+                return Applied(ApplyOutcome.SESSION_OPENED)
             case _:
-                return Applied(Outcome.NOTHING)
-
-    def result_of(self, session: int, sequence: int) -> bytes | None:
-        """What a proposal gave, if that is known: how a proposer learns it whose server has skipped the entry by a snapshot."""
-        known = self._sessions.get(session)
-        return None if known is None else known.results.get(sequence)
+                return Applied(ApplyOutcome.NOTHING)
 
     def _open(self, index: int) -> None:
         self._sessions[index] = _Session()
@@ -104,19 +99,19 @@ class Sessions:
 
     def _apply_command(self, entry: Entry) -> Applied:
         if entry.session == 0:
-            return Applied(Outcome.APPLIED, self._machine.apply(entry.index, entry.data))
+            return Applied(ApplyOutcome.APPLIED, self._machine.apply(entry.index, entry.data))
         session = self._sessions.pop(entry.session, None)
         if session is None:
-            return Applied(Outcome.SESSION_EXPIRED)
+            return Applied(ApplyOutcome.SESSION_EXPIRED)
         self._sessions[entry.session] = session
         if entry.sequence in session.results:
-            return Applied(Outcome.DUPLICATE, session.results[entry.sequence])
+            return Applied(ApplyOutcome.DUPLICATE, session.results[entry.sequence])
         if entry.sequence <= session.highest - self._window:
-            return Applied(Outcome.OUT_OF_WINDOW)
+            return Applied(ApplyOutcome.OUT_OF_WINDOW)
         result = self._machine.apply(entry.index, entry.data)
         assert len(result) <= limits.RAFT_SESSION_RESULT_BYTES_MAX
         self._remember(session, entry.sequence, result)
-        return Applied(Outcome.APPLIED, result)
+        return Applied(ApplyOutcome.APPLIED, result)
 
     def _remember(self, session: _Session, sequence: int, result: bytes) -> None:
         session.results[sequence] = result

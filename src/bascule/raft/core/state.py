@@ -11,9 +11,9 @@ from bascule.raft.core.leadership import Leadership
 from bascule.raft.core.log import EntryLog
 from bascule.raft.core.model.codec import decode_membership
 from bascule.raft.core.model.effects import Proposed, ReadReady, Reason, Refused
-from bascule.raft.core.model.entries import Entry, EntryKind, HardState, Snapshot
-from bascule.raft.core.model.membership import Membership, MembershipHistory
-from bascule.raft.core.model.messages import Message, ReadReply
+from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
+from bascule.raft.core.model.membership import MembershipHistory, RaftMembership
+from bascule.raft.core.model.messages import RaftMessage, ReadReply
 from bascule.raft.core.options import RaftOptions
 
 
@@ -61,7 +61,7 @@ class State:
         options: RaftOptions,
         seed: int,
         hard_state: HardState,
-        snapshot: Snapshot,
+        snapshot: RaftSnapshot,
         entries: Iterable[Entry],
     ) -> None:
         self.id = server_id
@@ -86,13 +86,13 @@ class State:
         assert self.log.last_term <= self.term, (
             "entries of a term that the hard state has not reached: it is not theirs"
         )
-        self.messages: list[Message] = []
+        self.messages: list[RaftMessage] = []
         self.proposed: list[Proposed] = []
         self.refused: list[Refused] = []
         self.reads: list[ReadReady] = []
         self.handed_over: list[int] = []
-        self.snapshot_installed: Snapshot | None = None
-        self.snapshot_taken: Snapshot | None = None
+        self.snapshot_installed: RaftSnapshot | None = None
+        self.snapshot_taken: RaftSnapshot | None = None
         self.reset_timer()
         if self.membership.voters == {server_id}:
             self.timeout_ticks = 1  # nobody to wait for
@@ -100,7 +100,7 @@ class State:
     # ── who we are ───────────────────────────────────────────────────────────────────────────────
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> RaftMembership:
         return self.memberships.latest
 
     def may_lead(self) -> bool:
@@ -166,7 +166,7 @@ class State:
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         self.messages.append(message)
 
     def refuse(self, request: int, reason: Reason) -> None:

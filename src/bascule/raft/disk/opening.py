@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from bascule import limits
 from bascule.errors import StateError
 from bascule.log.disk.operations import Disk, read_file
-from bascule.raft.core.model.entries import Entry, HardState, Snapshot
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.entries import Entry, HardState, RaftSnapshot
+from bascule.raft.core.model.membership import RaftMembership
 from bascule.raft.disk.errors import DamagedRaftLog, ForeignRaftLog
 from bascule.raft.disk.frames import ScannedSegment, scan_segment, segment_name, segment_number
 from bascule.raft.disk.snapshot_file import PREFIX, read_snapshot, snapshot_name, write_snapshot
 from bascule.raft.disk.superblock import Superblock, SuperblockFile, read_superblock
-from bascule.raft.disk.wal import Segment, Wal
+from bascule.raft.disk.wal import Wal, WalSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Recovered:
     """What a node begins with."""
 
     hard_state: HardState
-    snapshot: Snapshot
+    snapshot: RaftSnapshot
     entries: tuple[Entry, ...]
     torn_bytes: int
     """Cut from the end: a write that power loss interrupted, and that nobody was told of."""
@@ -42,7 +42,7 @@ def wal_exists(disk: Disk, directory: str) -> bool:
 # ── creating ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def create_wal(disk: Disk, directory: str, *, cluster_id: str, server_id: str, membership: Membership) -> None:
+def create_wal(disk: Disk, directory: str, *, cluster_id: str, server_id: str, membership: RaftMembership) -> None:
     """Begin a log: with the voters of a new cluster, the same on each of them, or with nobody, to join one."""
     if wal_exists(disk, directory):
         raise StateError(f"{directory} exists already", hint="open it, or remove it if its server is to be a new one")
@@ -50,7 +50,7 @@ def create_wal(disk: Disk, directory: str, *, cluster_id: str, server_id: str, m
     disk.make_directory(unfinished)
     for name in disk.list_directory(unfinished):
         disk.remove(f"{unfinished}/{name}")
-    crc = write_snapshot(disk, unfinished, Snapshot(0, 0, membership))
+    crc = write_snapshot(disk, unfinished, RaftSnapshot(0, 0, membership))
     disk.close(disk.open(f"{unfinished}/{segment_name(1)}", create=True))
     file = SuperblockFile(disk, unfinished, create=True)
     try:
@@ -116,9 +116,9 @@ def _check_identity(superblock: Superblock, directory: str, cluster_id: str, ser
 
 def _scan(
     disk: Disk, directory: str, superblock: Superblock
-) -> tuple[list[tuple[Segment, ScannedSegment]], ScannedSegment]:
+) -> tuple[list[tuple[WalSegment, ScannedSegment]], ScannedSegment]:
     """Read the segments from the first to the last that count; each must begin where the one before it ends."""
-    segments: list[tuple[Segment, ScannedSegment]] = []
+    segments: list[tuple[WalSegment, ScannedSegment]] = []
     number = superblock.first_segment
     while True:
         path = f"{directory}/{segment_name(number)}"
@@ -127,7 +127,7 @@ def _scan(
             raise DamagedRaftLog(f"{path} is missing, and with it entries of the log")
         is_last = number == superblock.last_segment
         scanned = scan_segment(data, number, path, is_last=is_last)
-        segments.append((Segment(number, scanned.whole_bytes), scanned))
+        segments.append((WalSegment(number, scanned.whole_bytes), scanned))
         if is_last:
             return segments, scanned
         if not number < scanned.next_number <= superblock.last_segment:
@@ -138,7 +138,7 @@ def _scan(
 class _Replay:
     """Puts together the log that the frames describe: a later entry replaces what stands at its index and behind."""
 
-    def __init__(self, superblock: Superblock, snapshot: Snapshot, directory: str) -> None:
+    def __init__(self, superblock: Superblock, snapshot: RaftSnapshot, directory: str) -> None:
         self._superblock = superblock
         self._directory = directory
         self._base = snapshot.index
@@ -184,7 +184,7 @@ def _check_term(superblock: Superblock, directory: str) -> None:
 # ── repairing ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _repair(disk: Disk, directory: str, superblock: Superblock, last: Segment, scanned: ScannedSegment) -> None:
+def _repair(disk: Disk, directory: str, superblock: Superblock, last: WalSegment, scanned: ScannedSegment) -> None:
     """Cut what is torn, make durable what may only have been written, remove what does not count."""
     handle = disk.open(f"{directory}/{segment_name(last.number)}")
     try:

@@ -10,7 +10,7 @@ from typing import Final
 from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import Disk, read_file
 from bascule.raft.core.model.codec import U32, U64, Malformed, Reader, decode_membership, encode_blob, encode_membership
-from bascule.raft.core.model.entries import Snapshot
+from bascule.raft.core.model.entries import RaftSnapshot
 from bascule.raft.disk.errors import DamagedRaftLog
 
 MAGIC: Final = int.from_bytes(b"BSNP", "little")
@@ -21,7 +21,7 @@ def snapshot_name(index: int, term: int) -> str:
     return f"{PREFIX}{index:020d}-{term:020d}"
 
 
-def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, int]:
+def encode_snapshot(snapshot: RaftSnapshot) -> tuple[bytes, int]:
     """The file, and the checksum at its end."""
     content = b"".join(
         (
@@ -36,7 +36,7 @@ def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, int]:
     return content + U32.pack(crc), crc
 
 
-def write_snapshot(disk: Disk, directory: str, snapshot: Snapshot) -> int:
+def write_snapshot(disk: Disk, directory: str, snapshot: RaftSnapshot) -> int:
     """Durable but for its name once this returns. Returns the checksum."""
     data, crc = encode_snapshot(snapshot)
     handle = disk.open(f"{directory}/{snapshot_name(snapshot.index, snapshot.term)}", create=True)
@@ -49,7 +49,7 @@ def write_snapshot(disk: Disk, directory: str, snapshot: Snapshot) -> int:
     return crc
 
 
-def read_snapshot(disk: Disk, directory: str, index: int, term: int, crc: int) -> Snapshot:
+def read_snapshot(disk: Disk, directory: str, index: int, term: int, crc: int) -> RaftSnapshot:
     path = f"{directory}/{snapshot_name(index, term)}"
     data = read_file(disk, path)
     if data is None:
@@ -65,10 +65,10 @@ def read_snapshot(disk: Disk, directory: str, index: int, term: int, crc: int) -
     return snapshot
 
 
-def _decode(reader: Reader) -> Snapshot:
+def _decode(reader: Reader) -> RaftSnapshot:
     if reader.number(U32) != MAGIC:
         raise Malformed("it does not begin like a snapshot")
     index, term = reader.number(U64), reader.number(U64)
-    snapshot = Snapshot(index, term, decode_membership(reader.blob()), reader.blob())
+    snapshot = RaftSnapshot(index, term, decode_membership(reader.blob()), reader.blob())
     reader.end()
     return snapshot

@@ -14,14 +14,14 @@ from bascule import limits
 from bascule.errors import LogClosed, StorageError
 from bascule.log.disk.operations import Disk
 from bascule.raft.core.model.effects import Effects
-from bascule.raft.core.model.entries import Entry, Snapshot
+from bascule.raft.core.model.entries import Entry, RaftSnapshot
 from bascule.raft.disk.frames import encode_frame, segment_name
 from bascule.raft.disk.snapshot_file import snapshot_name, write_snapshot
 from bascule.raft.disk.superblock import Superblock, SuperblockFile
 
 
 @dataclass(slots=True)
-class Segment:
+class WalSegment:
     number: int
     """Of its first frame."""
 
@@ -36,7 +36,7 @@ class Wal:
         disk: Disk,
         directory: str,
         superblock: Superblock,
-        segments: Sequence[Segment],
+        segments: Sequence[WalSegment],
         *,
         next_number: int,
         last_index: int,
@@ -60,7 +60,7 @@ class Wal:
         return self._superblock
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[WalSegment, ...]:
         return tuple(self._segments)
 
     def save(self, *steps: Effects) -> None:
@@ -120,7 +120,7 @@ class Wal:
         self._disk.close(self._handle)
         self._handle = self._disk.open(self._path(self._next_number), create=True)
         self._disk.sync_directory(self._directory)
-        self._segments.append(Segment(self._next_number))
+        self._segments.append(WalSegment(self._next_number))
 
     def _path(self, number: int) -> str:
         return f"{self._directory}/{segment_name(number)}"
@@ -133,14 +133,14 @@ class Wal:
         if effects.snapshot_taken is not None:
             self._compact(effects.snapshot_taken)
 
-    def _install(self, snapshot: Snapshot) -> None:
+    def _install(self, snapshot: RaftSnapshot) -> None:
         """Replace the log: snapshot and an empty log become the truth in the same write of the superblock."""
         if self._segments[-1].size_bytes > 0:
             self._begin_segment()
         self._adopt(snapshot, first=len(self._segments) - 1)
         self._last_index = snapshot.index
 
-    def _compact(self, snapshot: Snapshot) -> None:
+    def _compact(self, snapshot: RaftSnapshot) -> None:
         """Drop the segments that hold nothing behind the snapshot: what the next one begins with, it replaces or follows."""
         first = 0
         while first + 1 < len(self._segments):
@@ -150,7 +150,7 @@ class Wal:
             first += 1
         self._adopt(snapshot, first=first)
 
-    def _adopt(self, snapshot: Snapshot, *, first: int) -> None:
+    def _adopt(self, snapshot: RaftSnapshot, *, first: int) -> None:
         before = self._superblock
         crc = write_snapshot(self._disk, self._directory, snapshot)
         self._disk.sync_directory(self._directory)

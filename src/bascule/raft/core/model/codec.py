@@ -13,7 +13,7 @@ from typing import Final
 
 from bascule import limits
 from bascule.raft.core.model.entries import ENTRY_OVERHEAD_BYTES, Entry, EntryKind
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 
 U8: Final = Struct("<B")
 U16: Final = Struct("<H")
@@ -93,7 +93,7 @@ def encode_blob(data: bytes) -> bytes:
 # ── memberships ──────────────────────────────────────────────────────────────────────────────────
 
 
-def encode_membership(membership: Membership) -> bytes:
+def encode_membership(membership: RaftMembership) -> bytes:
     pieces = []
     for servers in (membership.voters, membership.learners):
         pieces.append(U16.pack(len(servers)))
@@ -101,18 +101,18 @@ def encode_membership(membership: Membership) -> bytes:
     return b"".join(pieces)
 
 
-def decode_membership(data: bytes) -> Membership:
+def decode_membership(data: bytes) -> RaftMembership:
     reader = Reader(data)
     membership = read_membership(reader)
     reader.end()
     return membership
 
 
-def read_membership(reader: Reader) -> Membership:
+def read_membership(reader: Reader) -> RaftMembership:
     voters, learners = _read_servers(reader), _read_servers(reader)
     if voters & learners:
         raise Malformed("a server that votes and learns")
-    return Membership(voters, learners)
+    return RaftMembership(voters, learners)
 
 
 def _read_servers(reader: Reader) -> frozenset[str]:

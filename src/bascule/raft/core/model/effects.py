@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import TYPE_CHECKING
 
-from bascule.raft.core.model.entries import Entry, HardState, Snapshot
+from bascule.raft.core.model.entries import Entry, HardState, RaftSnapshot
 
 if TYPE_CHECKING:
-    from bascule.raft.core.model.messages import Message
+    from bascule.raft.core.model.messages import RaftMessage
 
 
 @unique
@@ -68,16 +68,16 @@ class Effects:
     """Persist the first four, durably, before the messages leave; apply what follows after that. Empty fields ask for nothing."""
 
     hard_state: HardState | None = None
-    snapshot_installed: Snapshot | None = None
+    snapshot_installed: RaftSnapshot | None = None
     """Replaces log and state machine."""
 
-    snapshot_taken: Snapshot | None = None
+    snapshot_taken: RaftSnapshot | None = None
     """Our own; entries it covers may be dropped, the others stay."""
 
     entries: tuple[Entry, ...] = ()
     """The first one replaces what the durable log holds at its index and behind."""
 
-    messages: tuple[Message, ...] = ()
+    messages: tuple[RaftMessage, ...] = ()
 
     committed: tuple[Entry, ...] = ()
     """To apply, each index once and in order; behind `snapshot_installed`, when there is one."""

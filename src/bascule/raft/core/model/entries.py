@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Final
 
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 
 ENTRY_OVERHEAD_BYTES: Final = 37
 """What an entry costs besides its data, in a message and on disk."""
@@ -50,10 +50,10 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RaftSnapshot:
     """The state machine after `index`, and who was a member then."""
 
     index: int
     term: int
-    membership: Membership
+    membership: RaftMembership
     data: bytes = b""

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from bascule.raft.core.model.entries import EntryKind
 from bascule.raft.core.model.membership import MembershipChange
-from bascule.raft.core.model.messages import Message
+from bascule.raft.core.model.messages import RaftMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class RaftTick:
     """Time has passed, by one unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    message: Message
+    message: RaftMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Propose:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadIndex:
     """Ask for a point from which a read is linearizable, on any member."""
 
     request: int
@@ -64,4 +64,4 @@ class TakeSnapshot:
     data: bytes
 
 
-Event = Tick | Receive | Propose | Read | ChangeMembership | TransferLeadership | TakeSnapshot
+Event = RaftTick | Receive | Propose | ReadIndex | ChangeMembership | TransferLeadership | TakeSnapshot

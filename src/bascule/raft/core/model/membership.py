@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class RaftMembership:
     voters: frozenset[str] = frozenset()
     learners: frozenset[str] = frozenset()
 
@@ -52,16 +52,16 @@ class RemoveServer:
 MembershipChange = AddLearner | PromoteLearner | RemoveServer
 
 
-def changed(membership: Membership, change: MembershipChange) -> Membership:
+def changed(membership: RaftMembership, change: MembershipChange) -> RaftMembership:
     """The membership after the change; the same one when there is nothing to do."""
     server, voters, learners = change.server, membership.voters, membership.learners
     match change:
         case AddLearner():
-            return membership if server in voters else Membership(voters, learners | {server})
+            return membership if server in voters else RaftMembership(voters, learners | {server})
         case PromoteLearner():
-            return Membership(voters | {server}, learners - {server}) if server in learners else membership
+            return RaftMembership(voters | {server}, learners - {server}) if server in learners else membership
         case RemoveServer():
-            return Membership(voters - {server}, learners - {server})
+            return RaftMembership(voters - {server}, learners - {server})
 
 
 # ── the memberships of a log ─────────────────────────────────────────────────────────────────────
@@ -72,7 +72,7 @@ class MembershipHistory:
 
     __slots__ = ("_changes", "latest")
 
-    def __init__(self, index: int, membership: Membership) -> None:
+    def __init__(self, index: int, membership: RaftMembership) -> None:
         self._changes = [(index, membership)]
         self.latest = membership
 
@@ -80,13 +80,13 @@ class MembershipHistory:
     def latest_index(self) -> int:
         return self._changes[-1][0]
 
-    def at(self, index: int) -> Membership:
+    def at(self, index: int) -> RaftMembership:
         for start, membership in reversed(self._changes):
             if start <= index:
                 return membership
         raise AssertionError(f"the membership at {index} is compacted away")
 
-    def append(self, index: int, membership: Membership) -> None:
+    def append(self, index: int, membership: RaftMembership) -> None:
         assert index > self.latest_index
         self._changes.append((index, membership))
         self.latest = membership

@@ -34,8 +34,8 @@ from bascule.raft.core.model.messages import (
     AppendReply,
     ForwardedProposal,
     Heartbeat,
-    Message,
     ProposalReply,
+    RaftMessage,
     ReadReply,
     SnapshotChunk,
     TimeoutNow,
@@ -82,7 +82,7 @@ _MEMBERSHIP: Final[_Codec] = (encode_membership, read_membership)
 _REASON: Final[_Codec] = (lambda reason: U8.pack(reason or 0), _read_reason)
 _KIND: Final[_Codec] = (U8.pack, _read_kind)
 
-_TYPES: Final[dict[type[Message], tuple[int, dict[str, _Codec]]]] = {
+_TYPES: Final[dict[type[RaftMessage], tuple[int, dict[str, _Codec]]]] = {
     messages.VoteRequest: (
         1,
         {"last_index": _NUMBER, "last_term": _NUMBER, "is_pre_vote": _FLAG, "is_transfer": _FLAG},
@@ -119,7 +119,7 @@ _TYPES: Final[dict[type[Message], tuple[int, dict[str, _Codec]]]] = {
 _BY_NUMBER: Final = {number: (kind, fields) for kind, (number, fields) in _TYPES.items()}
 
 
-def encode_message(message: Message, cluster: str) -> bytes:
+def encode_message(message: RaftMessage, cluster: str) -> bytes:
     number, fields = _TYPES[type(message)]
     pieces = [U16.pack(MAGIC), bytes((VERSION, number))]
     pieces += map(encode_string, (cluster, message.sender, message.to))
@@ -128,7 +128,7 @@ def encode_message(message: Message, cluster: str) -> bytes:
     return b"".join(pieces)
 
 
-def decode_message(data: bytes, cluster: str) -> Message:
+def decode_message(data: bytes, cluster: str) -> RaftMessage:
     """Raises RefusedMessage, saying what is wrong."""
     try:
         reader = Reader(data)
@@ -142,7 +142,7 @@ def decode_message(data: bytes, cluster: str) -> Message:
     return message
 
 
-def _read_head(reader: Reader, cluster: str) -> tuple[type[Message], dict[str, _Codec]]:
+def _read_head(reader: Reader, cluster: str) -> tuple[type[RaftMessage], dict[str, _Codec]]:
     if (magic := reader.number(U16)) != MAGIC:
         raise Malformed(f"it begins with {magic:#06x}")
     if (version := reader.number(U8)) != VERSION:
@@ -154,7 +154,7 @@ def _read_head(reader: Reader, cluster: str) -> tuple[type[Message], dict[str, _
     return _BY_NUMBER[number]
 
 
-def _check(message: Message) -> None:
+def _check(message: RaftMessage) -> None:
     """What must hold between the fields, whoever sent it."""
     if not message.sender or not message.to:
         raise Malformed("nobody sent it, or nobody is to get it")

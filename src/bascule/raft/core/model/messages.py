@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from bascule.raft.core.model.effects import Reason
 from bascule.raft.core.model.entries import Entry, EntryKind
-from bascule.raft.core.model.membership import Membership
+from bascule.raft.core.model.membership import RaftMembership
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RaftMessage:
     sender: str
     to: str
     term: int
@@ -23,7 +23,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteRequest(Message):
+class VoteRequest(RaftMessage):
     """`term` is the term campaigned for; of a pre-vote it is one that nobody has entered yet."""
 
     last_index: int
@@ -34,13 +34,13 @@ class VoteRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteReply(Message):
+class VoteReply(RaftMessage):
     is_granted: bool
     is_pre_vote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TimeoutNow(Message):
+class TimeoutNow(RaftMessage):
     """From a leader that hands over: campaign at once."""
 
 
@@ -48,7 +48,7 @@ class TimeoutNow(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendEntries(Message):
+class AppendEntries(RaftMessage):
     previous_index: int
     previous_term: int
     entries: tuple[Entry, ...]
@@ -56,7 +56,7 @@ class AppendEntries(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendReply(Message):
+class AppendReply(RaftMessage):
     is_accepted: bool
     index: int
     """Accepted: up to here the logs are equal. Rejected: the `previous_index` that did not fit."""
@@ -67,7 +67,7 @@ class AppendReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
+class Heartbeat(RaftMessage):
     commit_index: int
     """Never beyond what the follower is known to hold."""
 
@@ -76,7 +76,7 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatReply(Message):
+class HeartbeatReply(RaftMessage):
     read_round: int
 
 
@@ -84,17 +84,17 @@ class HeartbeatReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotChunk(Message):
+class SnapshotChunk(RaftMessage):
     index: int
     snapshot_term: int
-    membership: Membership
+    membership: RaftMembership
     total_bytes: int
     position: int
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotReply(Message):
+class SnapshotReply(RaftMessage):
     index: int
     snapshot_term: int
     received_bytes: int
@@ -106,7 +106,7 @@ class SnapshotReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardedProposal(Message):
+class ForwardedProposal(RaftMessage):
     request: int
     kind: EntryKind
     data: bytes
@@ -115,7 +115,7 @@ class ForwardedProposal(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalReply(Message):
+class ProposalReply(RaftMessage):
     request: int
     index: int
     entry_term: int
@@ -123,12 +123,12 @@ class ProposalReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest(Message):
+class ReadRequest(RaftMessage):
     request: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadReply(Message):
+class ReadReply(RaftMessage):
     request: int
     index: int
     reason: Reason | None = None

@@ -1,4 +1,4 @@
-"""Which names streams and subjects may have. A stream's name is a folder, a token of NATS subjects, and a word in logs."""
+"""Rules for the names of streams and subjects. A stream's name is a folder, a token of NATS subjects, and a word in log messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What can be set, with its type, its default, its bounds and its meaning in one place.
+"""The settings of servers and streams: type, default, bounds and description of each in one place.
 
-`load` puts a server's configuration together; `resolve` that of one stream. Nothing outside this package reads a file or an
-environment variable to find out what it should do.
+`load` returns the configuration of a server, `resolve` that of a stream. Only this package reads configuration files and
+environment variables.
 """
 
 from __future__ import annotations

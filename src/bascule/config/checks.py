@@ -1,4 +1,4 @@
-"""What must hold between keys. A key's own range is part of its declaration."""
+"""Checks over several keys. The range of a single key is part of its declaration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bascule.config.values.duration import format_duration
 from bascule.errors import InvalidConfig
 
 Problem = tuple[tuple[str, ...], str, str]
-"""The keys that do not fit together, what is wrong, and what to do."""
+"""The keys involved, the problem, and the hint."""
 
 
 def check(config: ServerConfig, describe: Callable[[str], str]) -> None:
-    """Raise InvalidConfig for the first rule that does not hold. `describe` says of a key where its value came from."""
+    """Raise InvalidConfig for the first violated rule. `describe` returns the value of a key and its source."""
     for rule in _RULES:
         for names, problem, hint in rule(config):
             where = ", ".join(f"`{name}` {describe(name)}" for name in names)
@@ -42,7 +42,7 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
     if tls.client_authz_enabled and not tls.client_auth_enabled:
         yield (
             ("tls.client.authz.enabled",),
-            "Without client certificates nobody knows who a client is",
+            "Authorization needs client certificates",
             "set `tls.client.auth.enabled: true`",
         )
     if tls.client_authz_enabled and (tls.client_authz_model is None or tls.client_authz_policy is None):
@@ -55,7 +55,7 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
 
 def _nats_login(config: ServerConfig) -> Iterator[Problem]:
     if config.nats.password is not None and config.nats.user is None:
-        yield ("nats.password",), "A password without a user", "set `nats.user`"
+        yield ("nats.password",), "`nats.password` is set without `nats.user`", "set `nats.user`"
     nats = config.nats
     ways = (
         ("nats.user", nats.user),
@@ -67,14 +67,14 @@ def _nats_login(config: ServerConfig) -> Iterator[Problem]:
     if len(given) > 1:
         yield (
             given,
-            "There is more than one way to log in to NATS",
+            "More than one login for NATS is set",
             f"keep one of {', '.join(f'`{one}`' for one in given)}",
         )
 
 
 def _nats_schemes(config: ServerConfig) -> Iterator[Problem]:
     if any(url.startswith(("ws://", "wss://")) for url in config.nats.servers):
-        yield ("nats.servers",), "NATS is not spoken over WebSockets", "use `nats://` or `tls://`"
+        yield ("nats.servers",), "NATS over WebSockets is not supported", "use `nats://` or `tls://`"
 
 
 def _idle_wait(config: ServerConfig) -> Iterator[Problem]:

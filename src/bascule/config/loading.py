@@ -1,4 +1,4 @@
-"""From sources to a configuration: flags win over the environment, the environment over the file, the file over defaults."""
+"""Loads a configuration. Flags override the environment, the environment overrides the file, the file overrides defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_FLAGS: Final[Mapping[str, object]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key as it stands after loading."""
+    """The value of one key after loading, and its source."""
 
     key: Key
     value: Any
@@ -35,7 +35,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration together with where each value came from."""
+    """A configuration and the source of each value."""
 
     config: ServerConfig
     settings: tuple[Setting, ...]
@@ -46,9 +46,9 @@ def load(
     flags: Mapping[str, object] = _NO_FLAGS,
     environ: Mapping[str, str] | None = None,
 ) -> ServerConfig:
-    """The configuration of a server. `flags` maps dotted keys to values; None stands for a flag that was not given.
+    """Return the configuration of a server. `flags` maps dotted keys to values; None means that a flag was not given.
 
-    Raises InvalidConfig, which names the key, the value, its source and what would be right.
+    Raises InvalidConfig, which names the key, the value, its source and the valid values.
     """
     return load_with_sources(config_file, flags, environ).config
 
@@ -58,7 +58,7 @@ def load_with_sources(
     flags: Mapping[str, object] = _NO_FLAGS,
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Like `load`, with every key's value and source."""
+    """Return the configuration as `load` does, with the value and the source of every key."""
     given: dict[str, Given] = {}
     if config_file is not None:
         given |= read_file(Path(config_file), KEYS)
@@ -96,7 +96,7 @@ def _shorten(text: str) -> str:
 
 
 def _build(section: type[Any], values: Mapping[str, Any]) -> Any:
-    """An instance of a section dataclass; what `values` does not hold keeps its default."""
+    """Return an instance of a section; keys that are not in `values` keep their defaults."""
     arguments: dict[str, Any] = {}
     for item in fields(section):
         key, inner = key_of(item), section_of(item)

@@ -1,7 +1,7 @@
-"""The settings of one stream: the server's defaults, replaced where the creator said something else.
+"""The settings of one stream: the server's defaults, overridden by the request that creates the stream.
 
-They are resolved once, when the stream is created, and stored with it. Liftbridge resolves them at every open, so two servers with
-different files treat two replicas of one stream differently; ours cannot.
+They are resolved once, when the stream is created, and stored with it. All replicas therefore have the same settings, even if the
+configuration files of their servers differ.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bascule.config.values.kinds import Unfit
 from bascule.errors import InvalidConfig
 
 SEGMENT_AGE_NS_MIN: Final = SECOND_NS
-"""Rolling more often makes a file a second for every idle partition, and buys nothing."""
+"""Minimum age of a segment; a shorter one is raised to it. It would only create more files."""
 
 
 WITHOUT_EFFECT: Final = frozenset({"compact_max_goroutines"})
-"""Settings that are accepted because Liftbridge has them, and change nothing."""
+"""Settings that are accepted for compatibility with Liftbridge and have no effect."""
 
 
 def _override(wire_name: str, key_name: str) -> Any:
@@ -32,7 +32,7 @@ def _override(wire_name: str, key_name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOverrides:
-    """What the creator of a stream asked for. None keeps the default; 0 and False are wishes of their own.
+    """The settings of a request that creates a stream. None means the default; 0 and False are values.
 
     Durations are milliseconds here, as in the request; they are nanoseconds everywhere else.
     """
@@ -63,7 +63,7 @@ class StreamOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """Everything the partitions of a stream have to know. Nothing here is optional any more."""
+    """The effective settings of a stream."""
 
     retention_max_bytes: int
     retention_max_messages: int
@@ -86,7 +86,7 @@ class StreamConfig:
 
 
 def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) -> StreamConfig:
-    """The settings of a new stream. Raises InvalidConfig that names the field of a bad override."""
+    """Return the settings of a new stream. Raises InvalidConfig, which names the field of an invalid override."""
     values: dict[str, Any] = {item.name: getattr(cluster.streams, item.name) for item in fields(cluster.streams)}
     values["min_insync_replicas"] = cluster.replication.min_insync_replicas
     values |= _checked(overrides or StreamOverrides())
@@ -111,7 +111,7 @@ def wire_values(config: StreamConfig) -> dict[str, int | bool | str]:
 
 
 def _checked(overrides: StreamOverrides) -> dict[str, Any]:
-    """The overrides that were given, by the names of StreamConfig and in its units."""
+    """Return the overrides that were given, with the names and units of StreamConfig."""
     given = {}
     for item in fields(overrides):
         value = getattr(overrides, item.name)

@@ -54,7 +54,7 @@ def test_a_failure_names_its_seed() -> None:
         raise Broken("something is wrong")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.simulation.raft_simulator.Simulation.check_applied", raise_it)
+        patch.setattr("tests.simulation.raft.raft_simulator.Simulation.check_applied", raise_it)
         with pytest.raises(
             Violation, match=r"seed 7, step \d+ of 500: Broken: something is wrong\nBASCULE_RAFT_SEED=7"
         ):

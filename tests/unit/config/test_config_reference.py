@@ -33,8 +33,8 @@ def test_the_page_names_every_key_and_variable() -> None:
         assert key.meaning in page
 
 
-def test_what_all_brokers_must_agree_on_stands_apart() -> None:
-    own, shared = render_page().split("## What all brokers must agree on")
+def test_the_settings_of_the_cluster_have_their_own_part() -> None:
+    own, shared = render_page().split("## Settings of the cluster")
     assert "#### `clustering.namespace`" in shared
     assert "#### `streams.sync`" in shared
     assert "#### `clustering.server.id`" in own

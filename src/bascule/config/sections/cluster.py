@@ -1,7 +1,7 @@
-"""What all brokers of a cluster must agree on.
+"""The settings that must be equal on all brokers of a cluster.
 
-A leader that forgives a lag of 15 s and a follower that polls every 20 s do not make a cluster, and a stream created through one
-broker must be the stream another one would have created. Give every server the same values.
+A leader that allows a lag of 15 s does not work with a follower that polls every 20 s, and a new stream must get the same settings
+whichever broker creates it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bascule.config.values.kinds import Boolean, Choice, Duration, Integer, Name
 
 
 class PublishAckPolicy(StrEnum):
-    """Whose acknowledgement a publisher waits for."""
+    """Which replicas must have a message before its publisher gets an ack."""
 
     NONE = "none"
     LEADER = "leader"
@@ -41,50 +41,50 @@ class Replication:
         "clustering.raft.max.quorum.size",
         Integer(),
         0,
-        meaning="The most servers that vote on metadata; more servers follow without a vote. 0: all vote.",
-        advice="3 or 5 in clusters larger than that.",
+        meaning="The maximum number of servers that vote on metadata; further servers replicate it without a vote. 0: all vote.",
+        advice="Set 3 or 5 in larger clusters.",
     )
     replica_max_lag_time_ns: int = setting(
         "clustering.replica.max.lag.time",
         Duration(minimum_ns=MILLISECOND_NS),
         15 * SECOND_NS,
-        meaning="How long a follower may be behind before it leaves the in-sync replicas.",
-        consequence="An ALL ack can wait that long for a follower that died.",
+        meaning="How long a follower may lag before the leader removes it from the in-sync replicas.",
+        consequence="An ALL ack can wait this long for a follower that is down.",
     )
     replica_max_leader_timeout_ns: int = setting(
         "clustering.replica.max.leader.timeout",
         Duration(minimum_ns=MILLISECOND_NS),
         15 * SECOND_NS,
-        meaning="How long a follower goes without a word from the leader before it asks for another one.",
-        consequence="A partition whose leader died takes no messages for about so long.",
+        meaning="How long a follower waits for a message of its leader before it requests an election.",
+        consequence="A partition whose leader is down accepts no messages for about this time.",
     )
     replica_max_idle_wait_ns: int = setting(
         "clustering.replica.max.idle.wait",
         Duration(minimum_ns=MILLISECOND_NS),
         10 * SECOND_NS,
         meaning="How long a leader holds a follower's request when there is nothing to send.",
-        consequence="Must be shorter than `clustering.replica.max.lag.time`, or idle followers would count as lagging.",
+        consequence="Must be shorter than `clustering.replica.max.lag.time`; otherwise idle followers would count as lagging.",
     )
     replica_fetch_timeout_ns: int = setting(
         "clustering.replica.fetch.timeout",
         Duration(minimum_ns=MILLISECOND_NS),
         3 * SECOND_NS,
-        meaning="How long a follower waits for an answer, beyond the idle wait, before it asks again.",
+        meaning="How long a follower waits for an answer, in addition to the idle wait, before it repeats its request.",
     )
     min_insync_replicas: int = setting(
         "clustering.min.insync.replicas",
         Integer(minimum=1),
         1,
         meaning="How many replicas must be in sync for a message to be committed.",
-        consequence="With fewer, ALL acks wait. 2 of 3 survives the loss of any one server, with nothing acked lost.",
-        advice="2 for streams with three replicas.",
+        consequence="With fewer in-sync replicas, ALL acks wait. With 2 of 3, the loss of any one server loses no acked message.",
+        advice="Set 2 for streams with three replicas.",
     )
     replication_max_bytes: int = setting(
         "clustering.replication.max.bytes",
         Size(minimum=limits.KIB, maximum=limits.RECORD_VALUE_BYTES_MAX),
         1 * limits.MIB,
-        meaning="The largest replication response, and with it the largest message.",
-        consequence="Larger messages are refused when they are published. Must not exceed `max_payload` of the NATS servers.",
+        meaning="The maximum size of a replication response, and therefore of a message.",
+        consequence="Larger messages are refused on publish. Must not exceed `max_payload` of the NATS servers.",
     )
 
 
@@ -96,7 +96,7 @@ class Activity:
         "activity.stream.enabled",
         Boolean(),
         False,
-        meaning="Publish what happens to streams and groups to the stream `__activity`.",
+        meaning="Publish the events of streams and consumer groups to the stream `__activity`.",
     )
     stream_publish_timeout_ns: int = setting(
         "activity.stream.publish.timeout",
@@ -108,7 +108,7 @@ class Activity:
         "activity.stream.publish.ack.policy",
         Choice(PublishAckPolicy),
         PublishAckPolicy.ALL,
-        meaning="Whose ack an activity event waits for.",
+        meaning="The ack policy of activity events.",
         consequence="`all` delivers each event at least once; `leader` and `none` may lose some.",
     )
 
@@ -121,22 +121,23 @@ class CursorStream:
         "cursors.stream.partitions",
         Integer(),
         0,
-        meaning="The partitions of the stream that keeps cursors. 0: no cursors.",
+        meaning="The number of partitions of the stream that stores cursors. 0: no cursors.",
         consequence="Fixed once the stream exists.",
     )
     stream_replication_factor: int = setting(
         "cursors.stream.replication.factor",
         Integer(minimum=-1, hole=0),
         -1,
-        meaning="The replicas of the stream that keeps cursors. −1: every server.",
-        consequence="While there are fewer servers it has fewer, and gets more as servers join. It never loses one by this key.",
+        meaning="The number of replicas of the stream that stores cursors. −1: every server.",
+        consequence="In a cluster with fewer servers the stream has fewer replicas, and gets more as servers join. "
+        "A lower value removes no replica.",
     )
     stream_auto_pause_time_ns: int = setting(
         "cursors.stream.auto.pause.time",
         Duration(),
         1 * MINUTE_NS,
-        meaning="Pause a cursor partition that nobody used for so long. 0: never.",
-        consequence="The first cursor behind a pause takes a little longer. Read again at every start.",
+        meaning="Idle time after which a cursor partition is paused. 0: never.",
+        consequence="The first request after a pause takes a little longer. The server reads this key again at every start.",
     )
 
 
@@ -148,19 +149,19 @@ class Groups:
         "groups.consumer.timeout",
         Duration(minimum_ns=MILLISECOND_NS),
         15 * SECOND_NS,
-        meaning="How long a member of a group may be silent before its partitions go to the others.",
+        meaning="How long a member of a group may send no heartbeat before its partitions are assigned to other members.",
     )
     coordinator_timeout_ns: int = setting(
         "groups.coordinator.timeout",
         Duration(minimum_ns=MILLISECOND_NS),
         15 * SECOND_NS,
-        meaning="How long members wait for their coordinator before they report it.",
+        meaning="How long members wait for an answer of their coordinator before they request another one.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """What all brokers of a cluster must agree on."""
+    """The settings that must be equal on all brokers of a cluster."""
 
     replication: Replication = field(default_factory=Replication)
     streams: StreamDefaults = field(default_factory=StreamDefaults)

@@ -1,4 +1,4 @@
-"""Streams as Arrow tables: where they are served."""
+"""The Arrow Flight server, which serves streams as tables."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Flight:
         None,
         default_text="true when pyarrow is installed",
         example="true",
-        meaning="Serve streams as Arrow tables: to Spark, DuckDB, Polars, pandas and whoever else speaks Arrow Flight.",
-        consequence="`true` where pyarrow cannot be imported is an error; without the key the server says so and goes on. Takes some "
-        "50 MB of memory.",
+        meaning="Serve streams as Arrow tables to Spark, DuckDB, Polars, pandas and other clients of Arrow Flight.",
+        consequence="With `true` the server does not start without pyarrow; without the key it starts and logs that. "
+        "Needs about 50 MB of memory.",
     )
     listen: Address | None = setting(
         "flight.listen",
@@ -33,22 +33,22 @@ class Flight:
         default_text="the host that `listen` binds to, port 9294",
         example="127.0.0.1:9294",
         meaning="The address and port that Arrow Flight binds to.",
-        consequence="Clients are told the host of `host` or `listen`, and this port. Port 0 lets the system choose a free one; so does "
-        "the default where `listen` has port 0, or where 9294 is taken already. TLS and authorization are those of `listen`.",
+        consequence="The server advertises this port with the host of `host` or `listen`. With port 0 the operating system chooses a "
+        "free port; also by default, when `listen` has port 0 or 9294 is in use. TLS and authorization are those of `listen`.",
     )
 
     local: bool = setting(
         "flight.local",
         Boolean(),
         True,
-        meaning="Let readers on this machine read the log's files themselves, through handles that they get from the server.",
-        consequence="They take a third of the CPU that record batches over the port take. Linux only, and not with TLS, nor for "
-        "streams that are compressed or encrypted: those readers get record batches as all others do. Files that a reader has open "
-        "keep their space until it closes them.",
+        meaning="Let readers on this machine read log files directly, through file descriptors that the server passes to them.",
+        consequence="Such a read needs a third of the CPU of a read through the port. Linux only, without TLS, and for streams "
+        "without compression and encryption; all other readers get record batches. A deleted file keeps its disk space until the "
+        "reader closes it.",
     )
 
     def bind(self, listen: Address) -> Address:
-        """Where Arrow Flight binds, when the gRPC server binds to `listen`."""
+        """Return the address that Arrow Flight binds to, if the gRPC server binds to `listen`."""
         if self.listen is not None:
             return self.listen
         return Address(listen.host, FLIGHT_PORT_DEFAULT if listen.port else 0)

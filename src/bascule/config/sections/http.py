@@ -1,4 +1,4 @@
-"""Monitoring: where metrics and health are served."""
+"""The HTTP server for metrics and health checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Http:
         Boolean(),
         True,
         meaning="Serve `/metrics` for Prometheus, `/healthz` and `/readyz` for probes.",
-        consequence="Costs nothing while nobody asks.",
+        consequence="Costs nothing while no client requests it.",
     )
     listen: Address | None = setting(
         "http.listen",
@@ -30,14 +30,14 @@ class Http:
         default_text="the host that `listen` binds to, port 9293",
         example="127.0.0.1:9293",
         meaning="The address and port that HTTP binds to.",
-        consequence="Port 0 lets the system choose a free one; so does the default where `listen` has port 0, or where 9293 is taken "
-        "already. TLS and client certificates are those of `listen`; with authorization on, `/metrics` is for whoever may call "
+        consequence="With port 0 the operating system chooses a free port; also by default, when `listen` has port 0 or 9293 is in "
+        "use. TLS and client certificates are those of `listen`. With authorization, `/metrics` needs the permission to call "
         "`FetchMetadata` on `*`.",
-        advice="Metrics name streams, cursors and groups: bind them to a network that may know.",
+        advice="Metrics contain the names of streams, cursors and groups: bind to a trusted network.",
     )
 
     def bind(self, listen: Address) -> Address:
-        """Where HTTP binds, when the gRPC server binds to `listen`."""
+        """Return the address that HTTP binds to, if the gRPC server binds to `listen`."""
         if self.listen is not None:
             return self.listen
         return Address(listen.host, HTTP_PORT_DEFAULT if listen.port else 0)

@@ -1,4 +1,4 @@
-"""Where clients reach this server, and how it knows who they are."""
+"""The address of the gRPC server, TLS, and the authentication and authorization of clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Listener:
         example="127.0.0.1:9292",
         meaning="The address and port that the gRPC server binds to.",
         consequence="The default is reachable from this machine only. `:9292` and `0.0.0.0:9292` bind all interfaces; "
-        "clients are then told the machine's name, never `0.0.0.0`.",
-        advice="Before you open it to a network, set `tls.cert` and `tls.key`.",
+        "the server then advertises the machine's name to clients.",
+        advice="Set `tls.cert` and `tls.key` before you bind to a network.",
     )
     host: str | None = setting(
         "host",
@@ -31,9 +31,9 @@ class Listener:
         None,
         default_text="localhost",
         example="broker-1.example.com",
-        meaning="The address that clients are told to connect to.",
+        meaning="The host that the server advertises to clients.",
         consequence="Without `listen` the server also binds to it.",
-        advice="Set it when clients reach the server by another name than the one it binds to: behind NAT, in a container.",
+        advice="Set it when clients reach the server under another name, for example through NAT or in a container.",
     )
     port: int | None = setting(
         "port",
@@ -42,17 +42,17 @@ class Listener:
         default_text=str(PORT_DEFAULT),
         example=str(PORT_DEFAULT),
         flags=("--port", "-p"),
-        meaning="The port that clients are told, and the one to bind when `listen` is not set.",
-        consequence="0 lets the system choose a free port; clients are told the one it chose. With `host` and `listen` set "
-        "and `port` not, clients are told the port of `listen`.",
+        meaning="The port that the server advertises to clients, and binds to when `listen` is not set.",
+        consequence="With 0 the operating system chooses a free port, which the server advertises. If `port` is not set and `host` and "
+        "`listen` are, the server advertises the port of `listen`.",
     )
 
     def bind(self) -> Address:
-        """Where the gRPC server binds."""
+        """Return the address that the gRPC server binds to."""
         return bind_address(self.listen, self.host, self.port)
 
     def advertise(self, *, bound_port: int, machine_name: str) -> Address:
-        """What clients are told, once the server knows the port it got."""
+        """Return the address to advertise to clients. `bound_port` replaces a port of 0."""
         return advertise_address(self.listen, self.host, self.port, bound_port=bound_port, machine_name=machine_name)
 
 
@@ -67,7 +67,7 @@ class Tls:
         example="/etc/bascule/server.crt",
         flags=("--tls-cert",),
         meaning="The server's certificate chain, PEM.",
-        consequence="Together with `tls.key` it turns TLS on for the gRPC port; one without the other is refused.",
+        consequence="Together with `tls.key` it enables TLS on the gRPC port; both keys must be set.",
     )
     key: Path | None = setting(
         "tls.key",
@@ -76,7 +76,7 @@ class Tls:
         example="/etc/bascule/server.key",
         flags=("--tls-key",),
         meaning="The private key of `tls.cert`, PEM.",
-        advice="Readable by the server's user only.",
+        advice="Make the file readable by the server's user only.",
     )
     client_auth_enabled: bool = setting(
         "tls.client.auth.enabled",
@@ -91,15 +91,15 @@ class Tls:
         None,
         default_text="the system's roots",
         example="/etc/bascule/clients-ca.crt",
-        meaning="The authority that client certificates must come from, PEM.",
+        meaning="The certificate authority of client certificates, PEM.",
         advice="Set it: the system's roots accept a certificate from any public authority.",
     )
     client_authz_enabled: bool = setting(
         "tls.client.authz.enabled",
         Boolean(),
         False,
-        meaning="Allow a client only what the policy grants to the common name of its certificate.",
-        consequence="What no policy line grants is denied. Needs `tls.client.auth.enabled`, a model and a policy.",
+        meaning="Allow a client only the actions that the policy grants to the common name of its certificate.",
+        consequence="An action that no policy line grants is denied. Needs `tls.client.auth.enabled`, a model and a policy.",
     )
     client_authz_model: Path | None = setting(
         "tls.client.authz.model",
@@ -114,7 +114,7 @@ class Tls:
         None,
         example="/etc/bascule/policy.csv",
         meaning="The casbin policy file: lines of `p, <common name>, <stream>, <action>`.",
-        advice="Policies are per server: keep the files of all servers equal.",
+        advice="Each server reads its own file: keep the files of all servers equal.",
     )
 
     @property

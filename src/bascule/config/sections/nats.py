@@ -1,4 +1,4 @@
-"""The NATS servers this broker lives on."""
+"""The connection to NATS, and the embedded nats-server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Nats:
         NatsServers(),
         ("nats://127.0.0.1:4222",),
         flags=("--nats-servers", "-n"),
-        meaning="The NATS servers to connect to, as a list or as one text with commas.",
-        consequence="The first one that answers is used, the others take over when it goes away. An address without a scheme "
-        "gets `nats://`; with `tls://` the connection must be encrypted. Ignored with `nats.embedded`.",
-        advice="Name all servers of the NATS cluster. Those they know themselves are found anyway.",
+        meaning="The NATS servers to connect to, as a list or as one comma-separated text.",
+        consequence="The broker uses the first server that answers, and another one when that server fails. An address without a "
+        "scheme gets `nats://`; `tls://` requires encryption. Ignored with `nats.embedded`.",
+        advice="Name several servers of the NATS cluster; the broker learns the others from them.",
     )
     user: str | None = setting("nats.user", Text(), None, example="bascule", meaning="The user to log in to NATS with.")
     password: str | None = setting(
@@ -31,7 +31,7 @@ class Nats:
         example="secret",
         is_secret=True,
         meaning="The password of `nats.user`.",
-        advice="Prefer the environment variable to a file that others can read. It is never shown or logged.",
+        advice="Prefer the environment variable to a file that other users can read. The value is never shown or logged.",
     )
     token: str | None = setting(
         "nats.token",
@@ -40,7 +40,7 @@ class Nats:
         example="secret",
         is_secret=True,
         meaning="The token to log in to NATS with, instead of a user and a password.",
-        advice="Prefer the environment variable to a file that others can read. It is never shown or logged.",
+        advice="Prefer the environment variable to a file that other users can read. The value is never shown or logged.",
     )
     nkey_seed: Path | None = setting(
         "nats.nkey.seed",
@@ -48,8 +48,8 @@ class Nats:
         None,
         example="/etc/bascule/nats.nk",
         meaning="A file with the seed of an nkey, a line that begins with `SU`, to log in to NATS with.",
-        consequence="The seed never leaves this machine: NATS sends a text to sign. The file is read again for each connection.",
-        advice="Let nobody but the broker read it.",
+        consequence="The seed never leaves this machine: the broker signs a text from NATS. It reads the file for each connection.",
+        advice="Make the file readable by the broker's user only.",
     )
     creds: Path | None = setting(
         "nats.creds",
@@ -57,15 +57,15 @@ class Nats:
         None,
         example="/etc/bascule/nats.creds",
         meaning="A credentials file, as `nsc` writes it, to log in to NATS with: a user's JWT and seed.",
-        consequence="The file is read again for each connection, so it can be replaced before the JWT expires.",
-        advice="Right for NATS servers with accounts and operators. Let nobody but the broker read it.",
+        consequence="The broker reads the file for each connection, so it can be replaced before the JWT expires.",
+        advice="Use it with NATS servers that have operators and accounts. Make the file readable by the broker's user only.",
     )
     tls_cert: Path | None = setting(
         "nats.tls.cert",
         FilePath(),
         None,
         example="/etc/bascule/nats-client.crt",
-        meaning="The certificate this server shows to NATS, PEM.",
+        meaning="The broker's client certificate for NATS, PEM.",
         consequence="Needs `nats.tls.key`; the connection then uses TLS 1.2 or newer.",
     )
     tls_key: Path | None = setting(
@@ -81,31 +81,32 @@ class Nats:
         None,
         default_text="the system's roots",
         example="/etc/bascule/nats-ca.crt",
-        meaning="The authority that the NATS servers' certificates must come from, PEM.",
+        meaning="The certificate authority of the NATS servers' certificates, PEM.",
     )
     embedded: bool = setting(
         "nats.embedded",
         Boolean(),
         False,
         flags=("--embedded-nats", "-e"),
-        meaning="Run a nats-server of our own beside this broker and use it.",
-        consequence="Nothing else has to be installed or started. It lives and dies with the broker.",
-        advice="Right for one machine and for trying things out; a cluster wants NATS servers of its own.",
+        meaning="Start a nats-server as a child process of this broker and use it.",
+        consequence="No other NATS server is needed. The child starts and stops with the broker.",
+        advice="Use it on a single machine and for tests; run separate NATS servers for a cluster.",
     )
     embedded_host: str = setting(
         "nats.embedded.host",
         Host(may_be_wildcard=True),
         "127.0.0.1",
-        meaning="Where the embedded nats-server listens.",
-        consequence="On the loopback nobody but this machine can publish. Ignored with `nats.embedded.config`.",
-        advice="Anybody who reaches it may publish and subscribe: before you open it, give it a configuration with a login.",
+        meaning="The host that the embedded nats-server binds to.",
+        consequence="The default allows clients of this machine only. Ignored with `nats.embedded.config`.",
+        advice="Every client that can reach it may publish and subscribe: before you bind it to a network, give it a configuration "
+        "with authentication.",
     )
     embedded_port: int = setting(
         "nats.embedded.port",
         Integer(maximum=65535),
         4222,
-        meaning="The port of the embedded nats-server; 0 picks a free one.",
-        consequence="A free port stays the same while the broker runs. Ignored with `nats.embedded.config`.",
+        meaning="The port of the embedded nats-server; with 0 the operating system chooses a free one.",
+        consequence="The chosen port stays the same while the broker runs. Ignored with `nats.embedded.config`.",
     )
     embedded_config: Path | None = setting(
         "nats.embedded.config",
@@ -114,7 +115,7 @@ class Nats:
         example="/etc/bascule/nats-server.conf",
         flags=("--embedded-nats-config", "--nc"),
         meaning="The configuration file of the embedded nats-server.",
-        consequence="Turns `nats.embedded` on.",
+        consequence="Implies `nats.embedded`.",
     )
 
     @property

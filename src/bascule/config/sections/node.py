@@ -1,4 +1,4 @@
-"""What one server keeps to itself: its identity, its directory, its logs, its appetite."""
+"""The settings of one server: its identity, its data directory, its log messages, its batching."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Fi
 
 
 class Level(StrEnum):
-    """How much is logged."""
+    """The lowest severity that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -32,10 +32,10 @@ class Storage:
         default_text="$XDG_DATA_HOME/bascule/<namespace>",
         example="/var/lib/bascule",
         flags=("--data-dir", "-d"),
-        meaning="The directory of everything this server keeps: logs, Raft state, its id.",
-        consequence="The default is `~/.local/share/bascule/<namespace>` unless `XDG_DATA_HOME` says otherwise: it survives a "
-        "reboot (Liftbridge's default lies in `/tmp` and may not) and does not depend on the working directory.",
-        advice="Set it in production, to a disk of its own. Two servers never share one.",
+        meaning="The directory of all data of this server: logs, Raft state, its id.",
+        consequence="The default is `~/.local/share/bascule/<namespace>` unless `XDG_DATA_HOME` is set: it survives a reboot "
+        "(Liftbridge's default in `/tmp` may not) and does not depend on the working directory.",
+        advice="Set it in production, to a disk of its own. Two servers must not share one.",
     )
 
 
@@ -48,17 +48,17 @@ class Logging:
         Choice(Level),
         Level.INFO,
         flags=("--level", "-l"),
-        meaning="The least important message that is still logged.",
+        meaning="The lowest severity of messages that are logged.",
     )
     recovery: bool = setting(
         "logging.recovery",
         Boolean(),
         False,
-        meaning="Log while the Raft log is replayed at the start, each line behind `--> `.",
+        meaning="Log what the server does while it replays the Raft log at its start. Each such line begins with `--> `.",
         consequence="A long history makes a long log.",
     )
-    raft: bool = setting("logging.raft", Boolean(), False, meaning="Log what Raft does: votes, terms, snapshots.")
-    nats: bool = setting("logging.nats", Boolean(), False, meaning="Log what the embedded nats-server says.")
+    raft: bool = setting("logging.raft", Boolean(), False, meaning="Log the events of Raft: votes, terms, snapshots.")
+    nats: bool = setting("logging.nats", Boolean(), False, meaning="Log the output of the embedded nats-server.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +69,8 @@ class MetadataCache:
         "metadata.cache.max.age",
         Duration(),
         2 * MINUTE_NS,
-        meaning="How long the list of brokers that clients ask for is kept.",
-        consequence="A change of the cluster's members refreshes it at once. 0 asks the members every time.",
+        meaning="How long the server caches the list of brokers that clients request.",
+        consequence="A change of the cluster's members refreshes it at once. With 0 the server asks the members every time.",
     )
 
 
@@ -82,8 +82,8 @@ class Batching:
         "batch.max.messages",
         Integer(minimum=1, maximum=limits.BATCH_RECORDS_MAX),
         1_024,
-        meaning="The most messages that go to a log in one append.",
-        consequence="Larger batches take less CPU for a message and more memory for a partition.",
+        meaning="The maximum number of messages in one append to a log.",
+        consequence="Larger batches need less CPU per message and more memory per partition.",
     )
     max_time_ns: int = setting(
         "batch.max.time",
@@ -91,7 +91,7 @@ class Batching:
         0,
         meaning="How long to wait for a batch to fill.",
         consequence="Adds up to this much latency to every message.",
-        advice="Leave it at 0: whatever has arrived together is one batch already.",
+        advice="Leave it at 0: messages that arrive together form one batch anyway.",
     )
 
 
@@ -106,36 +106,36 @@ class ServerIdentity:
         default_text="a random id, kept in the data directory",
         example="broker-1",
         flags=("--server-id", "--id"),
-        meaning="The name of this server in the cluster. Every server has another one.",
-        consequence="An id that the data directory already holds wins over this key.",
+        meaning="The name of this server in the cluster. It must be unique.",
+        consequence="If the data directory already holds an id, the server uses that one and ignores this key.",
         advice="Set it when `clustering.raft.bootstrap.peers` has to name it.",
     )
     raft_snapshot_retain: int = setting(
         "clustering.raft.snapshot.retain",
         Integer(minimum=1),
         2,
-        meaning="How many Raft snapshots are kept on disk.",
+        meaning="Accepted so that Liftbridge's files load, without effect: one Raft snapshot is kept on disk.",
     )
     raft_snapshot_threshold: int = setting(
         "clustering.raft.snapshot.threshold",
         Integer(minimum=1, maximum=INT64_MAX),
         8_192,
-        meaning="After how many Raft entries a new snapshot is taken.",
-        consequence="Fewer make a faster start and more writing.",
+        meaning="The number of Raft entries after which a new snapshot is taken.",
+        consequence="A lower number makes the server start faster and write more.",
     )
     raft_cache_size: int = setting(
         "clustering.raft.cache.size",
         Integer(),
         512,
-        meaning="How many recent Raft entries are kept in memory for followers that are a little behind.",
+        meaning="Accepted so that Liftbridge's files load, without effect: all Raft entries since the last snapshot are in memory.",
     )
     raft_bootstrap_seed: bool = setting(
         "clustering.raft.bootstrap.seed",
         Boolean(),
         False,
         flags=("--raft-bootstrap-seed",),
-        meaning="Form a cluster of this server alone when it has no state yet; others join it.",
-        consequence="Two seeds make two clusters in one namespace.",
+        meaning="If this server has no state yet, form a cluster of this server alone, which other servers join.",
+        consequence="Two servers with this key form two clusters in one namespace.",
         advice="Set it on exactly one server, or name the servers in `clustering.raft.bootstrap.peers` instead.",
     )
     raft_bootstrap_peers: tuple[str, ...] = setting(
@@ -145,9 +145,9 @@ class ServerIdentity:
         default_text="–",
         example="broker-2,broker-3",
         flags=("--raft-bootstrap-peers",),
-        meaning="Form a cluster of this server and the servers with these ids when it has no state yet.",
-        consequence="The cluster starts once most of them are there.",
-        advice="Give every server the same set.",
+        meaning="If this server has no state yet, form a cluster of this server and the servers with these ids.",
+        consequence="The cluster starts once a majority of them is running.",
+        advice="Set it to the same servers everywhere.",
     )
 
 
@@ -159,10 +159,11 @@ class Shutdown:
         "shutdown.drain.timeout",
         Duration(),
         20 * SECOND_NS,
-        meaning="How long a server that is to stop may take to hand over what it leads, before it stops anyway. 0: not at all.",
-        consequence="What was not handed over is led by nobody until the other servers miss this one: about "
+        meaning="How long a stopping server may take to transfer its leaderships to other servers. Then it stops anyway. 0: do not "
+        "transfer.",
+        consequence="A partition whose leadership was not transferred has no leader until the other servers notice the loss: about "
         "`clustering.replica.max.leader.timeout`.",
-        advice="Keep it below the time that your supervisor waits before it kills (systemd: `TimeoutStopSec`, Kubernetes: "
+        advice="Set it below the time after which your supervisor kills the process (systemd: `TimeoutStopSec`, Kubernetes: "
         "`terminationGracePeriodSeconds`).",
     )
 
@@ -175,11 +176,11 @@ class Telemetry:
         "telemetry.enabled",
         Boolean(),
         False,
-        meaning="Accepted so that Liftbridge's files load. Bascule sends nothing to anybody, whatever it says.",
+        meaning="Accepted so that Liftbridge's files load, without effect: Bascule sends no telemetry.",
     )
     interval_seconds: int = setting(
         "telemetry.interval.seconds",
         Integer(maximum=INT64_MAX),
         86_400,
-        meaning="Accepted, does nothing.",
+        meaning="Accepted so that Liftbridge's files load, without effect.",
     )

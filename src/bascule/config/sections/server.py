@@ -1,4 +1,4 @@
-"""The whole configuration of a server: what is its own, and what it shares with its cluster."""
+"""The configuration of a server: its own settings, and those that are equal in the whole cluster."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from bascule.config.values.key import Key, keys_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Everything a server can be told.
-
-    The sections of its own may differ from server to server. What lies under `cluster` must not: see `ClusterConfig`.
-    """
+    """All settings of a server. Those under `cluster` must be equal on all servers; the others may differ."""
 
     listener: Listener = field(default_factory=Listener)
     storage: Storage = field(default_factory=Storage)
@@ -39,11 +36,11 @@ class ServerConfig:
 
     @property
     def data_dir(self) -> Path:
-        """The data directory, chosen when none was set: a place that outlives a reboot and any working directory."""
+        """Return the data directory; the default survives a reboot and does not depend on the working directory."""
         if self.storage.dir is not None:
             return self.storage.dir
         chosen = os.environ.get("XDG_DATA_HOME")
-        # The XDG rules: a relative path in the variable is to be ignored.
+        # The XDG specification says to ignore a relative path.
         root = Path(chosen) if chosen and Path(chosen).is_absolute() else Path.home() / ".local" / "share"
         return root / "bascule" / self.cluster.replication.namespace
 

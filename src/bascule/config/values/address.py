@@ -1,4 +1,4 @@
-"""A `host:port` pair, and the two questions asked of it: where do we bind, and what do we tell clients?
+"""`host:port` pairs: the address that a server binds to, and the one that it advertises to clients.
 
     listen   host   bind                advertise
     ──────   ────   ─────────────────   ──────────────────────────────────────────
@@ -7,8 +7,8 @@
      set      –     listen              listen; the machine's name if listen is a wildcard
      set     set    listen              host:port, with the port of listen unless `port` is set
 
-A client that is told `0.0.0.0` connects to itself, so a wildcard is never advertised. An advertised port 0 becomes the
-port that the system gave us.
+A wildcard is never advertised, because a client that connects to `0.0.0.0` reaches its own machine. An advertised port 0 becomes
+the port that the server is bound to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens or is reached."""
+    """An address to bind to or to connect to."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ def parse_address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         return Address(str(ipaddress.IPv6Address(host[1:-1])), int(port_text))
     if ":" in host:
-        raise ValueError("an IPv6 address stands in brackets")
+        raise ValueError("an IPv6 address needs brackets")
     return Address(parse_host(host) if host else ALL_INTERFACES, int(port_text))
 
 
@@ -66,7 +66,7 @@ def parse_host(text: str) -> str:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether this host stands for all interfaces: fit to bind to, meaningless to connect to."""
+    """Return whether this host means all interfaces, which a server can bind to and a client cannot connect to."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -74,7 +74,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def bind_address(listen: Address | None, host: str | None, port: int | None) -> Address:
-    """Where the gRPC server binds."""
+    """Return the address that the gRPC server binds to."""
     if listen is not None:
         return listen
     return Address(LOOPBACK if host is None else host, PORT_DEFAULT if port is None else port)
@@ -83,7 +83,7 @@ def bind_address(listen: Address | None, host: str | None, port: int | None) -> 
 def advertise_address(
     listen: Address | None, host: str | None, port: int | None, *, bound_port: int, machine_name: str
 ) -> Address:
-    """What clients are told. `bound_port` is the port the server really got; `machine_name` stands in for a wildcard."""
+    """Return the address to advertise. `bound_port` replaces a port of 0, `machine_name` replaces a wildcard."""
     if host is not None:
         wanted = Address(host, bind_address(listen, host, port).port if port is None else port)
     elif listen is not None:

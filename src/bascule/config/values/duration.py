@@ -1,7 +1,6 @@
 """Durations as Go writes them: `300ms`, `1m30s`, `1.5h`; a bare integer counts nanoseconds.
 
-Inside Bascule a duration is an `int` of nanoseconds, never a float: 2^63 ns (292 years) is also the bound of every peer
-that reads what we write.
+Inside Bascule a duration is an `int` of nanoseconds, never a float. It is below 2^63 ns (292 years), as in Go.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ HOUR_NS: Final = 60 * MINUTE_NS
 
 DURATION_MAX_NS: Final = (1 << 63) - 1
 
-# Both code points that are drawn as µ: the micro sign and the Greek letter.
+# µ has two code points: the micro sign and the Greek letter.
 _UNITS: Final = {
     "h": HOUR_NS,
     "m": MINUTE_NS,
@@ -32,12 +31,12 @@ _WRITTEN: Final = ("h", "m", "s", "ms", "us", "ns")
 _TERM: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(h|ms|m|s|us|\u00b5s|\u03bcs|ns)")
 _INTEGER: Final = re.compile(r"[0-9]+")
 
-# A longer text is no duration, and int() of a very long one is slow.
+# int() of a very long text is slow.
 _TEXT_MAX: Final = 100
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds of a duration in Go's syntax. Raises ValueError for anything else."""
+    """Return the nanoseconds of a duration in Go's syntax. Raises ValueError for anything else."""
     digits = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
     sign = -1 if text.startswith("-") else 1
     if len(digits) > _TEXT_MAX:
@@ -61,13 +60,13 @@ def _sum_of_terms(text: str) -> int:
 
 
 def _term_ns(whole: str, fraction: str, unit_ns: int) -> int:
-    """Integer arithmetic throughout; what lies below a nanosecond is cut off, as Go does."""
+    """Return the nanoseconds of one term, rounded down as in Go."""
     divisor: int = 10 ** len(fraction)
     return int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // divisor
 
 
 def format_duration(duration_ns: int) -> str:
-    """The shortest exact form in whole units: `168h`, `1m30s`, `1s500ms`, `0`."""
+    """Return the shortest exact text in whole units: `168h`, `1m30s`, `1s500ms`, `0`."""
     if duration_ns == 0:
         return "0"
     rest_ns = abs(duration_ns)

@@ -1,4 +1,4 @@
-"""Values as they were given, before anybody knows whether they make sense: text, and where it came from."""
+"""Values before they are parsed: the text, and its source."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bascule.config.values.key import ENVIRONMENT_PREFIXES, Key
 from bascule.errors import InvalidConfig
 
 NOT_KEYS: Final = frozenset({"ENCRYPTION_KEY", "ENCRYPTION_PREVIOUS_KEYS"})
-"""Variables of ours (behind `BASCULE_`) that are no configuration keys: secrets that never belong in a file."""
+"""Variables with the prefix `BASCULE_` that are not configuration keys: secrets that must not be in a file."""
 
-# Kubernetes sets these in every pod beside a Service named `bascule` or `liftbridge`; nobody asked for them.
+# Kubernetes sets these in every pod of a namespace with a Service named `bascule` or `liftbridge`.
 _SERVICE_LINK: Final = re.compile(r"([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
 _SERVICE_LINK_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value from a file, the environment or a flag. A list arrives as a tuple of texts."""
+    """A value from a file, the environment or a flag. A list is a tuple of texts."""
 
     value: str | tuple[str, ...]
     source: str
@@ -33,7 +33,7 @@ class Given:
 
 
 def from_environ(environ: Mapping[str, str], keys: Mapping[str, Key]) -> dict[str, Given]:
-    """Every key that the environment sets, by our name or by Liftbridge's. An empty variable counts as unset."""
+    """Return the keys that the environment sets, with the prefix of Bascule or Liftbridge. An empty variable counts as unset."""
     given = {}
     for key in keys.values():
         for prefix in ENVIRONMENT_PREFIXES:
@@ -55,14 +55,14 @@ def _refuse_misspelt_variables(environ: Mapping[str, str], keys: Mapping[str, Ke
         close = closest(rest, known)
         if close is not None or rest.partition("_")[0] in sections:
             raise InvalidConfig(
-                f"Environment variable `{name}` is no configuration key",
+                f"Environment variable `{name}` is not a configuration key",
                 hint=did_you_mean(close and ENVIRONMENT_PREFIXES[0] + close)
                 or "run `bascule config reference` for the list of keys, or unset the variable",
             )
 
 
 def from_flags(flags: Mapping[str, object], keys: Mapping[str, Key]) -> dict[str, Given]:
-    """Flags by key name. None means that the flag was not given, and so does an empty list."""
+    """Return the flags by key name. None or an empty list means that the flag was not given."""
     given = {}
     for name, value in flags.items():
         key = keys.get(name)
@@ -84,8 +84,8 @@ def _flag_value(value: object) -> str | tuple[str, ...]:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely was meant to be."""
-    # Short common prefixes make everything look alike, hence the high bar.
+    """Return the known name that is most similar to `name`, if one is similar enough."""
+    # Keys share long prefixes, so the cutoff is high.
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     return matches[0] if matches else None
 

@@ -1,8 +1,8 @@
-"""How a configuration key is declared: once, next to the field that holds it.
+"""Declares a configuration key next to the field that holds its value.
 
     port: int | None = setting("port", Integer(maximum=65535), None, meaning="…", consequence="…", advice="…")
 
-The loader, the reference page, the sample file and the command line all read these declarations; there is no second list.
+The loader, the reference page, the sample file and the command line all use these declarations; there is no second list.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bascule.config.values.kinds import Kind
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIXES: Final = ("BASCULE_", "LIFTBRIDGE_")
-"""Ours wins when both are set."""
+"""The first one wins if both are set."""
 
 _CREDENTIALS: Final = re.compile(r"//[^/@,]*@")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its dotted name, what it takes, and what the reader of the reference needs to know."""
+    """One key: its dotted name, the kind of its value, and its description for the reference."""
 
     name: str
     kind: Kind[Any]
@@ -39,16 +39,16 @@ class Key:
 
     @property
     def environment(self) -> str:
-        """Name of our environment variable."""
+        """The name of the environment variable with the prefix `BASCULE_`."""
         return ENVIRONMENT_PREFIXES[0] + self.variable
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable without its prefix."""
+        """The name of the environment variable without its prefix."""
         return self.name.upper().replace(".", "_")
 
     def show(self, value: Any) -> str:
-        """The value fit for a screen: secrets and credentials hidden, `–` for a key that is not set."""
+        """Return the value for display: secrets and credentials are masked, and `–` means not set."""
         if value is None:
             return "–"
         return self.mask(self.kind.show(value))
@@ -107,26 +107,26 @@ def setting(
 ) -> Any:
     """Declare a dataclass field that is a configuration key.
 
-    `meaning` says what it is, `consequence` what follows from it, `advice` when to change it. `default_text` stands in for a
-    default that depends on something else; `example` fills the sample file where there is no default.
+    `meaning` says what it is, `consequence` what follows from it, `advice` when to change it. `default_text` describes a default
+    that depends on other values; `example` is for the sample file if there is no default.
     """
     declared = Key(name, kind, default, meaning, consequence, advice, default_text, example, flags, is_secret)
     return field(default=default, repr=not is_secret, metadata={"key": declared})
 
 
 def key_of(item: Field[Any]) -> Key | None:
-    """The key a dataclass field was declared with, if it was."""
+    """Return the key of a dataclass field, or None."""
     found: Key | None = item.metadata.get("key")
     return found
 
 
 def section_of(item: Field[Any]) -> type[Any] | None:
-    """The dataclass of a field that holds a section rather than a key."""
+    """Return the dataclass of a field that holds a section, or None."""
     return None if item.default_factory is MISSING else item.default_factory  # type: ignore[return-value]
 
 
 def keys_of(section: type[Any]) -> Iterator[Key]:
-    """Every key below this dataclass, in the order of declaration."""
+    """Yield the keys of this dataclass and its sections in the order of declaration."""
     for item in fields(section):
         declared, inner = key_of(item), section_of(item)
         if declared is not None:

@@ -1,8 +1,7 @@
-"""What a value can be. A kind reads a value from text, checks its range and writes it back.
+"""The kinds of values. A kind parses a value from text, checks its range and formats it.
 
-All sources (file, environment, flags) hand over text, so `"9292"`, `9292` and `BASCULE_PORT=9292` are the same value, and a
-password of `0123` stays what was written. A kind raises `Unfit` with what would be right; the loader adds the key,
-the value and the place it came from.
+All sources (file, environment, flags) give text, so `"9292"`, `9292` and `BASCULE_PORT=9292` are the same value, and the password
+`0123` keeps its zero. A kind raises `Unfit` with a description of valid values; the loader adds the key, the value and its source.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ INT64_MAX: Final = (1 << 63) - 1
 
 
 class Unfit(ValueError):
-    """A value that its kind refuses. The message completes the sentence "… must be"."""
+    """The value is not valid for its kind. The message completes the sentence "… must be"."""
 
 
 class Kind(ABC, Generic[T]):
-    """One kind of value. `name` is what the reference calls it."""
+    """One kind of value. `name` is its name in the reference."""
 
     name: str
 
     @abstractmethod
     def parse(self, text: str) -> T:
-        """The value written as `text`, its range checked."""
+        """Return the value of `text`, or raise `Unfit`."""
 
     def check(self, value: T) -> T:
-        """The value itself, or `Unfit` when it is out of range."""
+        """Return the value, or raise `Unfit` if it is out of range."""
         return value
 
     def show(self, value: T) -> str:
-        """The value as one would write it in a file."""
+        """Return the value as it is written in a file."""
         return str(value)
 
 
@@ -165,7 +164,7 @@ class Choice(Kind[E]):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind[str]):
-    """Any text but none."""
+    """Any text that is not empty."""
 
     name = "text"
 
@@ -177,7 +176,7 @@ class Text(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Name(Kind[str]):
-    """A word that becomes a directory and a token of NATS subjects."""
+    """A word that is a directory name and a token of NATS subjects."""
 
     name = "name"
 
@@ -190,7 +189,7 @@ class Name(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Names(Kind[tuple[str, ...]]):
-    """A list of names, or one text with commas."""
+    """A list of names, or one comma-separated text."""
 
     name = "list of names"
 
@@ -231,7 +230,7 @@ class HostPort(Kind[address.Address]):
 
 @dataclass(frozen=True, slots=True)
 class Host(Kind[str]):
-    """A host that clients can connect to, or with `may_be_wildcard` all of this machine's."""
+    """A host that clients can connect to; with `may_be_wildcard` also all interfaces."""
 
     may_be_wildcard: bool = False
     name = "host"
@@ -248,7 +247,7 @@ class Host(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class NatsServers(Kind[tuple[str, ...]]):
-    """URLs of NATS servers, as a list or with commas."""
+    """URLs of NATS servers, as a list or comma-separated."""
 
     name = "list of URLs"
 
@@ -263,7 +262,7 @@ class NatsServers(Kind[tuple[str, ...]]):
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a comma list, without the spaces around them and without empty parts."""
+    """Return the parts of a comma-separated text without surrounding spaces and without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them. What is read back from such a text is in `duration` and `size`."""
+"""Formats numbers and times for display. `duration` and `size` parse such texts."""
 
 from __future__ import annotations
 

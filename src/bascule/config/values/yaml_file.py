@@ -1,8 +1,8 @@
-"""Reading a YAML file into dotted keys with line numbers, without trusting it.
+"""Reads a YAML file into dotted keys with line numbers. The file is not trusted.
 
-`streams: {retention.max: {age: 24h}}` and `streams.retention.max.age: 24h` are the same key. We walk PyYAML's node graph
-instead of its objects: that keeps the text as it was written (`0123` stays four characters), knows the line of every value,
-constructs nothing, and lets us count what aliases expand to.
+`streams: {retention.max: {age: 24h}}` and `streams.retention.max.age: 24h` are the same key. The reader walks PyYAML's node graph
+and constructs no objects: this keeps the text as written (`0123` stays four characters) and the line of every value, and allows to
+count the values that aliases expand to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCALARS: Final = frozenset(_YAML + tag for tag in ("str", "int", "float", "bool
 
 
 def read_file(path: Path, keys: Mapping[str, Key]) -> dict[str, Given]:
-    """Every key the file sets. Raises InvalidConfig for a file that cannot be read or holds anything else than known keys."""
+    """Return the keys that the file sets. Raises InvalidConfig if the file cannot be read or has an unknown key."""
     root = compose(path)
     return {} if root is None else _Walk(path, keys).run(root)
 
@@ -45,7 +45,9 @@ def _read_text(path: Path) -> str:
             f"Cannot read the configuration file `{path}`: {reason}", hint="check the path and its permissions"
         ) from None
     if len(data) > limits.CONFIG_FILE_BYTES_MAX:
-        raise InvalidConfig(f"`{path}` is larger than {limits.CONFIG_FILE_BYTES_MAX} bytes and no configuration file")
+        raise InvalidConfig(
+            f"`{path}` is larger than {limits.CONFIG_FILE_BYTES_MAX} bytes and cannot be a configuration file"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,10 +110,12 @@ class _Walk:
     def _count(self, node: yaml.Node) -> None:
         self._nodes += 1
         if self._nodes > limits.CONFIG_NODES_MAX:
-            raise InvalidConfig(f"`{self._place(node)}`: more than {limits.CONFIG_NODES_MAX} values, aliases followed")
+            raise InvalidConfig(
+                f"`{self._place(node)}`: more than {limits.CONFIG_NODES_MAX} values after expanding aliases"
+            )
 
     def _mapping(self, node: yaml.Node, prefix: tuple[str, ...]) -> None:
-        """Goes no deeper than the longest key has words: what is no section is refused."""
+        """Read a mapping. The recursion is bounded, because a name that is not a section is refused."""
         for name_node, value in node.value:
             self._count(value)
             name = ".".join((*prefix, self._name(name_node)))

@@ -22,7 +22,7 @@ class Syncable(Protocol):
     def write_checkpoint(self) -> None: ...
 
 
-class _Waiting:
+class _PendingSync:
     """Logs that are synced at the same time."""
 
     def __init__(self, due: float) -> None:
@@ -36,7 +36,7 @@ class Syncer:
     def __init__(self, interval_ms: int = limits.SYNC_INTERVAL_MS_DEFAULT) -> None:
         self._interval = interval_ms / 1000
         self._condition = threading.Condition()
-        self._dirty: dict[float, _Waiting] = {}
+        self._dirty: dict[float, _PendingSync] = {}
         """Logs that were written to, by their interval: those of one interval are synced together."""
         self._urgent: set[Syncable] = set()
         self._checkpoints: dict[Syncable, float] = {}
@@ -51,7 +51,7 @@ class Syncer:
         interval = interval_ns / 1e9 or self._interval
         now = time.monotonic()
         with self._condition:
-            self._dirty.setdefault(interval, _Waiting(now + interval)).logs.add(log)
+            self._dirty.setdefault(interval, _PendingSync(now + interval)).logs.add(log)
             self._checkpoints.setdefault(log, now + limits.CHECKPOINT_INTERVAL_MS / 1000)
             self._ensure_thread()
             self._condition.notify_all()  # an idle thread waits without end

@@ -15,7 +15,7 @@ from bascule.raft.core.model.messages import (
     SnapshotReply,
     TimeoutNow,
 )
-from bascule.raft.core.progress import FollowerProgress, ProgressState
+from bascule.raft.core.progress import PeerProgress, ProgressState
 from bascule.raft.core.state import Role, State
 
 
@@ -34,7 +34,7 @@ def follow_members(state: State, leadership: Leadership) -> None:
     before = leadership.progress
     next_index = state.log.last_index + 1
     leadership.progress = {
-        member: before.get(member) or FollowerProgress(next_index)
+        member: before.get(member) or PeerProgress(next_index)
         for member in state.membership.members
         if member != state.id
     }
@@ -104,7 +104,7 @@ def replicate_all(state: State, leadership: Leadership) -> None:
         replicate(state, member, progress)
 
 
-def replicate(state: State, member: str, progress: FollowerProgress) -> None:
+def replicate(state: State, member: str, progress: PeerProgress) -> None:
     """Send what the follower lacks, as far as it may be sent, and the commit index if it has moved."""
     while progress.can_append(state.options.appends_inflight_max):
         if progress.next_index <= state.log.offset:
@@ -115,7 +115,7 @@ def replicate(state: State, member: str, progress: FollowerProgress) -> None:
         _send_append(state, member, progress)
 
 
-def _send_append(state: State, member: str, progress: FollowerProgress) -> None:
+def _send_append(state: State, member: str, progress: PeerProgress) -> None:
     previous_index = progress.next_index - 1
     previous_term = state.log.term(previous_index)
     assert previous_term is not None
@@ -125,7 +125,7 @@ def _send_append(state: State, member: str, progress: FollowerProgress) -> None:
     progress.sent(previous_index + len(entries))
 
 
-def _probe(state: State, member: str, progress: FollowerProgress) -> None:
+def _probe(state: State, member: str, progress: PeerProgress) -> None:
     """An append without entries behind all that was sent: if something got lost, its rejection says so."""
     previous_index = progress.next_index - 1
     previous_term = state.log.term(previous_index)
@@ -194,12 +194,12 @@ def advance_commit(state: State, leadership: Leadership) -> None:
 # ── snapshots ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _begin_snapshot(state: State, member: str, progress: FollowerProgress) -> None:
+def _begin_snapshot(state: State, member: str, progress: PeerProgress) -> None:
     progress.become_snapshot(state.snapshot)
     _send_chunk(state, member, progress)
 
 
-def _send_chunk(state: State, member: str, progress: FollowerProgress) -> None:
+def _send_chunk(state: State, member: str, progress: PeerProgress) -> None:
     snapshot, position = progress.snapshot, progress.snapshot_position
     assert snapshot is not None
     data = snapshot.data[position : position + state.options.snapshot_chunk_bytes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bascule.raft.core.progress import FollowerProgress
+from bascule.raft.core.progress import PeerProgress
 from bascule.raft.core.reads import ReadQueue
 
 
@@ -20,7 +20,7 @@ class Leadership:
     first_index: int
     """The entry that opened this term. Once it is committed, the commit index is the newest there is."""
 
-    progress: dict[str, FollowerProgress] = field(default_factory=dict)
+    progress: dict[str, PeerProgress] = field(default_factory=dict)
     """Every member but this node."""
 
     reads: ReadQueue = field(default_factory=ReadQueue)

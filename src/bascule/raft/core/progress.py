@@ -20,7 +20,7 @@ class ProgressState(IntEnum):
     SNAPSHOT = 2
 
 
-class FollowerProgress:
+class PeerProgress:
     __slots__ = (
         "_inflight",
         "commit_sent",

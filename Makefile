@@ -19,7 +19,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-KERNELS := $(wildcard src/bascule/kernels/*/*.pyx src/bascule/kernels/*/*.pxd src/bascule/kernels/*/*.h)
+KERNELS := $(wildcard src/bascule/kernels/*/*.pyx src/bascule/kernels/*/*.pxd src/bascule/kernels/*/*.h) $(wildcard tests/support/kernels/*.pyx)
 
 .PHONY: help run test coverage check bench soak chaos mutants docs proto build clean
 
@@ -71,7 +71,7 @@ build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist run bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf src/*.egg-info src/bascule/kernels/*/*.so
+	rm -rf src/*.egg-info src/bascule/kernels/*/*.so tests/support/kernels/*.so
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build tools come first and pinned, so that the build itself needs no isolation and nothing unpinned.

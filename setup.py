@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 KERNELS = Path("src/bascule/kernels")
+TEST_KERNELS = Path("tests/support/kernels")
 
 
 def kernel(source: Path) -> Extension:
     return Extension(
-        ".".join(source.relative_to("src").with_suffix("").parts),
+        ".".join(source.with_suffix("").parts).removeprefix("src."),
         [str(source)],
         include_dirs=sorted({str(header.parent) for header in KERNELS.rglob("*.h")}),
         depends=[str(header) for header in KERNELS.rglob("*.h")],
@@ -20,9 +22,14 @@ def kernel(source: Path) -> Extension:
     )
 
 
+sources = sorted(KERNELS.rglob("*.pyx"))
+if "--inplace" in sys.argv:  # no wheel contains them
+    sources += sorted(TEST_KERNELS.glob("*.pyx"))
+
 setup(
+    package_dir={"": "src", "tests": "tests"},
     ext_modules=cythonize(
-        [kernel(source) for source in sorted(KERNELS.rglob("*.pyx"))],
+        [kernel(source) for source in sources],
         include_path=["src"],
         build_dir="build/cython",
         language_level=3,

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
-from bascule.kernels.nats.protocol import CountingSink, NatsReader, publish_many
+from bascule.kernels.nats.protocol import NatsReader, publish_many
 from bascule.kernels.wire.output import OutputBuffer
 from bascule.net.nats.link import LinkOptions, NatsLink
 from bench.load_tools import Running, tool
 from bench.report import Row, at_most, measured
+from tests.support.kernels.probes import CountingSink
 
 MESSAGES: Final = 3_000_000
 SIZE: Final = 128

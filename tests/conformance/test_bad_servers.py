@@ -14,7 +14,6 @@ import pytest
 import uvloop
 
 from bascule import limits
-from bascule.kernels.grpc.client import PyClientStream
 from bascule.net.grpc.channel import Channel, GrpcStatusError
 from bascule.net.grpc.status import Status
 from tests.support.http2_client import (
@@ -36,6 +35,7 @@ from tests.support.http2_client import (
     grpc_message,
     settings,
 )
+from tests.support.kernels.probes import PyClientStream
 from tests.support.scripted_server import HEAD, Peer, Script, scripted
 
 SECONDS = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import DiskFull
-from bascule.kernels.envelope.message_objects import Ack
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckWriter, CallbackReceiver
 from bascule.kernels.ingest.sink import BatchPool, PartitionSink
 from bascule.kernels.nats.protocol import NatsReader

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from bascule.kernels.grpc.client import PyClientStream
 from bascule.net.grpc.channel import Channel, GrpcStatusError
 from bascule.net.grpc.status import Status
 from tests.support.api_client import pb
 from tests.support.broker_fixtures import StartBroker
+from tests.support.kernels.probes import PyClientStream
 
 SECONDS = 60.0
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from bascule.kernels.calls import publish_rows as kernel
 from bascule.kernels.calls.publish import PublishGate, Targets
 from bascule.kernels.calls.publish_rows import RowPublisher
-from bascule.kernels.envelope.message_objects import Ack, ack_envelope, parse_publish_envelope
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckSink
 from bascule.kernels.nats.protocol import NatsReader
 from bascule.proto.api_pb2 import AckPolicy, PublishRequest
@@ -19,6 +19,7 @@ from tests.parity.ingest.test_acks_rules import EMPTY
 from tests.parity.inputs.ingest_helpers import PREFIX, feed, new_reader, published
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins.twin_ingest import NatsMessage
+from tests.support.kernels.message_objects import ack_envelope, parse_publish_envelope
 
 ALL_ROWS = 1 << 30
 

@@ -10,13 +10,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from typing_extensions import Buffer
 
-from bascule.kernels.envelope.message_objects import parse_publish_envelope
 from bascule.kernels.window import window as kernel
 from bascule.proto import api_pb2
 from tests.parity.inputs.generate_messages import any_envelope, any_message, damaged, entry, fields, span, tag, text
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins import twin_client as twin
 from tests.parity.twins.twin_messages import ACK_TYPE, envelope_payload
+from tests.support.kernels.message_objects import parse_publish_envelope
 
 HEADERS: dict[str, bytes] = {"a": b"1", "": b"", "größe": b"\xff\x00", "n" * 200: b"v" * 300}
 OFFSETS = (-1, 0, 1, 127, 128, 2**63 - 1)

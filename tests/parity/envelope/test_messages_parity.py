@@ -9,11 +9,11 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 
-from bascule.kernels.envelope import message_objects as kernel
 from bascule.proto import api_pb2
 from tests.parity.inputs.generate_messages import any_envelope, any_message
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins import twin_messages as twin
+from tests.support.kernels import message_objects as kernel
 
 
 def google(kind: Any, data: bytes) -> Any | None:

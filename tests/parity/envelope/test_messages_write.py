@@ -8,16 +8,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.envelope import message_objects as kernel
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.proto import api_pb2
 from tests.parity.inputs.generate_messages import any_message
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins import twin_messages as twin
+from tests.support.kernels import message_objects as kernel
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.one_of(st.text(max_size=20), st.text(min_size=120, max_size=140)).map(str.encode)
 ACKS = st.builds(
-    kernel.Ack,
+    Ack,
     stream=TEXT,
     partition_subject=TEXT,
     msg_subject=st.one_of(TEXT, st.binary(max_size=40)),
@@ -32,7 +33,7 @@ ACKS = st.builds(
 )
 
 
-def google_ack(ack: kernel.Ack) -> api_pb2.Ack:
+def google_ack(ack: Ack) -> api_pb2.Ack:
     message = api_pb2.Ack(
         stream=ack.stream.decode(),
         partitionSubject=ack.partition_subject.decode(),
@@ -51,7 +52,7 @@ def google_ack(ack: kernel.Ack) -> api_pb2.Ack:
 
 @examples(300)
 @given(ACKS)
-def test_ack_envelopes(ack: kernel.Ack) -> None:
+def test_ack_envelopes(ack: Ack) -> None:
     data = kernel.ack_envelope(ack)
     assert data[:8] == bytes.fromhex("b90e43b400080001")
     assert data[8:] == google_ack(ack).SerializeToString()
@@ -61,7 +62,7 @@ def test_ack_envelopes(ack: kernel.Ack) -> None:
 
 @examples(200)
 @given(ACKS)
-def test_responses_to_publishers(ack: kernel.Ack) -> None:
+def test_responses_to_publishers(ack: Ack) -> None:
     response = api_pb2.PublishResponse(ack=google_ack(ack))
     assert kernel.publish_response(ack, with_correlation_id=False) == response.SerializeToString()
     assert api_pb2.PublishToSubjectResponse(ack=google_ack(ack)).SerializeToString() == response.SerializeToString()

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels.grpc.client import ClientConnection, ClientStream, PyClientStream, UnaryCall
+from bascule.kernels.grpc.client import ClientConnection, ClientStream, UnaryCall
 from bascule.kernels.grpc.server import CallStream, GrpcConnection
 from bascule.net.grpc.protocol import connection_limits
 from tests.parity.guards.guard_pages import Guarded
+from tests.support.kernels.probes import PyClientStream
 from tests.support.seeds import try_new_seeds, try_seeds
 
 SIZES = (0, 1, 100, 5_000, 70_000, 300_000)

@@ -11,13 +11,13 @@ import random
 import sys
 
 from bascule.kernels.calls import delivery
-from bascule.kernels.envelope import message_objects as kernel
 from bascule.kernels.ingest.sink import nats_headers
 from tests.parity.calls.test_delivery_parity import EVERYTHING, deliver_all
 from tests.parity.guards.guard_pages import ROOM, Guarded
 from tests.parity.inputs.generate import any_bytes
 from tests.parity.inputs.generate_messages import any_envelope, any_message
 from tests.parity.twins import twin_ingest, twin_messages
+from tests.support.kernels import message_objects as kernel
 
 
 def read(guarded: Guarded, rng: random.Random) -> None:

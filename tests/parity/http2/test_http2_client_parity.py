@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.grpc.client import ClientConnection, PyClientStream
+from bascule.kernels.grpc.client import ClientConnection
 from bascule.net.grpc.protocol import connection_limits
 from tests.parity.guards.guard_pages import Guarded
 from tests.parity.http2.test_http2_parity import BOUNDS, CALM, LIST_BYTES, Traffic, mutated
 from tests.parity.twins.twin_http2_client import Event, new_client_twin
 from tests.support.http2_client import PREFACE, frame, settings
+from tests.support.kernels.probes import PyClientStream
 from tests.support.seeds import try_new_seeds, try_seeds
 
 CALLS = 5

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.kernels.headers.hpack import HpackDecoder
-from bascule.kernels.headers.response_head import read_response
 from tests.parity.guards.guard_pages import Guarded
 from tests.parity.twins.twin_http2 import is_valid
+from tests.support.kernels.probes import read_response
 
 NAMES = st.sampled_from(
     [

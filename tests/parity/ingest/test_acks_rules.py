@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from bascule.kernels.envelope import messages
-from bascule.kernels.envelope.message_objects import Ack, ack_envelope, publish_envelope
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckReceiver, AckRouter, AckSink, AckWriter, CallbackReceiver
 from bascule.kernels.ingest.sink import PreparedBatch
 from bascule.proto import api_pb2
 from tests.parity.inputs.ingest_helpers import PREFIX, acks_in, feed, new_reader, new_sink, new_writer, published
 from tests.parity.twins.twin_ingest import NatsMessage
+from tests.support.kernels.message_objects import ack_envelope, publish_envelope
 
 EMPTY = Ack(b"s", b"p", b"m", 7, b"i", b"c", 0, 1, 2, 0)
 

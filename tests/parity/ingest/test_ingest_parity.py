@@ -6,7 +6,7 @@ import random
 
 from hypothesis import given
 
-from bascule.kernels.envelope.message_objects import Ack, publish_envelope
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckWriter, CallbackReceiver
 from bascule.kernels.ingest.sink import nats_headers
 from bascule.kernels.records import records
@@ -17,6 +17,7 @@ from tests.parity.inputs.ingest_helpers import PREFIX, acks_in, feed, new_pool, 
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins import twin_ingest
 from tests.parity.twins.twin_ingest import ALL, LEADER, NatsMessage
+from tests.support.kernels.message_objects import publish_envelope
 
 INBOXES = (
     "",

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from bascule.kernels.envelope import messages
-from bascule.kernels.envelope.message_objects import publish_envelope
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.nats.protocol import NatsReader
 from bascule.kernels.records import records
 from bascule.proto import api_pb2
 from tests.parity.inputs.ingest_helpers import acks_in, feed, new_pool, new_reader, new_sink, new_writer, stamped
 from tests.parity.twins.twin_ingest import NatsMessage
+from tests.support.kernels.message_objects import publish_envelope
 
 SUBJECT = b"orders.subject"
 

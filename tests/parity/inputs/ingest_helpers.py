@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from bascule.kernels.envelope.message_objects import Ack, parse_ack_envelope
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckWriter
 from bascule.kernels.ingest.sink import BatchPool, PartitionSink, PreparedBatch
 from bascule.kernels.nats.protocol import MessageSink, NatsReader
 from bascule.kernels.records.builder import BatchBuilder
 from tests.parity.twins.twin_ingest import NatsMessage
+from tests.support.kernels.message_objects import parse_ack_envelope
 
 PREFIX = b"ns.ack.server."
 SID = 9

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.kernels.nats.protocol import CallbackSink, CountingSink, NatsReader, publish
+from bascule.kernels.nats.protocol import CallbackSink, NatsReader, publish
 from bascule.kernels.wire.output import OutputBuffer
 from tests.parity.inputs.generate_nats import LINE_BYTES_MAX, MESSAGE_BYTES_MAX, SIDS, Pair, any_traffic
 from tests.parity.inputs.strategies import RANDOMS, examples
 from tests.parity.twins import twin_nats
+from tests.support.kernels.probes import CountingSink
 
 
 def fuzz(rng: random.Random) -> None:

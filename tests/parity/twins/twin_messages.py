@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bascule.kernels.envelope.message_objects import Ack, Publish
+from bascule.kernels.envelope.ack_object import Ack
 from tests.parity.twins.twin_crc32c import crc32c
+from tests.support.kernels.message_objects import Publish
 
 MAGIC: Final = bytes.fromhex("b90e43b4")
 GROUPS_MAX: Final = 100

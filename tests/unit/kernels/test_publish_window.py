@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bascule.kernels.envelope.message_objects import Ack, ack_envelope
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.window import window as kernel
+from tests.support.kernels.message_objects import ack_envelope
 
 
 class Waiter:

@@ -16,13 +16,14 @@ import pytest
 import uvloop
 
 from bascule.errors import InvalidConfig
-from bascule.kernels.grpc.client import PyClientStream, UnaryCall
+from bascule.kernels.grpc.client import UnaryCall
 from bascule.kernels.grpc.server import CallStream, UnaryStream
 from bascule.net.grpc.channel import Channel, GrpcStatusError, split_address
 from bascule.net.grpc.server import Call, GrpcServer, Route, unary
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.tls import client_tls, server_tls
 from tests.support.certificates import Authority
+from tests.support.kernels.probes import PyClientStream
 
 SECONDS = 120.0
 Scenario = Callable[[], Awaitable[None]]

@@ -9,10 +9,11 @@ import pytest
 from bascule.broker.nats_options import link_options, nats_login, nats_tls
 from bascule.config.sections.nats import Nats
 from bascule.errors import InvalidConfig, OperatorError, Unavailable
-from bascule.kernels.nats.protocol import CallbackSink, CountingSink, publish_many
+from bascule.kernels.nats.protocol import CallbackSink, publish_many
 from bascule.net.nats.auth import Login, Nkey, client_tls, read_creds, read_seed
 from bascule.net.nats.bus import NatsBus
 from bascule.net.nats.link import LinkOptions, NatsLink
+from tests.support.kernels.probes import CountingSink
 from tests.support.nats_server import NatsServer
 from tests.support.nats_setup import Authority, ConfiguredNats, KeyPair, operator_config, tls_config
 from tests.unit.net.nats_helpers import LOOPS, linked, run, until

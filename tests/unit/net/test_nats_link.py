@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import CallerError, InvalidConfig, Unavailable
-from bascule.kernels.nats.protocol import CallbackSink, CountingSink, MessageSink, publish_many
+from bascule.kernels.nats.protocol import CallbackSink, MessageSink, publish_many
 from bascule.net.nats.link import LinkOptions, NatsLink
+from tests.support.kernels.probes import CountingSink
 from tests.support.nats_server import NatsServer
 from tests.support.nats_setup import ConfiguredNats
 from tests.unit.net.nats_helpers import LOOPS, linked, run, until

@@ -8,9 +8,10 @@ import pytest
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.kernels.nats.protocol import CallbackSink, CountingSink, NatsReader, publish_many
+from bascule.kernels.nats.protocol import CallbackSink, NatsReader, publish_many
 from bascule.net.nats.connection import Connection
 from bascule.net.nats.link import LinkOptions, NatsLink
+from tests.support.kernels.probes import CountingSink
 from tests.unit.net.nats_helpers import INFO, LOOPS, accept, linked, run, scripted, serve_on, stay, until
 
 

@@ -1,4 +1,4 @@
-"""The hot protobuf messages. Their readers and writers are for kernels, see `messages.pxd`; `message_objects` shows them to Python."""
+"""The hot protobuf messages. Their readers and writers are for kernels, see `messages.pxd`."""
 
 from typing import Final
 

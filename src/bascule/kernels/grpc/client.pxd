@@ -78,11 +78,6 @@ cdef class ClientConnection(Http2Connection):
     cdef int hand_over_done(self) except -1
 
 
-cdef class PyClientStream(ClientStream):
-    # Hooks as methods, for calls made in Python: headers_received(), message(bytes), messages_done(), writable(), ended(status, text).
-    pass
-
-
 cdef class UnaryCall(ClientStream):
     # One message out, one in. `handler(call)` is called when it is finished: `reply` and `status` are there then.
     cdef readonly object handler

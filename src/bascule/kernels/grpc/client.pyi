@@ -99,17 +99,6 @@ class ClientConnection(Http2Connection):
     def close(self, text: str = "the connection was closed by its owner") -> None:
         """Calls end with CANCELLED; it is `closing` afterwards."""
 
-class PyClientStream(ClientStream):
-    """A call made in Python: override what you need."""
-
-    def headers_received(self) -> None: ...
-    def message(self, message: bytes) -> None: ...
-    def messages_done(self) -> None:
-        """After all messages of one read."""
-    def writable(self) -> None: ...
-    def ended(self, status: int, text: str) -> None:
-        """Exactly once, and last."""
-
 class UnaryCall(ClientStream):
     """One message out, one in."""
 

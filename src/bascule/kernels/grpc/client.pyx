@@ -520,43 +520,6 @@ cdef class ClientConnection(Http2Connection):
         return 0
 
 
-cdef class PyClientStream(ClientStream):
-    cdef int on_headers(self) except -1:
-        self.headers_received()
-        return 0
-
-    cdef int on_message(self, const uint8_t* data, size_t size) except -1:
-        self.message(PyBytes_FromStringAndSize(<const char*> data, size))
-        return 0
-
-    cdef int on_messages_done(self) except -1:
-        self.messages_done()
-        return 0
-
-    cdef int on_room(self) except -1:
-        self.writable()
-        return 0
-
-    cdef int on_finished(self, int status, bytes message) except -1:
-        self.ended(status, self.status_text)
-        return 0
-
-    def headers_received(self):
-        pass
-
-    def message(self, message):
-        pass
-
-    def messages_done(self):
-        pass
-
-    def writable(self):
-        pass
-
-    def ended(self, status, text):
-        pass
-
-
 cdef class UnaryCall(ClientStream):
     def __cinit__(self, handler, *args, **kwargs):
         self.handler = handler

@@ -1,9 +1,5 @@
 """What the header block or the trailers of a response say: checked as RFC 9113 §8 wants it and read as gRPC means it."""
 
-from typing_extensions import Buffer
-
-from bascule.kernels.headers.hpack import HpackDecoder
-
 class ResponseHead:
     @property
     def http_status(self) -> int:
@@ -32,6 +28,3 @@ class ResponseHead:
     @property
     def encoding(self) -> int:
         """0 identity, 1 gzip, 2 deflate, 3 something else."""
-
-def read_response(decoder: HpackDecoder, block: Buffer) -> ResponseHead | None:
-    """The head that a block comes to; None when it is no block at all."""

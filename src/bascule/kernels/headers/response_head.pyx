@@ -119,9 +119,3 @@ cdef ResponseHead decode_response(HpackDecoder decoder, const uint8_t* block, si
         return None
     head.too_large = result == HPACK_TOO_LARGE
     return head
-
-
-def read_response(HpackDecoder decoder, block):
-    """The head that a block comes to; None when it is no block at all."""
-    cdef Bytes given = Bytes(block)
-    return decode_response(decoder, given.data, given.size)

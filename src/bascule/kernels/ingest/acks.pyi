@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import final
 
-from bascule.kernels.envelope.message_objects import Ack
+from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.sink import PreparedBatch
 from bascule.kernels.nats.protocol import MessageSink, NatsReader
 

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from bascule.kernels.envelope.message_objects cimport ack_object
+from bascule.kernels.envelope.ack_object cimport ack_object
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ack_envelope_size, read_ack_envelope, write_ack_envelope,
 )

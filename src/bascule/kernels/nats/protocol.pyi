@@ -19,15 +19,6 @@ Event = tuple[str, bytes]
 class MessageSink:
     """Where the messages of a subscription go. By itself it forgets them."""
 
-class CountingSink(MessageSink):
-    """Counts, and forgets."""
-
-    def __init__(self) -> None: ...
-    @property
-    def messages(self) -> int: ...
-    @property
-    def payload_bytes(self) -> int: ...
-
 class CallbackSink(MessageSink):
     """Calls `callback(subject, reply, headers, payload)` for each message, once the read that brought it is scanned.
 

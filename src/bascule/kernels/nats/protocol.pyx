@@ -66,16 +66,6 @@ cdef class MessageSink:
         return 0
 
 
-cdef class CountingSink(MessageSink):
-    cdef readonly uint64_t messages
-    cdef readonly uint64_t payload_bytes
-
-    cdef int on_message(self, NatsMessage* message) noexcept nogil:
-        self.messages += 1
-        self.payload_bytes += message.payload_size
-        return 0
-
-
 cdef class CallbackSink(MessageSink):
     # Messages wait in `queue` until the read is scanned: four sizes, then the bytes they are the sizes of.
     cdef object callback

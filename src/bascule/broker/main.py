@@ -1,7 +1,7 @@
-"""`bascule server` and `bascule-server`: one process, one broker, until a signal ends it.
+"""`bascule server` and `bascule-server`: one broker in one process, until a signal ends it.
 
-SIGTERM and SIGINT stop it gracefully: what it leads is handed over first, unless a second signal says that there is no time for it.
-SIGHUP has it read its authorization policy again.
+SIGTERM and SIGINT stop it gracefully: its leaderships are handed over first; a second signal skips that. SIGHUP makes it read its
+authorization policy and its certificate again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from bascule import __version__
-from bascule.broker.broker import Broker
+from bascule.broker.broker import RunningBroker, start_broker
+from bascule.broker.ending import Ending
 from bascule.broker.logs import set_up_logging
 from bascule.config import load
 from bascule.config.sections.server import KEYS, ServerConfig
@@ -38,7 +39,7 @@ def _serve(arguments: Sequence[str]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> ServerConfig:
-    """The configuration that the command line asks for, together with its file and the environment."""
+    """The configuration from the command line, the file that it names, and the environment."""
     given = vars(_parser().parse_args(arguments))
     file = given.pop("config")
     return load(file, given)
@@ -72,7 +73,7 @@ def _action(key: Key) -> dict[str, Any]:
 
 
 def loop_factory() -> Any:
-    """uvloop where there is one: quicker."""
+    """uvloop if it is installed; it is faster."""
     try:
         import uvloop
     except ImportError:
@@ -81,40 +82,52 @@ def loop_factory() -> Any:
 
 
 async def run(config: ServerConfig) -> None:
-    """Serve until a signal comes, or something fails that a broker cannot do without."""
-    broker = Broker(config)
-    ending, hurry = broker.stop_requested, asyncio.Event()
+    """Serve until a signal, an operator's call or a failure ends the broker."""
+    ending, hurry = Ending(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        (hurry if ending.is_set() else ending).set()
+        (hurry if ending.requested.is_set() else ending.requested).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, broker.reload)
-    waiting = loop.create_task(ending.wait())
+    waiting = loop.create_task(ending.requested.wait())
+    starting = loop.create_task(start_broker(config, ending))
+    loop.add_signal_handler(signal.SIGHUP, lambda: starting.add_done_callback(_reload))
     try:
-        starting = loop.create_task(broker.start())
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return
-        starting.result()
-        failing = loop.create_task(broker.failed())
-        await asyncio.wait({failing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await _serve_until(starting.result(), ending, waiting, hurry)
+    finally:
+        waiting.cancel()
+
+
+def _reload(starting: asyncio.Task[RunningBroker]) -> None:
+    """SIGHUP during the start takes effect at its end."""
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().reload()
+
+
+async def _serve_until(
+    broker: RunningBroker, ending: Ending, requested: asyncio.Task[Any], hurry: asyncio.Event
+) -> None:
+    try:
+        failing = asyncio.create_task(ending.failed())
+        await asyncio.wait({failing, requested}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
             failing.result()
         failing.cancel()
         _logger.info("stopping")
         await _unless(hurry, broker.drain())
     finally:
-        waiting.cancel()
         await broker.stop()
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or give it up when the event happens."""
+    """Do the work; cancel it when the event occurs."""
     tasks: set[asyncio.Task[Any]] = {asyncio.create_task(work), asyncio.create_task(event.wait())}
     done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

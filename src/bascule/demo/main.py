@@ -27,22 +27,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bascule.broker.api.streams import create_stream
-from bascule.broker.broker import Broker
+import bascule
+from bascule.broker.broker import RunningBroker, start_broker
+from bascule.broker.ending import Ending
 from bascule.broker.main import loop_factory
 from bascule.config import load
 from bascule.demo.archive import DemoArchive
+from bascule.errors import StreamExists
 from bascule.exits import run_reporting_errors
-from bascule.net.grpc.server import Call, Peer
-from bascule.net.grpc.status import GrpcError, Status
-from bascule.proto.api_pb2 import CreateStreamRequest
 
 STREAM: Final = "orders"
 PARTITIONS: Final = 1
 REFRESH_SECONDS: Final = 0.5
 CANCEL_SECONDS: Final = 0.5
 STARTING: Final = "Spark is starting…"
-_CALL: Final = Call(b"/proto.API/CreateStream", Peer("this process"), 10.0, [])
 
 
 def main() -> None:
@@ -86,23 +84,21 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
     if options.seconds:
         asyncio.get_running_loop().call_later(options.seconds, ending.set)
-    broker = Broker(
-        load(
-            flags={
-                "data.dir": str(directory),
-                "listen": f"127.0.0.1:{_port(9292, options.free_ports)}",
-                "nats.embedded": True,
-                "nats.embedded.port": _port(4222, options.free_ports),
-                "clustering.raft.bootstrap.seed": True,
-                "cursors.stream.partitions": 1,
-                "logging.level": "warn",
-            },
-            environ={},
-        )
+    config = load(
+        flags={
+            "data.dir": str(directory),
+            "listen": f"127.0.0.1:{_port(9292, options.free_ports)}",
+            "nats.embedded": True,
+            "nats.embedded.port": _port(4222, options.free_ports),
+            "clustering.raft.bootstrap.seed": True,
+            "cursors.stream.partitions": 1,
+            "logging.level": "warn",
+        },
+        environ={},
     )
+    broker = await start_broker(config, Ending())
     try:
-        await broker.start()
-        await _create_stream(broker)
+        await _create_stream(str(broker.address))
         archive = None if options.no_spark else DemoArchive(directory.resolve() / "archive" / STREAM, STREAM)
         publisher = asyncio.create_task(_publish(broker.nats_url, options.rate))
         try:
@@ -137,14 +133,10 @@ def _port(usual: int, any_free: bool) -> int:
     return usual
 
 
-async def _create_stream(broker: Broker) -> None:
-    assert broker.services is not None
-    request = CreateStreamRequest(name=STREAM, subject=STREAM, partitions=PARTITIONS)
-    try:
-        await create_stream(broker.services, request, _CALL)
-    except GrpcError as error:
-        if error.status is not Status.ALREADY_EXISTS:
-            raise
+async def _create_stream(address: str) -> None:
+    async with bascule.connect(address) as client:
+        with contextlib.suppress(StreamExists):
+            await client.create_stream(STREAM, STREAM, partitions=PARTITIONS)
 
 
 async def _publish(url: str, rate: int) -> None:
@@ -169,7 +161,7 @@ async def _publish(url: str, rate: int) -> None:
 # ── the screen ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _show(broker: Broker, archive: DemoArchive | None, ending: asyncio.Event) -> None:
+async def _show(broker: RunningBroker, archive: DemoArchive | None, ending: asyncio.Event) -> None:
     console = Console()
     console.print(_welcome(broker, archive), highlight=False, markup=False, soft_wrap=True)
     screen = _Screen(broker, archive)
@@ -188,7 +180,7 @@ async def _ended(ending: asyncio.Event, seconds: float) -> bool:
     return ending.is_set()
 
 
-def _welcome(broker: Broker, archive: DemoArchive | None) -> str:
+def _welcome(broker: RunningBroker, archive: DemoArchive | None) -> str:
     address = str(broker.address)
     server = "" if address.endswith(":9292") else f" -s {address}"
     return f"""Bascule serves gRPC on {address}, NATS on {broker.nats_url}.
@@ -212,7 +204,7 @@ def _welcome_to(archive: DemoArchive, server: str) -> str:
 class _Screen:
     """How fast the stream grows, and how far its archive is."""
 
-    def __init__(self, broker: Broker, archive: DemoArchive | None) -> None:
+    def __init__(self, broker: RunningBroker, archive: DemoArchive | None) -> None:
         self._broker = broker
         self._archive = archive
         self._seen = (time.monotonic(), 0)
@@ -221,7 +213,7 @@ class _Screen:
     def _measure(self) -> list[tuple[int, int, int, int]]:
         rows = []
         for number in range(PARTITIONS):
-            local = self._broker.data_plane.partitions.get(STREAM, number)
+            local = self._broker.partitions.get(STREAM, number)
             if local is not None:
                 log = local.log
                 rows.append((number, log.record_count, log.high_watermark, local.subscriber_count))

@@ -88,6 +88,7 @@ class Controller:
         machine: MetadataMachine,
         options: ControllerOptions,
         on_rival_seed: Callable[[str, bool], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -106,6 +107,7 @@ class Controller:
             election_ticks=options.election_ticks,
             snapshot_entries=options.snapshot_entries,
             on_role_change=self._on_role_change,
+            on_failure=on_failure,
         )
         self._seed_watch = SeedWatch(
             bus, subjects, node.id, cluster_id, self._weight, on_rival_seed or (lambda _id, _give_way: None)

@@ -23,7 +23,7 @@ from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import BasculeError
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM
-from bascule.metadata.core.model.ops import Broker, CreateStream, Reassign
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, Reassign
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.rebalance import plan_replication_factor
 from bascule.metadata.leader_task import LeaderTask
@@ -122,13 +122,13 @@ class InternalStreams:
         if refusal is not None and refusal.code != "ALREADY_EXISTS":
             raise BasculeError(refusal.text)
 
-    async def _brokers(self) -> tuple[Broker, ...]:
+    async def _brokers(self) -> tuple[BrokerPlace, ...]:
         """Members that answer and stay; all that answer, if none of them does."""
         servers = await self._directory.servers(self._controller.members, age_max_seconds=SURVEY_AGE_SECONDS_MAX)
         staying = set(self._controller.metadata.staying([server.id for server in servers]))
-        return tuple(Broker(server.id, server.rack) for server in servers if server.id in staying)
+        return tuple(BrokerPlace(server.id, server.rack) for server in servers if server.id in staying)
 
-    async def _arrivals(self, brokers: tuple[Broker, ...]) -> None:
+    async def _arrivals(self, brokers: tuple[BrokerPlace, ...]) -> None:
         """A replica that is older than the run of its server counts as one that lost its files, and leaves the in-sync ones to begin
         anew: in a cluster that starts that would be the rule, with leaders that change and warnings about nothing."""
         with contextlib.suppress(TimeoutError):

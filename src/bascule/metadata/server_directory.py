@@ -1,8 +1,8 @@
-"""Where the servers of the cluster can be reached. Each answers for itself; answers are remembered by server, not as a list.
+"""The addresses of the cluster's servers. Each server answers for itself, and the directory keeps the last answer of each.
 
-A server that was briefly away is therefore missing only for as long as it does not answer, and one that is dead delays nobody twice:
-once it has been silent for a survey, surveys do not wait for it until it speaks again. A server that starts tells the others where
-it is now: it may have another address or another port than the one they remember.
+A survey asks all servers at once and waits for their answers. A server that was silent during a survey is missing from the directory,
+and later surveys do not wait for it until it has answered again. A server that starts announces its address, because the others may
+remember the address or port of its last run.
 """
 
 from __future__ import annotations
@@ -14,15 +14,11 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from bascule.config.values.address import Address
 from bascule.errors import RejectedEnvelope, Unavailable
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
-from bascule.proto.internal_pb2 import (
-    PartitionStatusRequest,
-    PartitionStatusResponse,
-    ServerInfoRequest,
-    ServerInfoResponse,
-)
+from bascule.proto.internal_pb2 import ServerInfoRequest, ServerInfoResponse
 from bascule.raft.transport import Bus, publish_quietly
 
 
@@ -33,13 +29,7 @@ class ServerInfo:
     port: int
     rack: str = ""
     flight_port: int = 0
-    """Where it serves tables; 0 when it does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    exists: bool
-    is_leader: bool
+    """Port of Arrow Flight; 0 when it is off."""
 
 
 class ServerDirectory:
@@ -48,7 +38,6 @@ class ServerDirectory:
         bus: Bus,
         subjects: ControlSubjects,
         own: ServerInfo,
-        partition_status: Callable[[str, int], PartitionStatus],
         *,
         age_max_seconds: float = 120.0,
         clock: Callable[[], float] = time.monotonic,
@@ -56,7 +45,6 @@ class ServerDirectory:
         self._bus = bus
         self._subjects = subjects
         self._own = own
-        self._partition_status = partition_status
         self._age_max_seconds = age_max_seconds
         self._clock = clock
         self._known: dict[str, tuple[ServerInfo, float]] = {}
@@ -67,8 +55,7 @@ class ServerDirectory:
         await self._bus.subscribe(self._subjects.info, self._on_info_request)
         await self._bus.subscribe(self._subjects.info, self._on_info)
         await self._bus.subscribe(self._subjects.info_inbox(self._own.id), self._on_info)
-        await self._bus.subscribe(self._subjects.status(self._own.id), self._on_status_request)
-        # Others may remember where this server was before it stopped, and would tell clients so.
+        # The other servers may remember the address of this server's last run and give it to clients.
         await publish_quietly(self._bus, self._subjects.info, self._introduction())
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
@@ -76,8 +63,8 @@ class ServerDirectory:
     async def servers(
         self, members: Iterable[str], *, timeout: float = 3.0, age_max_seconds: float | None = None
     ) -> list[ServerInfo]:
-        """Those of the members that answer, this one first. Asks only when an answer is missing or old: older than the directory
-        allows, or than somebody can bear who wants to rely on the server now."""
+        """The members that answer, this server first. Makes a survey only when an answer is missing or older than `age_max_seconds`,
+        by default the directory's own limit."""
         others = sorted(set(members) - {self._own.id})
         age_max_seconds = self._age_max_seconds if age_max_seconds is None else age_max_seconds
         if any(self._is_stale(member, age_max_seconds) for member in others):
@@ -98,7 +85,7 @@ class ServerDirectory:
                 reply=self._subjects.info_inbox(self._own.id),
             )
         except Unavailable:
-            return  # nobody was asked: what is known is still the best there is
+            return  # without NATS the answers of earlier surveys stay valid
         awaited = [member for member in members if member not in self._silent]
         try:
             async with asyncio.timeout(timeout):
@@ -116,20 +103,8 @@ class ServerDirectory:
         known = self._known.get(member)
         return float("-inf") if known is None else known[1]
 
-    async def partition_status(self, server_id: str, stream: str, partition: int, *, timeout: float) -> PartitionStatus:
-        """How a partition is doing on one server. Raises Unavailable when it does not answer."""
-        request = PartitionStatusRequest(stream=stream, partition=partition).SerializeToString()
-        answer = await self._bus.request(
-            self._subjects.status(server_id), encode(MessageType.PARTITION_STATUS_REQUEST, request), timeout
-        )
-        try:
-            found = PartitionStatusResponse.FromString(decode(answer, MessageType.PARTITION_STATUS_RESPONSE))
-        except (RejectedEnvelope, DecodeError):
-            raise Unavailable(f"{server_id} answered with something that is no partition status") from None
-        return PartitionStatus(found.exists, found.is_leader)
-
     # ── answering ────────────────────────────────────────────────────────────────────────────────
-    # Foreign or malformed bytes on these subjects are not worth an answer.
+    # Malformed bytes, or those of another program on these subjects, get no answer.
 
     async def _on_info_request(self, data: bytes, reply: str) -> None:
         try:
@@ -158,12 +133,10 @@ class ServerDirectory:
             self._silent.discard(found.id)
             self._news.set()
 
-    async def _on_status_request(self, data: bytes, reply: str) -> None:
-        try:
-            asked = PartitionStatusRequest.FromString(decode(data, MessageType.PARTITION_STATUS_REQUEST))
-        except (RejectedEnvelope, DecodeError):
-            return
-        if reply:
-            status = self._partition_status(asked.stream, asked.partition)
-            response = PartitionStatusResponse(exists=status.exists, is_leader=status.is_leader).SerializeToString()
-            await publish_quietly(self._bus, reply, encode(MessageType.PARTITION_STATUS_RESPONSE, response))
+
+def flight_locations(servers: Iterable[ServerInfo], *, uses_tls: bool) -> dict[str, str]:
+    """The addresses of Arrow Flight by server id, for the servers that have it."""
+    scheme = "grpc+tls" if uses_tls else "grpc"
+    return {
+        server.id: f"{scheme}://{Address(server.host, server.flight_port)}" for server in servers if server.flight_port
+    }

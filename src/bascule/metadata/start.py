@@ -26,7 +26,7 @@ every server, also of one that has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartOptions:
+class ControllerStart:
     namespace: str
     server_id: str
     is_seed: bool = False
@@ -41,10 +41,11 @@ async def start_controller(
     bus: Bus,
     disk: Disk,
     data_directory: str,
-    options: StartOptions,
+    options: ControllerStart,
     *,
     feed: MetadataFeed | None = None,
     on_rival_seed: Callable[[str, bool], None] | None = None,
+    on_failure: Callable[[BaseException], None] | None = None,
 ) -> Controller:
     """Open this server's part of the metadata group and run it. State on disk counts more than any option."""
     subjects = ControlSubjects(options.namespace)
@@ -87,12 +88,13 @@ async def start_controller(
             is_seed=options.is_seed,
         ),
         on_rival_seed,
+        on_failure,
     )
     await controller.start()
     return controller
 
 
-async def _begin(bus: Bus, subjects: ControlSubjects, options: StartOptions) -> Beginning:
+async def _begin(bus: Bus, subjects: ControlSubjects, options: ControllerStart) -> Beginning:
     if options.peers:
         return as_peer(options.namespace, options.server_id, options.peers, options.voters_max)
     if options.is_seed:

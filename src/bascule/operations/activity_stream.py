@@ -18,6 +18,7 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM, ActivityEvent
 from bascule.metadata.core.model.changes import Change
 from bascule.metadata.core.model.ops import PublishActivity
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.leader_task import LeaderTask
 from bascule.net.grpc.status import GrpcError
 from bascule.proto import api_pb2 as api
@@ -40,6 +41,7 @@ class ActivityPublisher:
     def __init__(
         self,
         controller: Controller,
+        feed: MetadataFeed,
         publisher: Publisher,
         config: Activity,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -50,6 +52,7 @@ class ActivityPublisher:
         self._sleep = sleep
         self._news = asyncio.Event()
         self._task = LeaderTask(controller, self._run, "activity", sleep)
+        feed.subscribe(self)
 
     def start(self) -> None:
         self._task.start()

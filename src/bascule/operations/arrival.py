@@ -1,18 +1,21 @@
-"""A server starts: before it runs any partition, the cluster hears how its last run ended."""
+"""The arrival of a server that starts: before it runs any partition, it reports to the cluster how its last run ended."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bascule.errors import BasculeError, OperatorError
+from bascule.errors import BasculeError, OperatorError, Unavailable
 from bascule.metadata.core.model.ops import RestartServer
 from bascule.metadata.core.state import Metadata
 from bascule.metadata.run_marker import Ending, RunMarker
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.partition.registry import Partitions
 
 RETRY_SECONDS: Final = 0.2
 
@@ -20,38 +23,96 @@ _logger = logging.getLogger(__name__)
 
 
 _WARNINGS: Final = {
-    Ending.PROCESS_DIED: "the last run of this server did not end cleanly; nothing that was written is lost",
-    Ending.MACHINE_DIED: "the machine went down while this server ran: what was not synced may be lost, and is fetched from others",
-    Ending.OTHER_DATA: "this data directory is not the one that this server last ran with: what is missing is fetched from others",
+    Ending.PROCESS_DIED: "the last run of this server did not end cleanly; no written message is lost",
+    Ending.MACHINE_DIED: "the machine went down while this server ran: messages that were not synced are fetched from other replicas",
+    Ending.OTHER_DATA: "this server last ran with another data directory: missing messages are fetched from other replicas",
 }
 
 
-async def arrive(services: Services, marker: RunMarker) -> None:
-    """Have the server's epoch raised, then mark it as running. Tried until it is done: nothing may run before.
+class Part(Protocol):
+    """Follows the metadata once the server has arrived."""
 
-    The metadata has to be the cluster's of now.
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Arrival:
+    """Brings this server into its cluster, in the background: a quorum may be late.
+
+    It waits for up-to-date metadata, reports how the last run ended, and only then starts the partitions and the other parts.
     """
-    metadata = services.controller.metadata
-    ending = marker.ending(metadata.server_epochs.get(services.server_id, 0))
+
+    def __init__(
+        self, controller: Controller, partitions: Partitions, marker: RunMarker, parts: Sequence[Part]
+    ) -> None:
+        self._controller = controller
+        self._partitions = partitions
+        self._marker = marker
+        self._parts = parts
+        self._task: asyncio.Task[None] | None = None
+        self.is_complete = False
+
+    async def start(self, on_refused: Callable[[OperatorError], None], *, wait_seconds: float) -> None:
+        """Returns when the partitions run, or after `wait_seconds`. `on_refused` gets the reason when this server must not run."""
+        self._task = asyncio.create_task(self._arrive(), name="arrival")
+        self._task.add_done_callback(lambda task: _report(task, on_refused))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._task), wait_seconds)
+        if not self._task.done():
+            members = ", ".join(self._controller.members)
+            _logger.warning("no quorum of %s answers yet: partitions start when one does", members)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(part.stop() for part in self._parts))
+
+    async def _arrive(self) -> None:
+        while True:
+            try:
+                await self._controller.fresh_metadata()
+                break
+            except Unavailable:
+                continue
+        await arrive(self._controller, self._marker)
+        self._partitions.begin(lambda: self._controller.metadata)
+        await self._partitions.settled(self._controller.metadata.applied_index)
+        for part in self._parts:
+            part.start()
+        self.is_complete = True
+
+
+def _report(task: asyncio.Task[None], on_refused: Callable[[OperatorError], None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, OperatorError):
+        on_refused(error)
+
+
+async def arrive(controller: Controller, marker: RunMarker) -> None:
+    """Raise the server's epoch and mark it as running; retried until it is done. Needs up-to-date metadata."""
+    metadata = controller.metadata
+    ending = marker.ending(metadata.server_epochs.get(controller.server_id, 0))
     if ending is Ending.OTHER_DATA:
-        _must_not_be_missed(metadata, services.server_id)
+        _must_not_be_missed(metadata, controller.server_id)
     if ending in _WARNINGS:
         _logger.warning(_WARNINGS[ending])
-    op = RestartServer(services.server_id, ending.is_intact)
+    op = RestartServer(controller.server_id, ending.is_intact)
     while True:
         try:
-            refusal = await services.controller.submit(op)
+            refusal = await controller.submit(op)
             assert refusal is None, refusal
             break
         except BasculeError:
-            # Perhaps it was done: doing it twice only raises the epoch once more.
+            # The op may have been applied; applying it twice raises the epoch once more, which does no harm.
             await asyncio.sleep(RETRY_SECONDS)
-    await asyncio.to_thread(marker.write_running, services.controller.metadata.server_epochs[services.server_id])
+    await asyncio.to_thread(marker.write_running, controller.metadata.server_epochs[controller.server_id])
 
 
 def _must_not_be_missed(metadata: Metadata, server_id: str) -> None:
-    """Raises OperatorError when nobody else has what this server should have and has not: leading from nothing, it would have the
-    replicas that were behind throw away what is left."""
+    """Raises OperatorError when this server was the only in-sync replica of a partition and its data is gone: it would lead an empty
+    log, and the lagging replicas would truncate theirs to match."""
     alone = [
         (stream.name, partition)
         for stream in metadata.streams.values()

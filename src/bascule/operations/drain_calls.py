@@ -1,53 +1,62 @@
-"""`Drain` and `HandOver`: what one server is asked to give away."""
+"""`Drain` and `HandOver`: a server gives its leaderships away on request."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bascule.broker.api.calls import Deadline
 from bascule.metadata.core.model.ops import SetServerState
 from bascule.metadata.core.server_ops import ACTIVE, LEAVING
 from bascule.net.grpc.status import Status
-from bascule.operations import drain as handing_over
-from bascule.operations.checks import submit
+from bascule.operations.drain import Drain, hand_over_controller
 from bascule.operations.switchboard import refusal
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.requests import CallDeadline
+    from bascule.operations.members import Members
+    from bascule.operations.server_life import ServerLife
+    from bascule.partition.registry import Partitions
 
 
-async def drain(services: Services, request: extensions.DrainRequest, deadline: Deadline) -> extensions.DrainResponse:
-    """On the server itself."""
-    server = services.server_id
-    if request.mode == extensions.DrainRequest.UNDO:
-        await submit(services, SetServerState(server, ACTIVE), deadline)
-        return extensions.DrainResponse()
-    if request.mode == extensions.DrainRequest.STOP:
-        # Answered at once: the connection that the answer takes would otherwise be closed before it.
-        services.administration.stop_server()
-        return extensions.DrainResponse()
-    others = await handing_over.other_servers(services, deadline)
-    if not [other for other in others if other not in services.controller.metadata.leaving]:
-        raise refusal(
-            Status.FAILED_PRECONDITION,
-            f"no other server can take what `{server}` leads",
-            "start another one, or stop this one with the cluster",
+class DrainCalls:
+    def __init__(self, drain: Drain, members: Members, partitions: Partitions, life: ServerLife) -> None:
+        self._drain = drain
+        self._members = members
+        self._partitions = partitions
+        self._life = life
+
+    async def drain(self, request: extensions.DrainRequest, deadline: CallDeadline) -> extensions.DrainResponse:
+        """On the server that is drained."""
+        controller = self._members.controller
+        server = controller.server_id
+        if request.mode == extensions.DrainRequest.UNDO:
+            await self._members.submit(SetServerState(server, ACTIVE), deadline)
+            return extensions.DrainResponse()
+        if request.mode == extensions.DrainRequest.STOP:
+            # Answered first: stopping closes the connection that the answer goes through.
+            self._life.stop()
+            return extensions.DrainResponse()
+        others = await self._drain.other_servers(deadline)
+        if not [other for other in others if other not in controller.metadata.leaving]:
+            raise refusal(
+                Status.FAILED_PRECONDITION,
+                f"no other server can take what `{server}` leads",
+                "start another one, or stop this one with the cluster",
+            )
+        await self._members.submit(SetServerState(server, LEAVING), deadline)
+        found = await self._drain.hand_over_everything(others, deadline)
+        await hand_over_controller(controller, others, deadline)
+        return extensions.DrainResponse(
+            kept=[
+                extensions.KeptLeadership(stream=stream, partition=number, reason=why)
+                for stream, number, why in found.kept
+            ]
         )
-    await submit(services, SetServerState(server, LEAVING), deadline)
-    found = await handing_over.hand_over_everything(services, others, deadline)
-    await handing_over.hand_over_controller(services.controller, others, deadline)
-    return extensions.DrainResponse(
-        kept=[
-            extensions.KeptLeadership(stream=stream, partition=number, reason=why) for stream, number, why in found.kept
-        ]
-    )
 
-
-async def hand_over(
-    services: Services, request: extensions.HandOverRequest, deadline: Deadline
-) -> extensions.HandOverResponse:
-    leader = await services.partitions.hand_over(
-        request.stream, request.partition, request.successor or None, timeout=deadline.left()
-    )
-    return extensions.HandOverResponse(leader=leader)
+    async def hand_over(
+        self, request: extensions.HandOverRequest, deadline: CallDeadline
+    ) -> extensions.HandOverResponse:
+        leader = await self._partitions.hand_over(
+            request.stream, request.partition, request.successor or None, timeout=deadline.left()
+        )
+        return extensions.HandOverResponse(leader=leader)

@@ -1,7 +1,7 @@
-"""`ElectUnclean`: a replica that may lack messages is to lead, because none that has them all is left.
+"""`ElectUnclean`: makes a replica leader that may lack messages, because no in-sync replica is left.
 
-What would be lost is found by comparing logs: up to where the chosen one's equals another's, by leader epochs, nothing is; what the
-other has behind that is. Logs of servers that do not answer cannot be compared, and that is said too.
+The answer lists what is lost. The logs of the replicas are compared by their leader epochs: the messages of another log after the
+common prefix are lost. Logs of servers that do not answer cannot be compared; the answer names those servers.
 """
 
 from __future__ import annotations
@@ -10,85 +10,107 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bascule.broker.api.calls import Deadline
 from bascule.errors import BasculeError
 from bascule.metadata.core.model.ops import ElectUnclean
 from bascule.metadata.core.model.streams import Partition
 from bascule.net.grpc.status import GrpcError, Status
-from bascule.operations.checks import check_member, check_stream, submit
-from bascule.operations.switchboard import refusal
+from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.requests import CallDeadline
+    from bascule.operations.members import Members
+    from bascule.partition.registry import Partitions
 
 SURVEY_SECONDS: Final = 2.0
 
 Logs = dict[str, extensions.ReplicaLog]
 
 
-# ── on the replica ───────────────────────────────────────────────────────────────────────────────
+class Elections:
+    def __init__(self, members: Members, switchboard: Switchboard, partitions: Partitions) -> None:
+        self._members = members
+        self._switchboard = switchboard
+        self._partitions = partitions
 
-
-async def replica_log(
-    services: Services, request: extensions.ReplicaLogRequest, _deadline: Deadline
-) -> extensions.ReplicaLog:
-    local = services.partitions.get(request.stream, request.partition)
-    if local is None:
-        raise refusal(Status.NOT_FOUND, f"{services.server_id} runs no replica of {request.stream}/{request.partition}")
-    log = await asyncio.to_thread(lambda: local.log)
-    return extensions.ReplicaLog(
-        server=services.server_id,
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log.log_end_offset,
-        high_watermark=log.high_watermark,
-        epochs=[extensions.LeaderEpoch(epoch=one.epoch, start_offset=one.start_offset) for one in log.epoch_entries],
-    )
-
-
-# ── where it was asked for ───────────────────────────────────────────────────────────────────────
-
-
-async def elect_unclean(
-    services: Services, request: extensions.ElectUncleanRequest, deadline: Deadline
-) -> extensions.ElectUncleanResponse:
-    partition = _find(services, request.stream, request.partition)
-    check_member(services, request.replica, "replica")
-    _check_replica(request, partition)
-    logs = await collect(services, request.stream, partition, deadline)
-    answering = [server for server in partition.in_sync_replicas if server in logs]
-    if answering:
-        raise refusal(
-            Status.FAILED_PRECONDITION,
-            f"{answering[0]} is in sync with {request.stream}/{partition.id} and answers: it can lead without a loss",
-            "wait until it does; a leader that does not answer is replaced by itself",
+    async def replica_log(
+        self, request: extensions.ReplicaLogRequest, _deadline: CallDeadline
+    ) -> extensions.ReplicaLog:
+        """On the replica: the extent and the leader epochs of its log."""
+        server_id = self._members.controller.server_id
+        local = self._partitions.get(request.stream, request.partition)
+        if local is None:
+            raise refusal(Status.NOT_FOUND, f"{server_id} runs no replica of {request.stream}/{request.partition}")
+        log = await asyncio.to_thread(lambda: local.log)
+        return extensions.ReplicaLog(
+            server=server_id,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            epochs=[
+                extensions.LeaderEpoch(epoch=one.epoch, start_offset=one.start_offset) for one in log.epoch_entries
+            ],
         )
-    chosen = logs.get(request.replica)
-    if chosen is None:
-        raise refusal(
-            Status.FAILED_PRECONDITION,
-            f"server `{request.replica}` does not answer: it cannot lead",
-            _others_hint(logs),
-        )
-    answer = _response(partition, logs, chosen)
-    if request.confirm:
-        op = ElectUnclean(request.stream, partition.id, request.replica, partition.leader, partition.leader_epoch)
-        await submit(services, op, deadline)
-        answer.elected = True
-    return answer
 
+    # ── where it was asked for ───────────────────────────────────────────────────────────────────
 
-def _find(services: Services, stream: str, number: int) -> Partition:
-    check_stream(services, stream)
-    found = services.controller.metadata.streams[stream]
-    partition = found.partition(number)
-    if partition is None:
-        raise refusal(
-            Status.NOT_FOUND,
-            f"stream `{stream}` has no partition {number}",
-            f"its partitions are 0 to {len(found.partitions) - 1}",
-        )
-    return partition
+    async def elect_unclean(
+        self, request: extensions.ElectUncleanRequest, deadline: CallDeadline
+    ) -> extensions.ElectUncleanResponse:
+        partition = self._find(request.stream, request.partition)
+        self._members.check_member(request.replica, "replica")
+        _check_replica(request, partition)
+        logs = await self.collect(request.stream, partition, deadline)
+        answering = [server for server in partition.in_sync_replicas if server in logs]
+        if answering:
+            raise refusal(
+                Status.FAILED_PRECONDITION,
+                f"{answering[0]} is in sync with {request.stream}/{partition.id} and answers: it can lead without a loss",
+                "wait until it does; a leader that does not answer is replaced by itself",
+            )
+        chosen = logs.get(request.replica)
+        if chosen is None:
+            raise refusal(
+                Status.FAILED_PRECONDITION,
+                f"server `{request.replica}` does not answer: it cannot lead",
+                _others_hint(logs),
+            )
+        answer = _response(partition, logs, chosen)
+        if request.confirm:
+            op = ElectUnclean(request.stream, partition.id, request.replica, partition.leader, partition.leader_epoch)
+            await self._members.submit(op, deadline)
+            answer.elected = True
+        return answer
+
+    def _find(self, stream: str, number: int) -> Partition:
+        self._members.check_stream(stream)
+        found = self._members.controller.metadata.streams[stream]
+        partition = found.partition(number)
+        if partition is None:
+            raise refusal(
+                Status.NOT_FOUND,
+                f"stream `{stream}` has no partition {number}",
+                f"its partitions are 0 to {len(found.partitions) - 1}",
+            )
+        return partition
+
+    async def collect(self, stream: str, partition: Partition, deadline: CallDeadline) -> Logs:
+        """The logs of the replicas that answer."""
+        request = extensions.ReplicaLogRequest(stream=stream, partition=partition.id)
+        timeout = min(SURVEY_SECONDS, deadline.left())
+
+        async def ask(server: str) -> extensions.ReplicaLog | None:
+            try:
+                found: extensions.ReplicaLog = await self._switchboard.call(
+                    server, "ReplicaLog", request, timeout=timeout
+                )
+            except (BasculeError, GrpcError):
+                return None
+            found.in_sync = server in partition.in_sync_replicas
+            return found
+
+        found = await asyncio.gather(*map(ask, partition.replicas))
+        return {log.server: log for log in found if log is not None}
 
 
 def _check_replica(request: extensions.ElectUncleanRequest, partition: Partition) -> None:
@@ -112,25 +134,6 @@ def _others_hint(logs: Logs) -> str:
     return f"these have a replica and answer: {', '.join(sorted(logs))}"
 
 
-async def collect(services: Services, stream: str, partition: Partition, deadline: Deadline) -> Logs:
-    """The logs of those replicas that answer."""
-    request = extensions.ReplicaLogRequest(stream=stream, partition=partition.id)
-    timeout = min(SURVEY_SECONDS, deadline.left())
-
-    async def ask(server: str) -> extensions.ReplicaLog | None:
-        try:
-            found: extensions.ReplicaLog = await services.administration.call(
-                server, "ReplicaLog", request, timeout=timeout
-            )
-        except (BasculeError, GrpcError):
-            return None
-        found.in_sync = server in partition.in_sync_replicas
-        return found
-
-    found = await asyncio.gather(*map(ask, partition.replicas))
-    return {log.server: log for log in found if log is not None}
-
-
 def _response(partition: Partition, logs: Logs, chosen: extensions.ReplicaLog) -> extensions.ElectUncleanResponse:
     losses = [found for log in logs.values() if log is not chosen and (found := loss(chosen, log)).messages]
     first = min((one.from_offset for one in losses), default=chosen.log_end_offset)
@@ -148,7 +151,7 @@ def _response(partition: Partition, logs: Logs, chosen: extensions.ReplicaLog) -
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one log has and the chosen one lacks."""
+    """The offsets that another log has and the log of the chosen replica lacks."""
 
     from_offset: int
     end_offset: int
@@ -165,7 +168,7 @@ def loss(chosen: extensions.ReplicaLog, other: extensions.ReplicaLog) -> Loss:
 
 
 def common_end(one: extensions.ReplicaLog, other: extensions.ReplicaLog) -> int:
-    """Up to which offset two logs are equal: an epoch has one leader, so what both have of the same epoch is the same."""
+    """The offset up to which two logs are equal. An epoch has one leader, so two logs agree where both have the epoch."""
     ends, others = _epoch_ends(one), _epoch_ends(other)
     shared = [epoch for epoch in ends if epoch in others]
     if not shared:
@@ -175,7 +178,7 @@ def common_end(one: extensions.ReplicaLog, other: extensions.ReplicaLog) -> int:
 
 
 def _epoch_ends(log: extensions.ReplicaLog) -> dict[int, int]:
-    """Exclusive end of each epoch, those without records left out."""
+    """Exclusive end of each epoch that has records."""
     entries = sorted((one.epoch, one.start_offset) for one in log.epochs)
     ends = [*(start for _, start in entries), log.log_end_offset][1:]
     return {epoch: end for (epoch, start), end in zip(entries, ends, strict=True) if end > start}

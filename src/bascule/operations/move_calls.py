@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bascule.broker.api.calls import Deadline
 from bascule.metadata.core.model.ops import CancelReassignment
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Partition
@@ -18,123 +17,160 @@ from bascule.metadata.core.rebalance import (
 )
 from bascule.metadata.core.state import Metadata
 from bascule.net.grpc.status import Status
-from bascule.operations.checks import brokers_that_answer, check_controller, check_member, check_stream, submit
-from bascule.operations.switchboard import refusal
+from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.requests import CallDeadline
+    from bascule.operations.members import Members
+    from bascule.operations.move_queue import MoveQueue
 
 HAND_BACK_SECONDS = 5.0
 
 
-async def rebalance(
-    services: Services, request: extensions.RebalanceRequest, _deadline: Deadline
-) -> extensions.MovesResponse:
-    check_controller(services)
-    for name in request.streams:
-        check_stream(services, name)
-    state = services.controller.metadata
-    streams = set(request.streams) or None
-    moves: Sequence[ReplicaMove] = ()
-    if not request.leaders_only:
-        moves = plan_rebalance(state, await brokers_that_answer(services), streams=streams).moves
-    leaders = await _leader_moves(services, streams)
-    answer = response(state, moves, leaders)
-    if not request.dry_run:
-        services.administration.moves.add(moves)
-        services.administration.moves.add_leaders(streams or state.streams)
-    return answer
+class MoveCalls:
+    def __init__(self, members: Members, moves: MoveQueue, switchboard: Switchboard) -> None:
+        self._members = members
+        self._moves = moves
+        self._switchboard = switchboard
 
+    async def rebalance(
+        self, request: extensions.RebalanceRequest, _deadline: CallDeadline
+    ) -> extensions.MovesResponse:
+        self._members.check_controller()
+        for name in request.streams:
+            self._members.check_stream(name)
+        state = self._members.controller.metadata
+        streams = set(request.streams) or None
+        moves: Sequence[ReplicaMove] = ()
+        if not request.leaders_only:
+            moves = plan_rebalance(state, await self._members.places(), streams=streams).moves
+        leaders = await self._leader_moves(streams)
+        answer = response(state, moves, leaders)
+        if not request.dry_run:
+            self._moves.add(moves)
+            self._moves.add_leaders(streams or state.streams)
+        return answer
 
-async def _leader_moves(services: Services, streams: Collection[str] | None) -> list[LeaderMove]:
-    answering = await services.administration.answering(services)
-    return [
-        move
-        for move in plan_leaders(services.controller.metadata)
-        if (streams is None or move.stream in streams) and {move.leader, move.successor} <= answering
-    ]
+    async def _leader_moves(self, streams: Collection[str] | None) -> list[LeaderMove]:
+        answering = await self._members.answering()
+        return [
+            move
+            for move in plan_leaders(self._members.controller.metadata)
+            if (streams is None or move.stream in streams) and {move.leader, move.successor} <= answering
+        ]
 
+    async def add_servers(
+        self, request: extensions.AddServersRequest, _deadline: CallDeadline
+    ) -> extensions.MovesResponse:
+        self._members.check_controller()
+        if not request.servers:
+            raise refusal(Status.INVALID_ARGUMENT, "`servers` is empty", "name the servers that are to get replicas")
+        brokers = await self._members.places()
+        state = self._members.controller.metadata
+        for server in request.servers:
+            self._members.check_member(server, "servers")
+            self._check_can_have_replicas(server, {broker.id for broker in brokers})
+        wanted = set(request.servers)
+        planned = plan_rebalance(state, brokers).moves
+        moves = [move for move in planned if wanted & (set(move.replicas) - set(_goal(state, move)))]
+        answer = response(state, moves, [])
+        if not request.dry_run:
+            self._moves.add(moves)
+            self._moves.add_leaders(state.streams)
+        return answer
 
-async def add_servers(
-    services: Services, request: extensions.AddServersRequest, _deadline: Deadline
-) -> extensions.MovesResponse:
-    check_controller(services)
-    if not request.servers:
-        raise refusal(Status.INVALID_ARGUMENT, "`servers` is empty", "name the servers that are to get replicas")
-    brokers = await brokers_that_answer(services)
-    state = services.controller.metadata
-    for server in request.servers:
-        check_member(services, server, "servers")
-        _check_can_have_replicas(services, server, {broker.id for broker in brokers})
-    wanted = set(request.servers)
-    planned = plan_rebalance(state, brokers).moves
-    moves = [move for move in planned if wanted & (set(move.replicas) - set(_goal(state, move)))]
-    answer = response(state, moves, [])
-    if not request.dry_run:
-        services.administration.moves.add(moves)
-        services.administration.moves.add_leaders(state.streams)
-    return answer
+    def _check_can_have_replicas(self, server: str, answering: Collection[str]) -> None:
+        if server in self._members.controller.metadata.leaving:
+            raise refusal(
+                Status.FAILED_PRECONDITION,
+                f"server `{server}` is leaving and is given no replicas",
+                f"`bascule cluster drain {server} --undo` takes that back",
+            )
+        if server not in answering:
+            raise refusal(Status.FAILED_PRECONDITION, f"server `{server}` does not answer", "start it first")
 
+    async def reassign(self, request: extensions.ReassignRequest, _deadline: CallDeadline) -> extensions.MovesResponse:
+        self._members.check_controller()
+        self._members.check_stream(request.stream)
+        state = self._members.controller.metadata
+        chosen = _chosen(state, request.stream, request.partitions)
+        if bool(request.replicas) == (request.replication_factor != 0):
+            raise refusal(
+                Status.INVALID_ARGUMENT, "either `replicas` or `replication_factor` has to be given", "give one of them"
+            )
+        moves = await self._named(request, chosen) if request.replicas else await self._resized(request, chosen)
+        answer = response(state, moves, [])
+        if not request.dry_run:
+            self._moves.add(moves)
+        return answer
 
-def _check_can_have_replicas(services: Services, server: str, answering: Collection[str]) -> None:
-    if server in services.controller.metadata.leaving:
-        raise refusal(
-            Status.FAILED_PRECONDITION,
-            f"server `{server}` is leaving and is given no replicas",
-            f"`bascule cluster drain {server} --undo` takes that back",
+    async def _named(self, request: extensions.ReassignRequest, chosen: list[Partition]) -> list[ReplicaMove]:
+        replicas = tuple(request.replicas)
+        if len(set(replicas)) != len(replicas):
+            raise refusal(
+                Status.INVALID_ARGUMENT,
+                f"`replicas` is `{','.join(replicas)}`: a server is named twice",
+                "name each once",
+            )
+        answering = await self._members.answering()
+        for server in replicas:
+            self._members.check_member(server, "replicas")
+            if not all(server in partition.replicas for partition in chosen):
+                self._check_can_have_replicas(server, answering)
+        moves = [ReplicaMove(request.stream, partition.id, replicas) for partition in chosen]
+        return [move for move in moves if _goal(self._members.controller.metadata, move) != list(replicas)]
+
+    async def _resized(self, request: extensions.ReassignRequest, chosen: list[Partition]) -> list[ReplicaMove]:
+        brokers = await self._members.places()
+        plan = plan_replication_factor(
+            self._members.controller.metadata, request.stream, request.replication_factor, brokers
         )
-    if server not in answering:
-        raise refusal(Status.FAILED_PRECONDITION, f"server `{server}` does not answer", "start it first")
+        if isinstance(plan, Refusal):
+            right = f"use 1 to {len(brokers)}, as many as there are servers that answer, or -1 for all of them"
+            raise refusal(
+                Status[plan.code],
+                f"`replication_factor` is `{request.replication_factor}`: {plan.text.partition(':')[0]}",
+                right,
+            )
+        numbers = {partition.id for partition in chosen}
+        return [move for move in plan.moves if move.partition in numbers]
 
+    async def cancel(
+        self, request: extensions.CancelReassignmentRequest, deadline: CallDeadline
+    ) -> extensions.MovesResponse:
+        self._members.check_controller()
+        state = self._members.controller.metadata
+        if request.stream:
+            self._members.check_stream(request.stream)
+            chosen = [(request.stream, one) for one in _chosen(state, request.stream, request.partitions)]
+        else:
+            chosen = list(state.each_partition())
+        answer = extensions.MovesResponse()
+        for stream, partition in chosen:
+            dropped = self._moves.drop((stream, partition.id))
+            if partition.target_replicas:
+                answer.moves.append(
+                    extensions.Move(
+                        stream=stream,
+                        partition=partition.id,
+                        to=partition.original_replicas,
+                        **{"from": partition.replicas},
+                    )
+                )
+                await self._give_up(stream, partition, deadline)
+            elif dropped is not None:
+                answer.moves.append(_move(state, dropped))
+        return answer
 
-async def reassign(
-    services: Services, request: extensions.ReassignRequest, _deadline: Deadline
-) -> extensions.MovesResponse:
-    check_controller(services)
-    check_stream(services, request.stream)
-    state = services.controller.metadata
-    chosen = _chosen(state, request.stream, request.partitions)
-    if bool(request.replicas) == (request.replication_factor != 0):
-        raise refusal(
-            Status.INVALID_ARGUMENT, "either `replicas` or `replication_factor` has to be given", "give one of them"
-        )
-    moves = await _named(services, request, chosen) if request.replicas else await _resized(services, request, chosen)
-    answer = response(state, moves, [])
-    if not request.dry_run:
-        services.administration.moves.add(moves)
-    return answer
-
-
-async def _named(services: Services, request: extensions.ReassignRequest, chosen: list[Partition]) -> list[ReplicaMove]:
-    replicas = tuple(request.replicas)
-    if len(set(replicas)) != len(replicas):
-        raise refusal(
-            Status.INVALID_ARGUMENT, f"`replicas` is `{','.join(replicas)}`: a server is named twice", "name each once"
-        )
-    answering = await services.administration.answering(services)
-    for server in replicas:
-        check_member(services, server, "replicas")
-        if not all(server in partition.replicas for partition in chosen):
-            _check_can_have_replicas(services, server, answering)
-    moves = [ReplicaMove(request.stream, partition.id, replicas) for partition in chosen]
-    return [move for move in moves if _goal(services.controller.metadata, move) != list(replicas)]
-
-
-async def _resized(
-    services: Services, request: extensions.ReassignRequest, chosen: list[Partition]
-) -> list[ReplicaMove]:
-    brokers = await brokers_that_answer(services)
-    plan = plan_replication_factor(services.controller.metadata, request.stream, request.replication_factor, brokers)
-    if isinstance(plan, Refusal):
-        right = f"use 1 to {len(brokers)}, as many as there are servers that answer, or -1 for all of them"
-        raise refusal(
-            Status[plan.code],
-            f"`replication_factor` is `{request.replication_factor}`: {plan.text.partition(':')[0]}",
-            right,
-        )
-    numbers = {partition.id for partition in chosen}
-    return [move for move in plan.moves if move.partition in numbers]
+    async def _give_up(self, stream: str, partition: Partition, deadline: CallDeadline) -> None:
+        """A replica that was added and leads already hands over first: the partition goes back to those it had."""
+        before = [one for one in partition.original_replicas if one in partition.in_sync_replicas]
+        if partition.leader not in partition.original_replicas and before:
+            request = extensions.HandOverRequest(stream=stream, partition=partition.id, successor=before[0])
+            timeout = min(HAND_BACK_SECONDS, deadline.left())
+            await self._switchboard.call(partition.leader, "HandOver", request, timeout=timeout)
+        await self._members.submit(CancelReassignment(stream, partition.id), deadline)
 
 
 def _chosen(state: Metadata, stream: str, numbers: Collection[int]) -> list[Partition]:
@@ -147,50 +183,6 @@ def _chosen(state: Metadata, stream: str, numbers: Collection[int]) -> list[Part
                 f"its partitions are 0 to {len(partitions) - 1}",
             )
     return [partition for partition in partitions if not numbers or partition.id in numbers]
-
-
-# ── cancelling ───────────────────────────────────────────────────────────────────────────────────
-
-
-async def cancel(
-    services: Services, request: extensions.CancelReassignmentRequest, deadline: Deadline
-) -> extensions.MovesResponse:
-    check_controller(services)
-    state = services.controller.metadata
-    if request.stream:
-        check_stream(services, request.stream)
-        chosen = [(request.stream, one) for one in _chosen(state, request.stream, request.partitions)]
-    else:
-        chosen = list(state.each_partition())
-    answer = extensions.MovesResponse()
-    for stream, partition in chosen:
-        dropped = services.administration.moves.drop((stream, partition.id))
-        if partition.target_replicas:
-            answer.moves.append(
-                extensions.Move(
-                    stream=stream,
-                    partition=partition.id,
-                    to=partition.original_replicas,
-                    **{"from": partition.replicas},
-                )
-            )
-            await _give_up(services, stream, partition, deadline)
-        elif dropped is not None:
-            answer.moves.append(_move(state, dropped))
-    return answer
-
-
-async def _give_up(services: Services, stream: str, partition: Partition, deadline: Deadline) -> None:
-    """A replica that was added and leads already hands over first: the partition goes back to those it had."""
-    before = [one for one in partition.original_replicas if one in partition.in_sync_replicas]
-    if partition.leader not in partition.original_replicas and before:
-        request = extensions.HandOverRequest(stream=stream, partition=partition.id, successor=before[0])
-        timeout = min(HAND_BACK_SECONDS, deadline.left())
-        await services.administration.call(partition.leader, "HandOver", request, timeout=timeout)
-    await submit(services, CancelReassignment(stream, partition.id), deadline)
-
-
-# ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def response(state: Metadata, moves: Sequence[ReplicaMove], leaders: Iterable[LeaderMove]) -> extensions.MovesResponse:

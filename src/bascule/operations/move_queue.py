@@ -22,8 +22,8 @@ from bascule.net.grpc.status import GrpcError
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
-    from bascule.operations.administration import Administration
+    from bascule.operations.members import Members
+    from bascule.operations.switchboard import Switchboard
 
 POLL_SECONDS: Final = 0.1
 HAND_OVER_SECONDS: Final = 10.0
@@ -33,9 +33,10 @@ _logger = logging.getLogger(__name__)
 
 
 class MoveQueue:
-    def __init__(self, administration: Administration) -> None:
-        self._administration = administration
-        self._services: Services | None = None
+    def __init__(self, members: Members, switchboard: Switchboard) -> None:
+        self._members = members
+        self._controller = members.controller
+        self._switchboard = switchboard
         self._waiting: dict[_Key, ReplicaMove] = {}
         self._asked: set[_Key] = set()
         """Partitions whose leaders are looked at when nothing moves any more."""
@@ -43,17 +44,14 @@ class MoveQueue:
         """Partitions that were resumed to be moved, and whether their stream resumes as a whole."""
         self._leaders: list[LeaderMove] = []
         self._news = asyncio.Event()
-        self._task: LeaderTask | None = None
+        self._task = LeaderTask(self._controller, self._work, "moves")
 
-    def start(self, services: Services) -> None:
-        self._services = services
-        self._task = LeaderTask(services.controller, self._work, "moves")
+    def start(self) -> None:
         self._task.start()
-        services.controller.watch_role(self._on_role)
+        self._controller.watch_role(self._on_role)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            await self._task.stop()
+        await self._task.stop()
 
     def _on_role(self, leads: bool) -> None:
         if not leads:
@@ -73,8 +71,7 @@ class MoveQueue:
 
     def add_leaders(self, streams: Iterable[str]) -> None:
         """Have the leaderships of these streams spread out, when nothing moves any more."""
-        assert self._services is not None
-        known = self._services.controller.metadata.streams
+        known = self._controller.metadata.streams
         self._asked.update((name, one.id) for name in streams if name in known for one in known[name].partitions)
         self._news.set()
 
@@ -115,12 +112,10 @@ class MoveQueue:
 
     async def _moving(self) -> set[_Key]:
         """Partitions that move now; without those that cannot, which would hold up all others for ever."""
-        assert self._services is not None
-        services = self._services
-        answering = await self._administration.answering(services)
+        answering = await self._members.answering()
         return {
             (name, one.id)
-            for name, one in services.controller.metadata.each_partition()
+            for name, one in self._controller.metadata.each_partition()
             if one.target_replicas and not stalled(one, answering)
         }
 
@@ -129,8 +124,7 @@ class MoveQueue:
         partition = self._find(key)
         if partition is not None and partition.paused and set(move.replicas) != set(partition.replicas):
             # Nobody runs a paused partition, so nobody would fetch it.
-            assert self._services is not None
-            self._paused[key] = self._services.controller.metadata.streams[key[0]].resume_all
+            self._paused[key] = self._controller.metadata.streams[key[0]].resume_all
             await self._submit(ResumeStream(key[0], time.time_ns(), (key[1],)))
         await self._submit(Reassign(move.stream, move.partition, move.replicas))
         self._waiting.pop(key, None)
@@ -145,23 +139,20 @@ class MoveQueue:
             del self._paused[key]
 
     def _find(self, key: _Key) -> Partition | None:
-        assert self._services is not None
-        return self._services.controller.metadata.find(*key)
+        return self._controller.metadata.find(*key)
 
     async def _submit(self, op: Op) -> None:
-        assert self._services is not None
-        refusal = await self._services.controller.submit(op)
+        refusal = await self._controller.submit(op)
         if refusal is not None:
             _logger.warning("%s was refused: %s", op, refusal.text)
 
     # ── leaderships ──────────────────────────────────────────────────────────────────────────────
 
     async def _move_leaders(self) -> None:
-        assert self._services is not None
-        answering = await self._administration.answering(self._services)
+        answering = await self._members.answering()
         # From here to the list of hand-overs in one go: who looks meanwhile must not take it for done.
         asked, self._asked = self._asked, set()
-        planned = plan_leaders(self._services.controller.metadata)
+        planned = plan_leaders(self._controller.metadata)
         self._leaders = [
             move
             for move in planned
@@ -175,7 +166,7 @@ class MoveQueue:
     async def _move_leader(self, move: LeaderMove) -> None:
         request = extensions.HandOverRequest(stream=move.stream, partition=move.partition, successor=move.successor)
         try:
-            await self._administration.call(move.leader, "HandOver", request, timeout=HAND_OVER_SECONDS)
+            await self._switchboard.call(move.leader, "HandOver", request, timeout=HAND_OVER_SECONDS)
         except (BasculeError, GrpcError) as error:
             text = error.message if isinstance(error, BasculeError) else error.text
             _logger.warning("%s/%d is still led by %s: %s", move.stream, move.partition, move.leader, text)

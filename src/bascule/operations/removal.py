@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bascule.broker.api.calls import Deadline
 from bascule.errors import BasculeError
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     ChangeCoordinator,
     ElectUnclean,
     ForgetServer,
@@ -28,8 +27,6 @@ from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
 from bascule.metadata.core.state import Metadata
 from bascule.metadata.stream_options import RESERVED_STREAMS
 from bascule.net.grpc.status import Status
-from bascule.operations import election
-from bascule.operations.checks import brokers_that_answer, check_controller, check_member, submit
 from bascule.operations.drain import hand_over_controller
 from bascule.operations.move_calls import response
 from bascule.operations.switchboard import refusal
@@ -37,61 +34,132 @@ from bascule.proto import extensions_pb2 as extensions
 from bascule.raft.core.model.membership import RemoveServer
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.requests import CallDeadline
+    from bascule.operations.election import Elections
+    from bascule.operations.members import Members
+    from bascule.operations.move_queue import MoveQueue
 
 MEMBERSHIP_SECONDS: Final = 2.0
 
 _logger = logging.getLogger(__name__)
 
 
-async def remove_server(
-    services: Services, request: extensions.RemoveServerRequest, deadline: Deadline
-) -> extensions.RemoveServerResponse:
-    check_controller(services)
-    server = request.server
-    if not _is_known(services, server):
-        check_member(services, server)
-    brokers = [one for one in await brokers_that_answer(services) if one.id != server]
-    answers = await services.administration.answers(server)
-    state = services.controller.metadata
-    planned = _plan(state, server, brokers)
-    answer = extensions.RemoveServerResponse(
-        moves=response(state, planned, []).moves,
-        replicas_left=_replicas(state, server),
-        blocked=[] if answers else _blocked(state, server),
-    )
-    if request.dry_run:
+class Removals:
+    def __init__(self, members: Members, moves: MoveQueue, elections: Elections) -> None:
+        self._members = members
+        self._moves = moves
+        self._elections = elections
+
+    async def remove_server(
+        self, request: extensions.RemoveServerRequest, deadline: CallDeadline
+    ) -> extensions.RemoveServerResponse:
+        self._members.check_controller()
+        server = request.server
+        if not self._is_known(server):
+            self._members.check_member(server)
+        brokers = [one for one in await self._members.places() if one.id != server]
+        answers = await self._members.answers(server)
+        state = self._members.controller.metadata
+        planned = _plan(state, server, brokers)
+        answer = extensions.RemoveServerResponse(
+            moves=response(state, planned, []).moves,
+            replicas_left=_replicas(state, server),
+            blocked=[] if answers else _blocked(state, server),
+        )
+        if request.dry_run:
+            return answer
+        await self._members.submit(SetServerState(server, LEAVING), deadline)
+        await self._move_groups(server, brokers, deadline)
+        if request.force and answer.blocked:
+            await self._lose(server, answer, planned, deadline)
+        blocked = {(one.stream, one.partition) for one in answer.blocked}
+        self._moves.add(move for move in planned if (move.stream, move.partition) not in blocked or request.force)
+        answer.replicas_left = _replicas(state, server)
+        if answer.replicas_left:
+            answer.state = "its replicas move to other servers"
+        else:
+            await self._part(server, brokers, answer, deadline)
         return answer
-    await submit(services, SetServerState(server, LEAVING), deadline)
-    await _move_groups(services, server, brokers, deadline)
-    if request.force and answer.blocked:
-        await _lose(services, server, answer, planned, deadline)
-    blocked = {(one.stream, one.partition) for one in answer.blocked}
-    services.administration.moves.add(
-        move for move in planned if (move.stream, move.partition) not in blocked or request.force
-    )
-    answer.replicas_left = _replicas(state, server)
-    if answer.replicas_left:
-        answer.state = "its replicas move to other servers"
-    else:
-        await _part(services, server, brokers, answer, deadline)
-    return answer
 
+    def _is_known(self, server: str) -> bool:
+        """Also one that has left the group already, and was not forgotten: the call before this one was interrupted."""
+        state = self._members.controller.metadata
+        return server in state.leaving or server in state.server_epochs or _replicas(state, server) > 0
 
-def _is_known(services: Services, server: str) -> bool:
-    """Also one that has left the group already, and was not forgotten: the call before this one was interrupted."""
-    state = services.controller.metadata
-    return server in state.leaving or server in state.server_epochs or _replicas(state, server) > 0
+    async def _move_groups(self, server: str, brokers: list[BrokerPlace], deadline: CallDeadline) -> None:
+        ids = tuple(one.id for one in brokers)
+        for group in list(self._members.controller.metadata.groups.values()):
+            if group.coordinator == server:
+                await self._members.controller.submit(
+                    ChangeCoordinator(group.id, server, group.epoch, ids), timeout=deadline.left()
+                )
+
+    async def _lose(
+        self,
+        server: str,
+        answer: extensions.RemoveServerResponse,
+        planned: list[ReplicaMove],
+        deadline: CallDeadline,
+    ) -> None:
+        """What only the dead server has is given up: the best of what is left leads, or a new, empty replica."""
+        targets = {(move.stream, move.partition): move for move in planned}
+        for one in answer.blocked:
+            key = (one.stream, one.partition)
+            partition = self._members.controller.metadata.find(*key)
+            if partition is None or partition.in_sync_replicas != [server]:
+                continue
+            if key in targets:
+                move = targets[key]
+                await self._members.submit(Reassign(move.stream, move.partition, move.replicas), deadline)
+            heir = await self._heir(one.stream, partition, server, deadline)
+            if heir is None:
+                continue
+            _logger.warning("%s/%d: %s leads with what it has, %s is given up", one.stream, one.partition, heir, server)
+            op = ElectUnclean(one.stream, one.partition, heir, partition.leader, partition.leader_epoch)
+            await self._members.submit(op, deadline)
+        del answer.blocked[:]
+
+    async def _heir(self, stream: str, partition: Partition, server: str, deadline: CallDeadline) -> str | None:
+        logs = await self._elections.collect(stream, partition, deadline)
+        others = [log for log in logs.values() if log.server != server]
+        if others:
+            return max(
+                others, key=lambda log: (max((one.epoch for one in log.epochs), default=0), log.log_end_offset)
+            ).server
+        answering = await self._members.answering()
+        return next((one for one in partition.replicas if one != server and one in answering), None)
+
+    async def _part(
+        self,
+        server: str,
+        brokers: list[BrokerPlace],
+        answer: extensions.RemoveServerResponse,
+        deadline: CallDeadline,
+    ) -> None:
+        controller = self._members.controller
+        if server == controller.server_id:
+            # A controller cannot take itself out: its successor does, when it is asked again.
+            answer.state = "another server becomes controller"
+            await hand_over_controller(controller, [one.id for one in brokers], deadline)
+            return
+        if server in controller.members:
+            try:
+                await controller.driver.change_membership(
+                    RemoveServer(server), timeout=min(MEMBERSHIP_SECONDS, deadline.left())
+                )
+            except BasculeError as error:
+                _logger.info("%s is still a member: %s", server, error.message)
+                answer.state = "the servers agree that it goes"
+                return
+        await self._members.submit(ForgetServer(server), deadline)
+        answer.removed = True
 
 
 def _replicas(state: Metadata, server: str) -> int:
     return sum(server in partition.replicas for _, partition in state.each_partition())
 
 
-# ── planning ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _plan(state: Metadata, server: str, brokers: list[Broker]) -> list[ReplicaMove]:
+def _plan(state: Metadata, server: str, brokers: list[BrokerPlace]) -> list[ReplicaMove]:
     """Where its replicas go. Streams that the cluster keeps on all servers for itself just have one replica less."""
     staying = [one.id for one in brokers if one.id not in state.leaving]
     if not staying:
@@ -131,78 +199,3 @@ def _blocked(state: Metadata, server: str) -> list[extensions.Blocked]:
             reason = "no other replica is in sync" if others else "it has no other replica"
             found.append(extensions.Blocked(stream=name, partition=partition.id, reason=reason, replicas=others))
     return found
-
-
-# ── doing ────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _move_groups(services: Services, server: str, brokers: list[Broker], deadline: Deadline) -> None:
-    ids = tuple(one.id for one in brokers)
-    for group in list(services.controller.metadata.groups.values()):
-        if group.coordinator == server:
-            await services.controller.submit(
-                ChangeCoordinator(group.id, server, group.epoch, ids), timeout=deadline.left()
-            )
-
-
-async def _lose(
-    services: Services,
-    server: str,
-    answer: extensions.RemoveServerResponse,
-    planned: list[ReplicaMove],
-    deadline: Deadline,
-) -> None:
-    """What only the dead server has is given up: the best of what is left leads, or a new, empty replica."""
-    targets = {(move.stream, move.partition): move for move in planned}
-    for one in answer.blocked:
-        key = (one.stream, one.partition)
-        partition = services.controller.metadata.find(*key)
-        if partition is None or partition.in_sync_replicas != [server]:
-            continue
-        if key in targets:
-            move = targets[key]
-            await submit(services, Reassign(move.stream, move.partition, move.replicas), deadline)
-        heir = await _heir(services, one.stream, partition, server, deadline)
-        if heir is None:
-            continue
-        _logger.warning("%s/%d: %s leads with what it has, %s is given up", one.stream, one.partition, heir, server)
-        op = ElectUnclean(one.stream, one.partition, heir, partition.leader, partition.leader_epoch)
-        await submit(services, op, deadline)
-    del answer.blocked[:]
-
-
-async def _heir(services: Services, stream: str, partition: Partition, server: str, deadline: Deadline) -> str | None:
-    logs = await election.collect(services, stream, partition, deadline)
-    others = [log for log in logs.values() if log.server != server]
-    if others:
-        return max(
-            others, key=lambda log: (max((one.epoch for one in log.epochs), default=0), log.log_end_offset)
-        ).server
-    answering = await services.administration.answering(services)
-    return next((one for one in partition.replicas if one != server and one in answering), None)
-
-
-async def _part(
-    services: Services,
-    server: str,
-    brokers: list[Broker],
-    answer: extensions.RemoveServerResponse,
-    deadline: Deadline,
-) -> None:
-    controller = services.controller
-    if server == services.server_id:
-        # A controller cannot take itself out: its successor does, when it is asked again.
-        answer.state = "another server becomes controller"
-        await hand_over_controller(controller, [one.id for one in brokers], deadline)
-        return
-    if server in controller.members:
-        try:
-            await controller.driver.change_membership(
-                RemoveServer(server), timeout=min(MEMBERSHIP_SECONDS, deadline.left())
-            )
-        except BasculeError as error:
-            _logger.info("%s is still a member: %s", server, error.message)
-            answer.state = "the servers agree that it goes"
-            return
-    await submit(services, ForgetServer(server), deadline)
-    answer.removed = True

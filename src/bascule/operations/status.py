@@ -9,17 +9,21 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from bascule import __version__, limits
-from bascule.broker.api.calls import Deadline
 from bascule.errors import BasculeError, Unavailable
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.rebalance import ReplicaMove
 from bascule.metadata.core.state import Metadata
 from bascule.net.grpc.status import GrpcError
-from bascule.operations.move_queue import stalled
+from bascule.operations.move_queue import MoveQueue, stalled
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.metadata.requests import CallDeadline
+    from bascule.metadata.server_directory import ServerDirectory
+    from bascule.operations.server_life import ServerLife
+    from bascule.operations.switchboard import Switchboard
+    from bascule.partition.registry import Partitions
     from bascule.partition.states import ReplicaState
 
 REPORT_SECONDS: Final = 1.0
@@ -29,32 +33,118 @@ Reports = dict[str, extensions.ReportResponse]
 _Key = tuple[str, int]
 
 
-# ── of one server ────────────────────────────────────────────────────────────────────────────────
+class ServerReports:
+    def __init__(self, controller: Controller, partitions: Partitions, moves: MoveQueue, life: ServerLife) -> None:
+        self._controller = controller
+        self._partitions = partitions
+        self._moves = moves
+        self._life = life
+
+    async def report(self, _request: extensions.ReportRequest, _deadline: CallDeadline) -> extensions.ReportResponse:
+        answer = extensions.ReportResponse(
+            version=__version__,
+            uptime_ms=int((time.monotonic() - self._life.started) * 1000),
+            draining=self._life.is_draining,
+        )
+        state = self._controller.metadata
+        for one in self._partitions.replica_states():
+            partition = state.find(one.stream, one.partition)
+            if partition is None or not partition.target_replicas:
+                continue
+            if len(answer.partitions) == limits.STATUS_PARTITIONS_MAX:
+                answer.left_out += 1
+            else:
+                answer.partitions.append(_progress(one, partition))
+        if self._controller.is_leader:
+            waiting = self._moves.waiting
+            answer.waiting.extend(_waiting(state, move) for move in waiting[: limits.STATUS_PARTITIONS_MAX])
+            answer.leaders_waiting = self._moves.leaders_waiting
+        return answer
 
 
-async def report(
-    services: Services, _request: extensions.ReportRequest, _deadline: Deadline
-) -> extensions.ReportResponse:
-    administration = services.administration
-    answer = extensions.ReportResponse(
-        version=__version__,
-        uptime_ms=int((time.monotonic() - administration.started) * 1000),
-        draining=administration.is_draining,
-    )
-    state = services.controller.metadata
-    for one in services.partitions.replica_states():
-        partition = state.find(one.stream, one.partition)
-        if partition is None or not partition.target_replicas:
-            continue
-        if len(answer.partitions) == limits.STATUS_PARTITIONS_MAX:
-            answer.left_out += 1
-        else:
-            answer.partitions.append(_progress(one, partition))
-    if services.controller.is_leader:
-        waiting = administration.moves.waiting
-        answer.waiting.extend(_waiting(state, move) for move in waiting[: limits.STATUS_PARTITIONS_MAX])
-        answer.leaders_waiting = administration.moves.leaders_waiting
-    return answer
+class StatusCalls:
+    def __init__(self, controller: Controller, directory: ServerDirectory, switchboard: Switchboard) -> None:
+        self._controller = controller
+        self._directory = directory
+        self._switchboard = switchboard
+
+    async def status(self, _request: extensions.StatusRequest, deadline: CallDeadline) -> extensions.StatusResponse:
+        reports = await self._reports(min(REPORT_SECONDS, deadline.left()))
+        controller = self._controller
+        if controller.leader in reports:
+            # What the controller has begun no longer waits with it: unless this server knows of it too, nobody would seem to move.
+            with contextlib.suppress(Unavailable):
+                await controller.fresh_metadata(timeout=min(REPORT_SECONDS, deadline.left()))
+        state = controller.metadata
+        answer = extensions.StatusResponse(
+            controller=controller.leader or "",
+            members=await self._members(reports),
+            throttle_bytes_per_second=state.replication_throttle,
+        )
+        told = {(one.stream, one.partition): one for found in reports.values() for one in found.partitions}
+        for name, partition in state.each_partition():
+            if partition.target_replicas:
+                if len(answer.reassignments) == limits.STATUS_PARTITIONS_MAX:
+                    answer.reassignments_left_out += 1
+                else:
+                    answer.reassignments.append(_reassignment(name, partition, told, set(reports)))
+            if _is_in_trouble(partition, reports):
+                if len(answer.troubles) == limits.STATUS_PARTITIONS_MAX:
+                    answer.troubles_left_out += 1
+                else:
+                    answer.troubles.append(_trouble(name, partition, reports))
+        controller_report = reports.get(controller.leader or "")
+        if controller_report is not None:
+            answer.waiting.extend(controller_report.waiting)
+            answer.leaders_waiting = controller_report.leaders_waiting
+        return answer
+
+    async def _reports(self, timeout: float) -> Reports:
+        """Of the members that answer."""
+
+        async def ask(server: str) -> extensions.ReportResponse | None:
+            try:
+                found: extensions.ReportResponse = await self._switchboard.call(
+                    server, "Report", extensions.ReportRequest(), timeout=timeout
+                )
+                return found
+            except (BasculeError, GrpcError):
+                return None
+
+        members = self._controller.members
+        found = await asyncio.gather(*map(ask, members))
+        return {server: one for server, one in zip(members, found, strict=True) if one is not None}
+
+    async def _members(self, reports: Reports) -> list[extensions.Member]:
+        controller = self._controller
+        state = controller.metadata
+        addresses = {one.id: one for one in await self._directory.servers(controller.members, timeout=REPORT_SECONDS)}
+        replicas: Counter[str] = Counter()
+        leaders: Counter[str] = Counter()
+        for _, partition in state.each_partition():
+            replicas.update(partition.replicas)
+            leaders[partition.leader] += 1
+        found = []
+        for server in controller.members:
+            address, said = addresses.get(server), reports.get(server)
+            member = extensions.Member(
+                id=server,
+                host="" if address is None else address.host,
+                port=0 if address is None else address.port,
+                is_controller=server == controller.leader,
+                is_voter=server in controller.driver.node.membership.voters,
+                answers=said is not None,
+                state=extensions.Member.LEAVING if server in state.leaving else extensions.Member.ACTIVE,
+                replicas=replicas[server],
+                leaders=leaders[server],
+                groups=state.coordinated(server),
+            )
+            if said is not None:
+                member.version, member.uptime_ms = said.version, said.uptime_ms
+                if said.draining:
+                    member.state = extensions.Member.DRAINING
+            found.append(member)
+        return found
 
 
 def _progress(one: ReplicaState, partition: Partition) -> extensions.Reassignment:
@@ -83,92 +173,6 @@ def _waiting(state: Metadata, move: ReplicaMove) -> extensions.Move:
     partition = state.find(move.stream, move.partition)
     before = [] if partition is None else partition.replicas
     return extensions.Move(stream=move.stream, partition=move.partition, to=move.replicas, **{"from": before})
-
-
-# ── of all ───────────────────────────────────────────────────────────────────────────────────────
-
-
-async def status(
-    services: Services, _request: extensions.StatusRequest, deadline: Deadline
-) -> extensions.StatusResponse:
-    reports = await _reports(services, min(REPORT_SECONDS, deadline.left()))
-    controller = services.controller
-    if controller.leader in reports:
-        # What the controller has begun no longer waits with it: unless this server knows of it too, nobody would seem to move.
-        with contextlib.suppress(Unavailable):
-            await controller.fresh_metadata(timeout=min(REPORT_SECONDS, deadline.left()))
-    state = controller.metadata
-    answer = extensions.StatusResponse(
-        controller=controller.leader or "",
-        members=await _members(services, reports),
-        throttle_bytes_per_second=state.replication_throttle,
-    )
-    told = {(one.stream, one.partition): one for found in reports.values() for one in found.partitions}
-    for name, partition in state.each_partition():
-        if partition.target_replicas:
-            if len(answer.reassignments) == limits.STATUS_PARTITIONS_MAX:
-                answer.reassignments_left_out += 1
-            else:
-                answer.reassignments.append(_reassignment(name, partition, told, set(reports)))
-        if _is_in_trouble(partition, reports):
-            if len(answer.troubles) == limits.STATUS_PARTITIONS_MAX:
-                answer.troubles_left_out += 1
-            else:
-                answer.troubles.append(_trouble(name, partition, reports))
-    controller_report = reports.get(controller.leader or "")
-    if controller_report is not None:
-        answer.waiting.extend(controller_report.waiting)
-        answer.leaders_waiting = controller_report.leaders_waiting
-    return answer
-
-
-async def _reports(services: Services, timeout: float) -> Reports:
-    """Of the members that answer."""
-
-    async def ask(server: str) -> extensions.ReportResponse | None:
-        try:
-            found: extensions.ReportResponse = await services.administration.call(
-                server, "Report", extensions.ReportRequest(), timeout=timeout
-            )
-            return found
-        except (BasculeError, GrpcError):
-            return None
-
-    members = services.controller.members
-    found = await asyncio.gather(*map(ask, members))
-    return {server: one for server, one in zip(members, found, strict=True) if one is not None}
-
-
-async def _members(services: Services, reports: Reports) -> list[extensions.Member]:
-    controller = services.controller
-    state = controller.metadata
-    addresses = {one.id: one for one in await services.directory.servers(controller.members, timeout=REPORT_SECONDS)}
-    replicas: Counter[str] = Counter()
-    leaders: Counter[str] = Counter()
-    for _, partition in state.each_partition():
-        replicas.update(partition.replicas)
-        leaders[partition.leader] += 1
-    found = []
-    for server in controller.members:
-        address, said = addresses.get(server), reports.get(server)
-        member = extensions.Member(
-            id=server,
-            host="" if address is None else address.host,
-            port=0 if address is None else address.port,
-            is_controller=server == controller.leader,
-            is_voter=server in controller.driver.node.membership.voters,
-            answers=said is not None,
-            state=extensions.Member.LEAVING if server in state.leaving else extensions.Member.ACTIVE,
-            replicas=replicas[server],
-            leaders=leaders[server],
-            groups=state.coordinated(server),
-        )
-        if said is not None:
-            member.version, member.uptime_ms = said.version, said.uptime_ms
-            if said.draining:
-                member.state = extensions.Member.DRAINING
-        found.append(member)
-    return found
 
 
 def _reassignment(

@@ -1,60 +1,66 @@
-"""Calls between servers on behalf of whoever runs the cluster: by method and protobuf message, in envelopes, answered side by side.
+"""Calls between servers for operations: a method and a protobuf message in an envelope, answered concurrently.
 
-A call to this server itself is answered at once. What a handler refuses, its caller gets as the GrpcError that it raised there.
+A call to this server itself is answered without NATS. A handler's GrpcError reaches the caller as it was raised.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from bascule.broker.api.calls import Deadline
 from bascule.errors import BasculeError, RejectedEnvelope, Unavailable
+from bascule.metadata.requests import CallDeadline
 from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
+from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.extensions_pb2 import ForwardedAnswer, ForwardedCall
 from bascule.raft.transport import Bus, publish_quietly
 
-if TYPE_CHECKING:
-    from bascule.broker.services import Services
+Handler = Callable[[Any, CallDeadline], Awaitable[Any]]
 
-Handler = Callable[["Services", Any, Deadline], Awaitable[Any]]
+METHODS: Final[dict[str, tuple[Any, Any]]] = {
+    # calls to the controller
+    "AddServers": (extensions.AddServersRequest, extensions.MovesResponse),
+    "Rebalance": (extensions.RebalanceRequest, extensions.MovesResponse),
+    "Reassign": (extensions.ReassignRequest, extensions.MovesResponse),
+    "CancelReassignment": (extensions.CancelReassignmentRequest, extensions.MovesResponse),
+    "RemoveServer": (extensions.RemoveServerRequest, extensions.RemoveServerResponse),
+    # calls to one server
+    "Drain": (extensions.DrainRequest, extensions.DrainResponse),
+    "HandOver": (extensions.HandOverRequest, extensions.HandOverResponse),
+    "Report": (extensions.ReportRequest, extensions.ReportResponse),
+    "Cursors": (extensions.CursorsRequest, extensions.CursorsResponse),
+    "ReplicaLog": (extensions.ReplicaLogRequest, extensions.ReplicaLog),
+}
+"""Method → request and response message."""
 
 CALLS_MAX: Final = 64
-"""Calls of others that are answered at the same time; more are told to come back."""
+"""Calls of other servers that run at the same time; further ones are refused with UNAVAILABLE."""
 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    request: Any
-    response: Any
-    handler: Handler
-
-
 def refusal(status: Status, message: str, hint: str = "") -> GrpcError:
-    """One line that says what is wrong, and one that says what to do."""
+    """An error of two lines: what is wrong, and what to do."""
     return GrpcError(status, f"{message}\n{hint}" if hint else message)
 
 
 class Switchboard:
-    def __init__(self, bus: Bus, subjects: ControlSubjects, server_id: str, methods: dict[str, Method]) -> None:
+    def __init__(self, bus: Bus, subjects: ControlSubjects, server_id: str) -> None:
         self._bus = bus
         self._subjects = subjects
         self._server_id = server_id
-        self._methods = methods
-        self._services: Services | None = None
+        self._handlers: Mapping[str, Handler] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, services: Services) -> None:
-        self._services = services
+    async def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """Answer calls with these handlers from now on. Handlers make calls themselves, so the switchboard exists before them."""
+        self._handlers = handlers
         await self._bus.subscribe(self._subjects.operations(self._server_id), self._on_call)
 
     async def stop(self) -> None:
@@ -65,23 +71,26 @@ class Switchboard:
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
 
     async def call(self, server: str, method: str, request: Any, *, timeout: float) -> Any:
-        """The answer of that server. Raises GrpcError as its handler did, Unavailable when it does not answer."""
-        assert self._services is not None
-        known = self._methods[method]
+        """The answer of that server. Raises GrpcError as its handler did, and Unavailable when it does not answer."""
         if server == self._server_id:
-            return await known.handler(self._services, request, Deadline.after(timeout))
+            return await self._here(method, request, timeout)
         call = ForwardedCall(method=method, request=request.SerializeToString(), timeout_ms=int(timeout * 1000))
         data = encode(MessageType.PROPAGATED_REQUEST, call.SerializeToString())
         try:
             answer = await self._bus.request(self._subjects.operations(server), data, timeout)
             found = ForwardedAnswer.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
             if found.code == 0:
-                return known.response.FromString(found.response)
+                return METHODS[method][1].FromString(found.response)
         except Unavailable:
             raise Unavailable(f"server `{server}` does not answer") from None
         except (RejectedEnvelope, DecodeError):
-            raise Unavailable(f"server `{server}` answered with something that is no answer") from None
+            raise Unavailable(f"the answer of server `{server}` cannot be decoded") from None
         raise GrpcError(found.code, found.text)
+
+    async def _here(self, method: str, request: Any, timeout: float) -> Any:
+        if method not in self._handlers:
+            raise Unavailable("the server is starting", hint="try again in a moment")
+        return await self._handlers[method](request, CallDeadline.after(timeout))
 
     # ── answering ────────────────────────────────────────────────────────────────────────────────
 
@@ -89,9 +98,9 @@ class Switchboard:
         try:
             call = ForwardedCall.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
         except (RejectedEnvelope, DecodeError):
-            return  # foreign bytes on our subject: not worth an answer
+            return  # another program's bytes on our subject
         if reply:
-            # Not one after the other: a drain takes its time.
+            # Concurrently: a drain can take minutes.
             task = asyncio.create_task(self._reply(call, reply), name=f"operation {call.method}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -102,18 +111,17 @@ class Switchboard:
         await publish_quietly(self._bus, reply, data)
 
     async def _answer(self, call: ForwardedCall) -> ForwardedAnswer:
-        assert self._services is not None
-        method = self._methods.get(call.method)
-        if method is None:
+        handler = self._handlers.get(call.method)
+        if handler is None:
             return ForwardedAnswer(
                 code=Status.UNIMPLEMENTED, text=f"this server's version does not know `{call.method}`"
             )
         if len(self._tasks) > CALLS_MAX:
             return ForwardedAnswer(code=Status.UNAVAILABLE, text="too many operations at once")
         try:
-            request = method.request.FromString(call.request)
+            request = METHODS[call.method][0].FromString(call.request)
             async with asyncio.timeout(call.timeout_ms / 1000):
-                response = await method.handler(self._services, request, Deadline.after(call.timeout_ms / 1000))
+                response = await handler(request, CallDeadline.after(call.timeout_ms / 1000))
             return ForwardedAnswer(response=response.SerializeToString())
         except GrpcError as error:
             return ForwardedAnswer(code=error.status, text=error.text)

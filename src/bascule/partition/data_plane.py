@@ -17,15 +17,19 @@ from bascule.log import LogStore, new_batch
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import PauseStream
 from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.feed import MetadataFeed
+from bascule.metadata.partition_starts import PartitionStarts
 from bascule.metadata.stream_options import StreamSettings
 from bascule.net.nats.link import NatsLink
+from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.auto_pause import AutoPause
 from bascule.partition.ingest import Ingest
-from bascule.partition.publisher import InFlight, Publisher, PublishShell, Resume
+from bascule.partition.publisher import InFlight, Publisher, PublishShell
 from bascule.partition.registry import Partitions
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.replication.replicator import Replicator
 from bascule.partition.stream_data import StreamData
+from bascule.raft.transport import Bus
 from bascule.security.authorization import Authorizer
 
 _logger = logging.getLogger(__name__)
@@ -35,13 +39,17 @@ class DataPlane:
     def __init__(
         self,
         config: ServerConfig,
-        server_id: str,
         link: NatsLink,
         replication: NatsLink,
+        bus: Bus,
         store: LogStore,
         authorizer: Authorizer,
+        controller: Controller,
+        feed: MetadataFeed,
     ) -> None:
         self._config = config
+        self._controller = controller
+        server_id = controller.server_id
         self._link = link
         self._received_bytes = 0
         self._lost_at: float | None = None
@@ -70,6 +78,10 @@ class DataPlane:
             config.cluster,
             self.replicator,
         )
+        self.partitions.connect(controller)
+        feed.subscribe(self.partitions)
+        subjects = ControlSubjects(config.cluster.replication.namespace)
+        self.starts = PartitionStarts(bus, subjects, controller, self.partitions)
         self._shell = PublishShell(link, authorizer)
         self.gate = PublishGate(
             targets=self.targets,
@@ -83,21 +95,13 @@ class DataPlane:
         )
         self.gate.checks_authorization = authorizer.is_enabled
         self._shell.gate = self.gate
-        self.publisher = Publisher(self.gate, self._resume)
+        self.publisher = Publisher(self.gate, self.starts.resume)
         self.in_flight = InFlight(self.gate, link)
-        self._shell.resume_partition = self._resume
-        self._controller: Controller | None = None
-        self._resumer: Resume | None = None
+        self._shell.resume_partition = self.starts.resume
         link.on_read = self._on_read
         link.on_state = self._on_state
         link.on_error = _on_error
         link.subscribe(inbox_prefix + b">", AckSink(self.router))
-
-    def connect(self, controller: Controller, resumer: Resume) -> None:
-        """The control plane is there: partitions may be paused and resumed."""
-        self._controller = controller
-        self._resumer = resumer
-        self.partitions.connect(controller)
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
         return PartitionSink(
@@ -132,7 +136,7 @@ class DataPlane:
     @property
     def is_cut_off(self) -> bool:
         """Without NATS for so long that the others have taken over by now what this server believes to lead."""
-        if self._lost_at is None or self._controller is None or len(self._controller.members) < 2:
+        if self._lost_at is None or len(self._controller.members) < 2:
             return False
         return time.monotonic() - self._lost_at >= self._patience
 
@@ -148,7 +152,6 @@ class DataPlane:
     # ── pausing and resuming ─────────────────────────────────────────────────────────────────────
 
     async def _pause(self, name: str, number: int) -> None:
-        assert self._controller is not None
         stream = self._controller.metadata.streams.get(name)
         if stream is None:
             return
@@ -156,10 +159,6 @@ class DataPlane:
         refusal = await self._controller.submit(op)
         if refusal is not None:
             raise StateError(refusal.text)
-
-    async def _resume(self, name: str, number: int) -> None:
-        assert self._resumer is not None
-        await self._resumer(name, number)
 
     async def stop(self) -> None:
         self._stopping = True

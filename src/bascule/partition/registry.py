@@ -30,7 +30,7 @@ from bascule.metadata.core.state import (
     StreamCreated,
     StreamDeleted,
 )
-from bascule.metadata.server_directory import PartitionStatus
+from bascule.metadata.partition_starts import PartitionStatus
 from bascule.metadata.stream_options import StreamSettings, replica_options, settings_of
 from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink

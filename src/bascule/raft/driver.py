@@ -74,8 +74,10 @@ class RaftDriver:
         election_ticks: int,
         snapshot_entries: int,
         on_role_change: Callable[[bool], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`send` must not block; a message it cannot deliver is lost, which Raft expects."""
+        """`send` must not block; Raft tolerates the loss of a message. `on_failure` is called once, when the log cannot be written: the
+        driver has stopped then."""
         self.node = node
         self._wal = wal
         self._machine = machine
@@ -84,6 +86,7 @@ class RaftDriver:
         self._election_ticks = election_ticks
         self._snapshot_entries = snapshot_entries
         self._on_role_change = on_role_change or (lambda _leads: None)
+        self._on_failure = on_failure or (lambda _error: None)
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tick_pending = False
         self._led = False
@@ -96,8 +99,6 @@ class RaftDriver:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="bascule-raft")
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None
-        self.on_failure: Callable[[BaseException], None] = lambda _error: None
-        """Told once, when this server cannot go on: what it decided could not be written."""
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +142,7 @@ class RaftDriver:
             # A server that could not persist what it decided must not go on: it would speak from a state that a restart forgets.
             self.failure = error
             self._fail_everybody(error)
-            self.on_failure(error)
+            self._on_failure(error)
             raise
 
     def _drain(self) -> list[Event]:

@@ -4,13 +4,13 @@
     key         <cursor id>,<stream>,<partition>
     value       Cursor of internal.proto
 
-Setting a cursor is publishing: any server can. Fetching one is reading the log of its partition, so it is asked of that
-partition's leader. The leader remembers what it has read, and before every answer reads what was committed since: an answer is
-never older than the last cursor that was acknowledged. A leader that has others beside it makes sure that it still is the leader, and
-one that has just begun waits until it knows what the one before had committed. All calls try again while leaders change.
+Any server can set a cursor: it publishes a message. A cursor is fetched from the leader of its partition, which reads its log. The
+leader keeps the cursors that it has read, and before every answer reads the records that were committed since, so that an answer is
+never older than the last acknowledged cursor. With followers, the leader first confirms that it still leads; a new leader waits until
+it knows the high watermark of its predecessor. All calls are retried while leaders change.
 
-Replacing a cursor, but only if it is what the caller believes, is the leader's too: it reads and publishes, and does so for one
-caller after the other. Of several that replace the same cursor at once one succeeds. Whoever sets it without asking is not held up.
+The leader also replaces a cursor on condition that it has the expected value: it reads and publishes under a lock per cursor, so that
+one of several concurrent replacements succeeds. Setting a cursor without a condition does not wait for that lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from weakref import WeakValueDictionary
 from google.protobuf.message import DecodeError
 
 from bascule import limits
-from bascule.broker.api.streams import resume
 from bascule.errors import BasculeError, CorruptBatch, RejectedEnvelope, Unavailable
 from bascule.kernels.records.records import Record
 from bascule.log import PartitionLog
@@ -43,7 +42,10 @@ from bascule.proto.internal_pb2 import Cursor, CursorReplacement, FetchCursorReq
 from bascule.raft.transport import Bus, publish_quietly
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.metadata.partition_starts import PartitionStarts
+    from bascule.partition.publisher import Publisher
+    from bascule.partition.registry import Partitions
     from bascule.partition.replica import LocalPartition
     from bascule.partition.replication.leading import Leading
 
@@ -51,11 +53,11 @@ NONE: Final = -1
 """The offset of a cursor that was never set."""
 
 INLINE_RECORDS_MAX: Final = 256
-"""So many records are read by the event loop itself; more by a thread."""
+"""Up to this number of records is read on the event loop; more are read by a thread."""
 
 POLL_SECONDS: Final = 0.01
 TRY_SECONDS: Final = 2.0
-"""So long a leader may be silent before it is asked again who leads. Setting a cursor twice does no harm."""
+"""Timeout of one attempt; the next one looks up the leader again. Setting a cursor twice does no harm."""
 RETRY_SECONDS: Final = 0.1
 _PASSING: Final = (
     Status.UNKNOWN,
@@ -65,7 +67,7 @@ _PASSING: Final = (
     Status.FAILED_PRECONDITION,
 )
 FORWARDED_SECONDS: Final = 5.0
-"""How long the leader tries when another server asks it."""
+"""Time limit of a leader for the request of another server."""
 
 _logger = logging.getLogger(__name__)
 
@@ -81,18 +83,32 @@ def cursors_partition(key: bytes, partitions: int) -> int:
 
 
 class CursorStore:
-    def __init__(self, bus: Bus, subjects: ControlSubjects, server_id: str) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: ControlSubjects,
+        controller: Controller,
+        partitions: Partitions,
+        publisher: Publisher,
+        starts: PartitionStarts,
+        *,
+        waits_for_stream: bool,
+    ) -> None:
+        """`waits_for_stream`: cursors are enabled, so that the controller of a new cluster is about to create their stream."""
         self._bus = bus
         self._subjects = subjects
-        self._server_id = server_id
-        self._services: Services | None = None
+        self._server_id = controller.server_id
+        self._controller = controller
+        self._partitions = partitions
+        self._publisher = publisher
+        self._starts = starts
+        self._waits_for_stream = waits_for_stream
         self._views: dict[int, CursorView] = {}
         self._replacing: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
-        """By key, while somebody replaces that cursor or waits to."""
+        """By key, while a replacement of that cursor runs or waits."""
 
-    async def start(self, services: Services) -> None:
-        """From here on other servers are answered."""
-        self._services = services
+    async def start(self) -> None:
+        """Answer other servers from now on."""
         await self._bus.subscribe(self._subjects.cursors(self._server_id), self._on_request)
 
     # ── setting ──────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +137,7 @@ class CursorStore:
             raise GrpcError(Status.ABORTED, f"cursor {cursor_id} is {found}, not {expected}: it was not set")
 
     async def _publish(self, number: int, key: bytes, cursor: Cursor, seconds: float) -> None:
-        await self._running().publisher.publish(
+        await self._publisher.publish(
             CURSORS_STREAM, number, key=key, value=cursor.SerializeToString(), ack_policy=ALL, timeout=seconds
         )
 
@@ -135,7 +151,7 @@ class CursorStore:
         await self._stream(timeout)
 
         async def attempt(seconds: float) -> int:
-            found = await self._stream(seconds)  # who leads now
+            found = await self._stream(seconds)  # its leader may have changed since the last attempt
             number = cursors_partition(key, len(found.partitions))
             request = FetchCursorRequest(cursors_partition=number, key=key, replacement=replacement)
             leader = found.partitions[number].leader
@@ -173,11 +189,10 @@ class CursorStore:
 
     async def _led(self, number: int) -> LocalPartition:
         """The partition, resumed and started here."""
-        services = self._running()
-        local = services.partitions.get(CURSORS_STREAM, number)
+        local = self._partitions.get(CURSORS_STREAM, number)
         if local is None:
-            await resume(services, CURSORS_STREAM, number)
-            local = services.partitions.get(CURSORS_STREAM, number)
+            await self._starts.resume(CURSORS_STREAM, number)
+            local = self._partitions.get(CURSORS_STREAM, number)
         if local is None or not local.is_leader:
             raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
         if not local.is_open:
@@ -185,8 +200,8 @@ class CursorStore:
         return local
 
     async def _make_sure(self, local: LedPartition, leading: Leading) -> None:
-        """That no other server has come to lead, and that what is committed is known."""
-        metadata = await self._running().controller.fresh_metadata()
+        """Confirm that this server still leads the partition, and wait until it knows the high watermark."""
+        metadata = await self._controller.fresh_metadata()
         partition = metadata.streams[CURSORS_STREAM].partition(local.number)
         if partition is None or (partition.leader, partition.leader_epoch) != (self._server_id, local.leader_epoch):
             raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {local.number}")
@@ -198,13 +213,13 @@ class CursorStore:
             return await self._view(local).offset(key, local.log)
         except CorruptBatch as error:
             if local.found_damage(error.message):
-                raise  # whoever leads next has them all
+                raise  # the next leader has all of them
             _logger.error("cursors were lost: %s", error.message)
         # Older cursors are better than none.
         return await self._view(local).offset(key, local.log, passes_damage=True)
 
     def _view(self, local: LocalPartition) -> CursorView:
-        """What is remembered of a partition; nothing, when this server has come to lead it since."""
+        """The cursors read so far of a partition; a new, empty view for each leader epoch."""
         view = self._views.get(local.number)
         if view is None or (view.stream_id, view.leader_epoch) != (local.stream_id, local.leader_epoch):
             view = self._views[local.number] = CursorView(local.stream_id, local.leader_epoch)
@@ -220,7 +235,7 @@ class CursorStore:
         except (Unavailable, RejectedEnvelope) as error:
             raise GrpcError(Status.INTERNAL, f"the cursor could not be read: {error.message}") from None
         except DecodeError:
-            raise GrpcError(Status.INTERNAL, f"{leader} answered with something that is no cursor") from None
+            raise GrpcError(Status.INTERNAL, f"the answer of {leader} is not a cursor") from None
         if response.HasField("error"):
             raise GrpcError(Status(response.error.code), response.error.msg)
         return response.offset
@@ -229,7 +244,7 @@ class CursorStore:
         try:
             request = FetchCursorRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
         except (RejectedEnvelope, DecodeError):
-            return  # foreign bytes on our subject: not worth an answer
+            return  # another program's bytes on our subject
         response = FetchCursorResponse()
         try:
             response.offset = await self._answer(request)
@@ -246,20 +261,14 @@ class CursorStore:
             raise GrpcError(Status.FAILED_PRECONDITION, f"Server not leader of cursors partition {number}")
         return await self._answer_here(request, FORWARDED_SECONDS)
 
-    def _running(self) -> Services:
-        if self._services is None:
-            raise GrpcError(Status.INTERNAL, "the server is starting")
-        return self._services
-
     async def _stream(self, timeout: float) -> Stream:
-        """A new cluster makes it at once, but not before it serves."""
-        services = self._running()
-        if services.config.cluster.cursors.stream_partitions > 0:
+        """`__cursors`. A new cluster creates it soon after it has begun to serve clients."""
+        if self._waits_for_stream:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
-                    while CURSORS_STREAM not in services.controller.metadata.streams:
+                    while CURSORS_STREAM not in self._controller.metadata.streams:
                         await asyncio.sleep(POLL_SECONDS)
-        stream = services.controller.metadata.streams.get(CURSORS_STREAM)
+        stream = self._controller.metadata.streams.get(CURSORS_STREAM)
         if stream is None:
             raise GrpcError(
                 Status.INTERNAL, "there is no stream for cursors: `cursors.stream.partitions` is 0, or no leader"
@@ -268,7 +277,7 @@ class CursorStore:
 
 
 class CursorView:
-    """The cursors of one partition as its log has them, for as long as this server leads it in one epoch."""
+    """The cursors in the log of one partition, while this server leads it in one leader epoch."""
 
     def __init__(self, stream_id: int, leader_epoch: int, remembered_max: int = limits.CURSORS_REMEMBERED_MAX) -> None:
         self.stream_id = stream_id
@@ -276,25 +285,25 @@ class CursorView:
         self._remembered_max = remembered_max
         self._next_offset = 0
         self._cursors: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        """Key → where its message lies in the log, and the cursor. The longest unused first."""
+        """Key → offset of its message in the log, and the cursor. Least recently used first."""
         self._forgotten = False
-        """Some did not fit: a key that is not here may be in the log."""
+        """Some cursors were evicted: a key that is missing here may be in the log."""
         self._reading = asyncio.Lock()
 
     async def offset(self, key: bytes, log: PartitionLog, *, passes_damage: bool = False) -> int:
-        """Raises CorruptBatch, unless what cannot be read is to be passed over."""
+        """The cursor, -1 for none. Raises CorruptBatch unless `passes_damage`, which skips damaged batches."""
         async with self._reading:
             await self._read_on(log, passes_damage)
             found = self._cursors.get(key)
             if found is None and self._forgotten:
                 found = await asyncio.to_thread(self._search, key, log, passes_damage)
             if found is None or found[0] < log.log_start_offset:
-                return NONE  # never set, or retention took it
+                return NONE  # never set, or removed by retention
             self._remember(key, *found)
             return found[1]
 
     async def _read_on(self, log: PartitionLog, passes_damage: bool) -> None:
-        """Up to what is committed now."""
+        """Read up to the present high watermark."""
         missing = log.readable_end_offset(committed=True) - self._next_offset
         if missing > INLINE_RECORDS_MAX:
             await asyncio.to_thread(self._read, log, passes_damage)
@@ -327,7 +336,7 @@ class CursorView:
 
 
 def read_some(log: PartitionLog, offset: int, passes_damage: bool) -> tuple[list[Record], int] | None:
-    """Some committed records, and where to read on; None at the end."""
+    """Some committed records and the offset after them; None at the end of the log."""
     while True:
         try:
             found = log.read(offset)
@@ -344,11 +353,11 @@ def _cursor_in(record: Record) -> int | None:
     try:
         return None if record.value is None else Cursor.FromString(record.value).offset
     except DecodeError:
-        return None  # somebody published to the stream by hand
+        return None  # not a message of ours: a client published to the stream's subject
 
 
 async def _insist(attempt: Callable[[float], Awaitable[_T]], timeout: float) -> _T:
-    """Until it succeeds, or time is up: a leader may be dead, or about to hand over, and another one be there in a moment."""
+    """Retry until the attempt succeeds or the time is up: a leader may be down or handing over, and the next one not yet elected."""
     deadline = time.monotonic() + timeout
     while True:
         left = deadline - time.monotonic()

@@ -17,6 +17,7 @@ from bascule.metadata.core.model.changes import Change, GroupChanged
 from bascule.metadata.core.model.groups import ConsumerGroup, Member
 from bascule.metadata.core.model.ops import LeaveConsumerGroup
 from bascule.metadata.core.model.refusal import NO_GROUP, Refusal, precondition
+from bascule.metadata.feed import MetadataFeed
 
 _logger = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ class Timers(Protocol):
 
 
 class GroupCoordinator:
-    def __init__(self, controller: Controller, timeout_ns: int, timers: Timers | None = None) -> None:
+    def __init__(
+        self, controller: Controller, feed: MetadataFeed, timeout_ns: int, timers: Timers | None = None
+    ) -> None:
         self._controller = controller
         self._server_id = controller.server_id
         self._timeout = timeout_ns / 1e9
@@ -46,6 +49,7 @@ class GroupCoordinator:
         self._timers: dict[_Key, Timer] = {}
         self._expiring: dict[_Key, asyncio.Task[None]] = {}
         self._runs = False
+        feed.subscribe(self)
 
     # ── following the metadata ───────────────────────────────────────────────────────────────────
 
@@ -54,7 +58,7 @@ class GroupCoordinator:
         self._runs = True
         self.reload()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._runs = False
         for key in list(self._timers):
             self._forget(key)

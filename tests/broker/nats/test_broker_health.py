@@ -199,7 +199,7 @@ def test_where_the_usual_port_is_taken_another_one_is_told(start_broker: StartBr
             broker = start_broker({"listen": f"127.0.0.1:{unused_port()}"})
         assert not broker.http_address.endswith(":9293")
         assert get(broker.http_address, "/healthz").status == 200
-        assert "port 9293 is taken" in broker.said()
+        assert "port 9293 is in use" in broker.said()
     finally:
         if taken is not None:
             taken.close()

@@ -13,8 +13,8 @@ from typing import Any
 from bascule.errors import BasculeError, OutcomeUnknown
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.controller import Controller
-from bascule.metadata.core.model.ops import Broker, CreateStream, DeleteStream
-from bascule.metadata.start import StartOptions, start_controller
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, DeleteStream
+from bascule.metadata.start import ControllerStart, start_controller
 from bascule.net.nats.bus import NatsBus
 
 VERDICTS = {"ALREADY_EXISTS": "exists", "NOT_FOUND": "missing"}
@@ -25,7 +25,7 @@ async def answer(controller: Controller, call: str, name: str) -> str | None:
     try:
         if call == "look":
             return "present" if name in (await controller.fresh_metadata()).streams else "absent"
-        brokers = tuple(Broker(member) for member in controller.members) or (Broker("a"),)
+        brokers = tuple(BrokerPlace(member) for member in controller.members) or (BrokerPlace("a"),)
         op = CreateStream(name, "subject", 1, 1, brokers, 0) if call == "create" else DeleteStream(name)
         refusal = await controller.submit(op)
     except OutcomeUnknown:
@@ -52,7 +52,7 @@ def status(controller: Controller) -> dict[str, Any]:
 async def main(given: dict[str, Any]) -> None:
     bus = await NatsBus.connect([given.pop("nats")], given["server_id"])
     directory = given.pop("directory")
-    options = StartOptions(**{**given, "peers": tuple(given.get("peers", ()))})
+    options = ControllerStart(**{**given, "peers": tuple(given.get("peers", ()))})
     rivals: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
     controller = await start_controller(
         bus, PosixDisk(), directory, options, on_rival_seed=lambda rival, yields: rivals.put_nowait((rival, yields))

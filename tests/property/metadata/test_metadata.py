@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bascule.errors import FormatTooNew, StorageError
 from bascule.metadata.core.model import ops
-from bascule.metadata.core.model.ops import Broker, MalformedOp, Op, decode_op, encode_op
+from bascule.metadata.core.model.ops import BrokerPlace, MalformedOp, Op, decode_op, encode_op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
 from bascule.metadata.core.state import Metadata
@@ -24,7 +24,7 @@ TIMES = st.integers(0, 100)
 PARTITIONS = st.lists(NUMBERS, max_size=3).map(tuple)
 GROUPS = st.sampled_from(["g", "h", ""])
 CONSUMERS = st.sampled_from(["c1", "c2", "c3", "c4", ""])
-BROKERS = st.lists(st.builds(Broker, BROKER_IDS, st.sampled_from(["", "r1", "r2"])), max_size=4).map(tuple)
+BROKERS = st.lists(st.builds(BrokerPlace, BROKER_IDS, st.sampled_from(["", "r1", "r2"])), max_size=4).map(tuple)
 SOME_IDS = st.lists(BROKER_IDS, max_size=4).map(tuple)
 
 OPS: st.SearchStrategy[Op] = st.one_of(
@@ -134,7 +134,7 @@ def test_members_of_a_group_are_never_more_than_one_partition_apart_on_one_strea
     joins: list[tuple[str, list[str]]],
 ) -> None:
     state = Metadata()
-    brokers = (Broker("a"),)
+    brokers = (BrokerPlace("a"),)
     for index, (name, count) in enumerate((("foo", 7), ("bar", 3)), start=1):
         state.apply(index, ops.CreateStream(name, "s", count, 1, brokers, 0))
     for index, (consumer, _) in enumerate(joins, start=3):

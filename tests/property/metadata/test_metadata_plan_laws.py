@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bascule.metadata.core.model import ops
-from bascule.metadata.core.model.ops import Broker, Op
+from bascule.metadata.core.model.ops import BrokerPlace, Op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.rebalance import (
     Plan,
@@ -31,13 +31,13 @@ _Key = tuple[str, int]
 @dataclass
 class Case:
     state: Metadata
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerPlace, ...]
 
     def do(self, op: Op) -> bool:
         return not isinstance(self.state.apply(self.state.applied_index + 1, aim(op, self.state)), Refusal)
 
     @property
-    def able(self) -> dict[str, Broker]:
+    def able(self) -> dict[str, BrokerPlace]:
         """Who may be given replicas."""
         return {broker.id: broker for broker in self.brokers if broker.id not in self.state.leaving}
 
@@ -70,7 +70,7 @@ class Case:
 @st.composite
 def plain_cases(draw: st.DrawFn) -> Case:
     """Streams on some of the servers, all in order; more servers beside them."""
-    brokers = tuple(Broker(name) for name in SERVERS[: draw(st.integers(1, len(SERVERS)))])
+    brokers = tuple(BrokerPlace(name) for name in SERVERS[: draw(st.integers(1, len(SERVERS)))])
     case = Case(Metadata(), brokers)
     for number in range(draw(st.integers(0, 5))):
         where = draw(st.lists(st.sampled_from(brokers), min_size=1, unique=True).map(tuple))
@@ -84,7 +84,7 @@ def cases(draw: st.DrawFn) -> Case:
     """The same with racks, and all that can happen to streams."""
     case = draw(plain_cases())
     racks = st.sampled_from(["", "r1", "r2", "r3"])
-    case.brokers = tuple(Broker(broker.id, draw(racks)) for broker in case.brokers)
+    case.brokers = tuple(BrokerPlace(broker.id, draw(racks)) for broker in case.brokers)
     stream, server = st.sampled_from(["s0", "s1", "s2"]), st.sampled_from(SERVERS)
     happens = st.one_of(
         st.builds(ops.PauseStream, stream, st.just(1)),

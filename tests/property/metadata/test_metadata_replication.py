@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.metadata.core.model import ops
-from bascule.metadata.core.model.ops import Broker, Op
+from bascule.metadata.core.model.ops import BrokerPlace, Op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
@@ -41,7 +41,7 @@ OPS: st.SearchStrategy[Op] = st.one_of(
 
 def replicated() -> Metadata:
     state = Metadata()
-    brokers = tuple(Broker(server) for server in SERVERS)
+    brokers = tuple(BrokerPlace(server) for server in SERVERS)
     for index, (name, factor) in enumerate((("zeta", 3), ("alpha", 2)), start=1):
         assert not isinstance(state.apply(index, ops.CreateStream(name, "s", 3, factor, brokers, 0)), Refusal)
     return state

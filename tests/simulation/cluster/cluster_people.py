@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from bascule.metadata.core.model import ops
-from bascule.metadata.core.model.ops import Broker
+from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.partition.core.leader import Leader
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class People:
             self.world.at(self.rng.randint(10, 800) * MS, self.create, chosen[0])
 
     def create(self, name: str) -> None:
-        brokers = tuple(Broker(server) for server in self.world.names)
+        brokers = tuple(BrokerPlace(server) for server in self.world.names)
         factor = self.world.replication_factor
         self.submit(ops.CreateStream(name, name, self.world.partitions, factor, brokers, 1))
 

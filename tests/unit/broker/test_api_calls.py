@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.api import cursors, groups, metadata, streams
 from bascule.config.sections.cluster import CursorStream
 from bascule.net.grpc.server import GrpcServer
 from bascule.proto import api_pb2 as api
@@ -23,9 +22,7 @@ Calls = Callable[..., Any]
 @asynccontextmanager
 async def served(cluster: Cluster) -> AsyncIterator[Calls]:
     """Calls by their names; grpcio has its own threads and is asked from another one."""
-    services = cluster.alone.services
-    families = (streams, metadata, cursors, groups)
-    server = GrpcServer({path: route for family in families for path, route in family.routes(services).items()})
+    server = GrpcServer(cluster.alone.routes)
     port = await server.start("127.0.0.1", 0)
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.api import streams
-from bascule.broker.api.calls import Deadline
 from bascule.config.sections.streams import StreamDefaults
 from bascule.config.stream import resolve
 from bascule.log import LogOptions
 from bascule.metadata.core.model.streams import Stream
+from bascule.metadata.requests import CallDeadline
 from bascule.metadata.stream_options import settings_of, stored_config
 from bascule.proto import api_pb2 as api
 from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
@@ -336,7 +335,7 @@ def test_many_that_resume_at_once_are_one_op(tmp_path: Path) -> None:
             await create(server, "orders")
             await server.call("PauseStream", name="orders")
             before = server.controller.metadata.applied_index
-            await asyncio.gather(*(streams.resume(server.services, "orders", 0) for _ in range(100)))
+            await asyncio.gather(*(server.starts.resume("orders", 0) for _ in range(100)))
             assert server.controller.metadata.applied_index == before + 1
 
     run(scenario())
@@ -346,12 +345,12 @@ def test_resuming_what_is_not_there_or_does_not_start_is_said(tmp_path: Path) ->
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
             server = cluster.alone
-            assert (await refused(streams.resume(server.services, "nobody", 0)))[0] == "NOT_FOUND"
+            assert (await refused(server.starts.resume("nobody", 0)))[0] == "NOT_FOUND"
             await create(server, "orders")
-            assert (await refused(streams.resume(server.services, "orders", 1)))[0] == "NOT_FOUND"
+            assert (await refused(server.starts.resume("orders", 1)))[0] == "NOT_FOUND"
             await server.call("PauseStream", name="orders")
             server.partitions.is_slow = True
-            assert (await refused(streams.resume(server.services, "orders", 0)))[0] == "INTERNAL"
+            assert (await refused(server.starts.resume("orders", 0)))[0] == "INTERNAL"
 
     run(scenario())
 
@@ -388,7 +387,7 @@ def test_readonly_partitions_take_nothing_until_it_is_taken_back(tmp_path: Path)
 
 
 def test_a_deadline_leaves_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bascule.broker.api.calls.time.monotonic", lambda: 1000.0)
-    assert Deadline.after(None).left(3) == 3
-    assert Deadline.after(1.0).left() == pytest.approx(0.9)
-    assert Deadline.after(0).left() == 0
+    monkeypatch.setattr("bascule.metadata.requests.time.monotonic", lambda: 1000.0)
+    assert CallDeadline.after(None).left(3) == 3
+    assert CallDeadline.after(1.0).left() == pytest.approx(0.9)
+    assert CallDeadline.after(0).left() == 0

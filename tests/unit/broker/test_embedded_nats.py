@@ -60,9 +60,8 @@ def test_it_starts_serves_and_stops(tmp_path: Path, loop: str) -> None:
 
 def test_one_that_dies_comes_back_on_its_port_and_links_come_back_to_it(tmp_path: Path, loop: str) -> None:
     async def main() -> None:
-        nats = EmbeddedNats(EmbeddedNatsOptions(directory=tmp_path / "nats", port=0))
         reasons: list[str] = []
-        nats.on_restart = reasons.append
+        nats = EmbeddedNats(EmbeddedNatsOptions(directory=tmp_path / "nats", port=0), reasons.append)
         await nats.start()
         url, pid = nats.url, nats.pid
         assert pid is not None

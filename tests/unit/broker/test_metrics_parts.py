@@ -14,16 +14,16 @@ from bascule.broker.metrics import cluster, cursors, partitions
 from bascule.broker.metrics.catalogue import METRICS
 from bascule.broker.metrics.cursors import CursorLags, Known
 from bascule.broker.metrics.exposition import Page
-from bascule.broker.metrics.pace import Pace
 from bascule.log import PartitionLog, new_batch
 from bascule.log.partition.backlog import Backlog, backlog
 from bascule.metadata.core.model.groups import ConsumerGroup, Member
-from bascule.metadata.core.model.ops import Broker, CreateStream
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.core.state import Metadata
 from bascule.metadata.stream_options import settings_of
 from bascule.partition.replica import LedPartition
+from bascule.readers.pace import Pace
 from tests.support.prometheus_text import Samples, parse
 
 
@@ -43,7 +43,7 @@ def services_of(streams: dict[str, int], log: PartitionLog) -> Any:
             subject=name,
             partitions=count,
             replication_factor=1,
-            brokers=(Broker("me", ""),),
+            brokers=(BrokerPlace("me", ""),),
             created_ns=1,
             config={},
         )
@@ -54,8 +54,8 @@ def services_of(streams: dict[str, int], log: PartitionLog) -> Any:
         for number in range(len(stream.partitions))
     }
     return Simple(
-        server_id="me",
         controller=Simple(
+            server_id="me",
             metadata=metadata,
             leader="me",
             is_leader=True,
@@ -113,7 +113,7 @@ def test_partitions_that_do_not_fit_are_counted_and_the_same_ones_stay(
     services = services_of({"z": 2, "a": 5}, log)
     for _ in range(2):
         page = Page(METRICS)
-        assert asyncio.run(partitions.collect(page, services, Pace())) == 3
+        assert asyncio.run(partitions.collect(page, services.partitions, services.controller.metadata, Pace())) == 3
         found = written(page)
         assert found.value("bascule_partitions", role="leader") == 7
         shown = found.find("bascule_partition_records")
@@ -127,7 +127,7 @@ def test_cursors_and_groups_that_do_not_fit_are_counted(log: PartitionLog, monke
     services = services_of({"s": 2}, log)
     known = Known({("s", 0): {"b": 1, "a": 0}, ("s", 1): {"c": 2, "d": 3}, ("gone", 0): {"e": 1}}, left_out=10)
     page = Page(METRICS)
-    assert asyncio.run(CursorLags().collect(page, services, known, Pace())) == 11
+    assert asyncio.run(CursorLags().collect(page, services.partitions, known, Pace())) == 11
     found = written(page)
     assert {dict(one)["cursor"] for one in found.find("bascule_cursor_lag_offsets")} == {"a", "b", "c"}
     for name in ("g1", "g2", "g3"):
@@ -135,7 +135,7 @@ def test_cursors_and_groups_that_do_not_fit_are_counted(log: PartitionLog, monke
         services.controller.metadata.groups[name] = group
     services.controller.metadata.groups["elsewhere"] = ConsumerGroup("elsewhere", "other", 1)
     page = Page(METRICS)
-    assert asyncio.run(cluster.collect(page, services, {"me"}, Pace())) == 1
+    assert asyncio.run(cluster.collect(page, services.controller, {"me"}, Pace())) == 1
     found = written(page)
     assert found.value("bascule_groups") == 3
     assert len(found.find("bascule_group_members")) == 2
@@ -157,7 +157,7 @@ def test_thousands_of_partitions_leave_the_loop_to_others(log: PartitionLog) -> 
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
-        await partitions.collect(Page(METRICS), services, Pace(0.0))
+        await partitions.collect(Page(METRICS), services.partitions, services.controller.metadata, Pace(0.0))
         over = True
         await other
         return turns
@@ -180,7 +180,7 @@ class Clocks:
 
 def test_a_turn_ends_when_it_was_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks()
-    monkeypatch.setattr("bascule.broker.metrics.pace.time", clocks)
+    monkeypatch.setattr("bascule.readers.pace.time", clocks)
 
     async def run() -> None:
         pace = Pace(0.25)
@@ -213,7 +213,7 @@ def test_a_reader_that_stands_still_costs_no_second_look(log: PartitionLog, monk
 
     def collect(offset: int) -> Samples:
         page = Page(METRICS)
-        asyncio.run(lags.collect(page, services, Known({("s", 0): {"c": offset}}), Pace()))
+        asyncio.run(lags.collect(page, services.partitions, Known({("s", 0): {"c": offset}}), Pace()))
         return written(page)
 
     place = {"cursor": "c", "stream": "s", "partition": 0}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.api.calls import Deadline
 from bascule.cli.cluster import watch as cluster_watch
 from bascule.client.admin.cluster import ClusterStatus, Member, Move
 from bascule.errors import Unavailable
-from bascule.metadata.core.model.ops import Broker, CreateStream, Reassign
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, Reassign
 from bascule.metadata.core.state import Metadata
-from bascule.operations import status as statuses
+from bascule.metadata.requests import CallDeadline
+from bascule.operations.status import StatusCalls
 from bascule.proto import extensions_pb2 as extensions
 
 MOVE = Move("orders", 0, ("a",), ("b",))
@@ -60,7 +60,7 @@ def test_a_server_that_is_asked_knows_of_moves_that_no_longer_wait_with_the_cont
 
     def state() -> Metadata:
         found = Metadata()
-        brokers = (Broker("a"), Broker("b"))
+        brokers = (BrokerPlace("a"), BrokerPlace("b"))
         found.apply(1, CreateStream("orders", "orders", 1, 1, brokers, 1, config={}))
         return found
 
@@ -83,10 +83,9 @@ def test_a_server_that_is_asked_knows_of_moves_that_no_longer_wait_with_the_cont
     async def servers(*_: Any, **__: Any) -> list[Any]:
         return []
 
-    services: Any = SimpleNamespace(
-        controller=Controller(),
-        administration=SimpleNamespace(call=report),
-        directory=SimpleNamespace(servers=servers),
-    )
-    found = asyncio.run(statuses.status(services, extensions.StatusRequest(), Deadline.after(60.0)))
+    controller: Any = Controller()
+    directory: Any = SimpleNamespace(servers=servers)
+    switchboard: Any = SimpleNamespace(call=report)
+    calls = StatusCalls(controller, directory, switchboard)
+    found = asyncio.run(calls.status(extensions.StatusRequest(), CallDeadline.after(60.0)))
     assert [one.stream for one in found.reassignments] == ["orders"]

@@ -48,13 +48,12 @@ class Served:
         self.partition = SimpleNamespace(id=0, paused=False, leader="me")
         stream = SimpleNamespace(name="s", id=7, partition=lambda number: None if number else self.partition)
         self._led = SimpleNamespace(log=None, stream_id=7)
-        services = SimpleNamespace(
+        sources = SimpleNamespace(
             authorizer=Authorizer.disabled(),
-            controller=SimpleNamespace(metadata=SimpleNamespace(streams={"s": stream})),
+            controller=SimpleNamespace(server_id="me", metadata=SimpleNamespace(streams={"s": stream})),
             partitions=SimpleNamespace(led=lambda _name, _number: self._led),
-            server_id="me",
         )
-        self.gate.open(cast(Any, services), cast(Any, None))
+        self.gate.open(cast(Any, sources))
         self.reads = LocalReads(self.gate)
 
     def serve(self, log: PartitionLog) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.metadata.core.model.ops import Broker, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
+from bascule.metadata.core.model.ops import BrokerPlace, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.state import Change, Metadata
 
-BROKERS = tuple(Broker(name) for name in ("a", "b", "c"))
+BROKERS = tuple(BrokerPlace(name) for name in ("a", "b", "c"))
 IDS = ("a", "b", "c")
 
 

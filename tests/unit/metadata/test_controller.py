@@ -22,11 +22,11 @@ from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.bootstrap import SeedWatch, as_peer, by_joining, decode_join_request, encode_join_response
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.changes import Change
-from bascule.metadata.core.model.ops import Broker, CreateStream, DeleteStream, JoinConsumerGroup, encode_op
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, DeleteStream, JoinConsumerGroup, encode_op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
-from bascule.metadata.start import StartOptions, start_controller
+from bascule.metadata.start import ControllerStart, start_controller
 from bascule.net.nats.envelope import MessageType, encode
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import PropagatedRequest, RaftJoinRequest
@@ -35,7 +35,7 @@ from bascule.raft.core.model.messages import VoteRequest
 from tests.support.memory_bus import MemoryBus
 
 SUBJECTS = ControlSubjects("ns")
-BROKERS = (Broker("a"), Broker("b"), Broker("c"))
+BROKERS = (BrokerPlace("a"), BrokerPlace("b"), BrokerPlace("c"))
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -43,7 +43,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 async def alone(bus: MemoryBus, directory: Path, **more: Any) -> Controller:
-    options = StartOptions("ns", "a", is_seed=True, **more)
+    options = ControllerStart("ns", "a", is_seed=True, **more)
     return await start_controller(bus, PosixDisk(), str(directory), options)
 
 
@@ -234,7 +234,7 @@ def test_a_data_directory_of_another_server_is_refused_untouched(tmp_path: Path)
         await controller.stop()
         before = {path: path.read_bytes() for path in (tmp_path / "raft").iterdir()}
         with pytest.raises(OperatorError, match="belongs to the server `a`"):
-            await start_controller(MemoryBus(), PosixDisk(), str(tmp_path), StartOptions("ns", "b", is_seed=True))
+            await start_controller(MemoryBus(), PosixDisk(), str(tmp_path), ControllerStart("ns", "b", is_seed=True))
         assert {path: path.read_bytes() for path in (tmp_path / "raft").iterdir()} == before
 
     run(scenario())
@@ -357,7 +357,7 @@ class BreakingDisk(PosixDisk):
 def test_a_server_that_cannot_persist_says_nothing_more_and_refuses_work(tmp_path: Path) -> None:
     async def scenario() -> None:
         bus, disk = MemoryBus(), BreakingDisk()
-        controller = await start_controller(bus, disk, str(tmp_path), StartOptions("ns", "a", is_seed=True))
+        controller = await start_controller(bus, disk, str(tmp_path), ControllerStart("ns", "a", is_seed=True))
         await controller.submit(creation("orders"), timeout=30)
         disk.is_broken = True
         with pytest.raises((Unavailable, OutcomeUnknown, StorageError)):
@@ -367,7 +367,7 @@ def test_a_server_that_cannot_persist_says_nothing_more_and_refuses_work(tmp_pat
         assert "lost" not in controller.metadata.streams
         await controller.stop()
         disk.is_broken = False
-        again = await start_controller(bus, disk, str(tmp_path), StartOptions("ns", "a", is_seed=True))
+        again = await start_controller(bus, disk, str(tmp_path), ControllerStart("ns", "a", is_seed=True))
         assert "orders" in (await again.fresh_metadata(timeout=30)).streams
         await again.stop()
 
@@ -378,7 +378,7 @@ def test_a_server_that_stops_leaves_nobody_waiting(tmp_path: Path) -> None:
     async def scenario() -> None:
         bus = MemoryBus()
         # one of two peers: it can never win an election alone
-        controller = await start_controller(bus, PosixDisk(), str(tmp_path), StartOptions("ns", "a", peers=("b",)))
+        controller = await start_controller(bus, PosixDisk(), str(tmp_path), ControllerStart("ns", "a", peers=("b",)))
         with pytest.raises(Unavailable, match="no known metadata leader"):
             await controller.submit(creation("orders"), timeout=0.2)
         with pytest.raises(Unavailable):

@@ -8,7 +8,7 @@ import pytest
 
 from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures, Noted
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     ChangeCoordinator,
     ChangeLeader,
     JoinConsumerGroup,
@@ -119,7 +119,7 @@ def test_a_coordinator_is_replaced_by_another_and_only_for_its_epoch() -> None:
 
 def partition_with_isr(size: int) -> Cluster:
     cluster = Cluster()
-    cluster.create("foo", 1, size, brokers=tuple(Broker(f"b{number}") for number in range(size)))
+    cluster.create("foo", 1, size, brokers=tuple(BrokerPlace(f"b{number}") for number in range(size)))
     return cluster
 
 

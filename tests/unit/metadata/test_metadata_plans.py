@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     ChangeLeader,
     PauseStream,
     Reassign,
@@ -22,7 +22,7 @@ from bascule.metadata.core.rebalance import (
 )
 from tests.unit.metadata.metadata_helpers import BROKERS, Cluster
 
-FOUR = (*BROKERS, Broker("d"))
+FOUR = (*BROKERS, BrokerPlace("d"))
 
 
 def three_servers() -> Cluster:
@@ -78,7 +78,7 @@ def test_a_partition_that_is_under_way_counts_where_it_is_going() -> None:
 
 
 def test_racks_are_left_as_they_are_spread_and_spread_where_they_are_not() -> None:
-    brokers = (Broker("a", "1"), Broker("b", "1"), Broker("c", "2"), Broker("d", "2"))
+    brokers = (BrokerPlace("a", "1"), BrokerPlace("b", "1"), BrokerPlace("c", "2"), BrokerPlace("d", "2"))
     cluster = Cluster()
     cluster.create("orders", 2, 2, brokers=brokers[:2])
     plan = plan_rebalance(cluster.state, brokers)
@@ -88,7 +88,7 @@ def test_racks_are_left_as_they_are_spread_and_spread_where_they_are_not() -> No
 
 
 def test_a_partition_goes_into_another_rack_also_where_counts_gain_nothing_but_not_where_they_lose() -> None:
-    brokers = (Broker("a", "1"), Broker("b", "1"), Broker("c", "2"))
+    brokers = (BrokerPlace("a", "1"), BrokerPlace("b", "1"), BrokerPlace("c", "2"))
     cluster = Cluster()
     cluster.create("orders", 1, 2, brokers=brokers[:2])
     cluster.create("other", 1, 1, brokers=brokers[2:])
@@ -108,7 +108,7 @@ def test_paused_partitions_count_and_stay() -> None:
 
 
 def test_counts_stay_uneven_rather_than_two_replicas_share_a_rack() -> None:
-    brokers = (Broker("a", "1"), Broker("b", "2"), Broker("c", "2"))
+    brokers = (BrokerPlace("a", "1"), BrokerPlace("b", "2"), BrokerPlace("c", "2"))
     cluster = Cluster()
     cluster.create("orders", 4, 2, brokers=brokers)
     assert plan_rebalance(cluster.state, brokers) == Plan((), {"a": 4, "b": 2, "c": 2}, {"a": 4, "b": 2, "c": 2}, 0)
@@ -141,7 +141,7 @@ def test_a_server_that_cannot_be_replaced_is_not_planned_away() -> None:
 
 
 def test_a_replacement_comes_from_the_rack_that_was_lost_if_it_can() -> None:
-    brokers = (Broker("a", "1"), Broker("b", "2"), Broker("c", "1"), Broker("d", "2"))
+    brokers = (BrokerPlace("a", "1"), BrokerPlace("b", "2"), BrokerPlace("c", "1"), BrokerPlace("d", "2"))
     cluster = Cluster()
     cluster.create("busy", 3, 1, brokers=brokers[3:])
     cluster.create("orders", 1, 2, brokers=brokers[:2])

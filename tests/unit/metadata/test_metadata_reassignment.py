@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     CancelReassignment,
     CompleteReassignment,
     ExpandIsr,
@@ -25,7 +25,7 @@ CHANGED = (PartitionChanged("orders", 0),)
 def replicated() -> Cluster:
     """A stream on a and b, led by a."""
     cluster = Cluster()
-    cluster.create("orders", 1, 2, brokers=(Broker("a"), Broker("b")))
+    cluster.create("orders", 1, 2, brokers=(BrokerPlace("a"), BrokerPlace("b")))
     return cluster
 
 

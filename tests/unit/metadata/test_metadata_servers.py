@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     ForgetServer,
     JoinConsumerGroup,
     Op,
@@ -155,7 +155,7 @@ def test_new_streams_go_round_servers_that_leave() -> None:
 def test_a_stream_is_not_placed_where_everybody_is_leaving() -> None:
     cluster = Cluster()
     cluster.must(SetServerState("a", "leaving"))
-    refusal = cluster.refusal(creation("orders", brokers=(Broker("a"),)))
+    refusal = cluster.refusal(creation("orders", brokers=(BrokerPlace("a"),)))
     assert refusal == Refusal(
         "INVALID_ARGUMENT", "all brokers that the stream could be placed on are leaving the cluster"
     )
@@ -234,7 +234,7 @@ def test_nonsense_is_refused(op: Op, text: str) -> None:
 
 def test_nothing_of_this_is_told_to_the_activity_stream() -> None:
     cluster = replicated()
-    cluster.create("__activity", brokers=(Broker("d"),))
+    cluster.create("__activity", brokers=(BrokerPlace("d"),))
     cluster.must(RestartServer("a", intact=False))
     cluster.must(StopServer("b"))
     cluster.must(SetServerState("b", "leaving"))

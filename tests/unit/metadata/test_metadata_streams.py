@@ -9,7 +9,7 @@ import pytest
 
 from bascule import limits
 from bascule.metadata.core.model.ops import (
-    Broker,
+    BrokerPlace,
     ChangeLeader,
     DeleteStream,
     ExpandIsr,
@@ -70,7 +70,7 @@ CREATION_FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ({"factor": -2}, "INVALID_ARGUMENT", "Invalid replicationFactor -2"),
     ({"factor": 0}, "INVALID_ARGUMENT", "Invalid replicationFactor 0"),
     ({"brokers": ()}, "INVALID_ARGUMENT", "brokers"),
-    ({"brokers": (Broker("a"), Broker("a"))}, "INVALID_ARGUMENT", "brokers"),
+    ({"brokers": (BrokerPlace("a"), BrokerPlace("a"))}, "INVALID_ARGUMENT", "brokers"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_only_in_sync_replicas_are_elected() -> None:
 def test_the_candidate_that_leads_the_fewest_partitions_is_elected() -> None:
     cluster = Cluster()
     for number in range(4):
-        cluster.create(f"other{number}", brokers=(Broker("b"),))
+        cluster.create(f"other{number}", brokers=(BrokerPlace("b"),))
     cluster.create("orders", 1, 3)
     partition = cluster.partition("orders")
     assert partition.leader == "a"
@@ -289,21 +289,21 @@ def test_the_partitions_of_one_request_spread_over_brokers_and_leaders() -> None
 
 def test_replicas_go_to_the_least_loaded_brokers() -> None:
     cluster = Cluster()
-    cluster.create("busy", 5, brokers=(Broker("a"),))
+    cluster.create("busy", 5, brokers=(BrokerPlace("a"),))
     cluster.create("orders", 1, 2)
     assert sorted(cluster.partition("orders").replicas) == ["b", "c"]
 
 
 def test_paused_partitions_do_not_count() -> None:
     cluster = Cluster()
-    cluster.create("busy", 5, brokers=(Broker("a"),))
+    cluster.create("busy", 5, brokers=(BrokerPlace("a"),))
     cluster.must(PauseStream("busy", 1))
     cluster.create("orders")
     assert cluster.partition("orders").leader == "a"
 
 
 def test_replicas_spread_over_racks_before_they_share_one() -> None:
-    brokers = tuple(Broker(name, rack) for name, rack in zip("abcdef", "112233", strict=True))
+    brokers = tuple(BrokerPlace(name, rack) for name, rack in zip("abcdef", "112233", strict=True))
     cluster = Cluster()
     cluster.create("orders", 12, 3, brokers=brokers)
     racks = {broker.id: broker.rack for broker in brokers}
@@ -316,7 +316,7 @@ def test_replicas_spread_over_racks_before_they_share_one() -> None:
 
 
 def test_more_replicas_than_racks_still_find_their_brokers() -> None:
-    brokers = tuple(Broker(name, "one") for name in "abc")
+    brokers = tuple(BrokerPlace(name, "one") for name in "abc")
     cluster = Cluster()
     cluster.create("orders", 1, 3, brokers=brokers)
     assert sorted(cluster.partition("orders").replicas) == ["a", "b", "c"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.broker import Broker
-from bascule.config import load
+from bascule.broker.broker import stop_broker
+from bascule.broker.ending import Closing
 from bascule.errors import DiskFull
 from bascule.kernels.wire.checksum import crc32c
 from bascule.log.disk.operations import PosixDisk
@@ -139,11 +139,7 @@ def test_a_disk_without_room_for_the_file_does_not_hide_why_a_server_stops(
     def full() -> None:
         raise DiskFull("there is no room")
 
-    async def stop() -> None:
-        broker = Broker(load(None, {"data.dir": str(data)}))
-        broker._marker = marker(data, boot)
-        monkeypatch.setattr(broker._marker, "write_stopped", full)
-        await broker.stop()
-
-    asyncio.run(stop())
+    run = marker(data, boot)
+    monkeypatch.setattr(run, "write_stopped", full)
+    asyncio.run(stop_broker(Closing(), run))
     assert "while stopping: there is no room" in caplog.text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from bascule.errors import RejectedEnvelope, Unavailable
-from bascule.metadata.server_directory import PartitionStatus, ServerDirectory, ServerInfo
+from bascule.metadata.partition_starts import PartitionStarts, PartitionStatus
+from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
 from tests.support.memory_bus import MemoryBus
@@ -32,15 +34,7 @@ class Clock:
 
 async def directory(bus: MemoryBus, name: str, clock: Clock) -> ServerDirectory:
     own = ServerInfo(name, f"{name}.example", 9292, "rack-1")
-    statuses = {("orders", 0): PartitionStatus(True, name == "a")}
-    made = ServerDirectory(
-        bus,
-        SUBJECTS,
-        own,
-        lambda stream, partition: statuses.get((stream, partition), PartitionStatus(False, False)),
-        age_max_seconds=60,
-        clock=clock,
-    )
+    made = ServerDirectory(bus, SUBJECTS, own, age_max_seconds=60, clock=clock)
     await made.start()
     return made
 
@@ -90,7 +84,7 @@ def test_a_server_that_starts_elsewhere_is_known_there_at_once() -> None:
         await directory(bus, "b", clock)
         assert (await first.servers(["a", "b"]))[1].flight_port == 0
         moved = ServerInfo("b", "elsewhere.example", 9393, "rack-1", 9494)
-        await ServerDirectory(bus, SUBJECTS, moved, lambda _stream, _partition: PartitionStatus(False, False)).start()
+        await ServerDirectory(bus, SUBJECTS, moved).start()
         for _ in range(10):
             await asyncio.sleep(0)
         assert await first.servers(["a", "b"]) == [ServerInfo("a", "a.example", 9292, "rack-1"), moved]
@@ -130,16 +124,25 @@ def test_a_member_that_stops_answering_leaves_the_list() -> None:
     run(scenario())
 
 
-def test_partition_status_is_the_servers_own_word() -> None:
+async def starts(bus: MemoryBus, name: str) -> PartitionStarts:
+    statuses = {("orders", 0): PartitionStatus(True, name == "a")}
+    replicas = SimpleNamespace(
+        status=lambda stream, number: statuses.get((stream, number), PartitionStatus(False, False))
+    )
+    made = PartitionStarts(bus, SUBJECTS, cast(Any, SimpleNamespace(server_id=name)), cast(Any, replicas))
+    await made.start()
+    return made
+
+
+def test_each_server_answers_for_the_partitions_that_it_runs() -> None:
     async def scenario() -> None:
-        bus, clock = MemoryBus(), Clock()
-        first = await directory(bus, "a", clock)
-        await directory(bus, "b", clock)
-        assert await first.partition_status("a", "orders", 0, timeout=60) == PartitionStatus(True, True)
-        assert await first.partition_status("b", "orders", 0, timeout=60) == PartitionStatus(True, False)
-        assert await first.partition_status("b", "orders", 7, timeout=60) == PartitionStatus(False, False)
+        bus = MemoryBus()
+        first, _ = [await starts(bus, name) for name in "ab"]
+        assert await first.status("a", "orders", 0, timeout=60) == PartitionStatus(True, True)
+        assert await first.status("b", "orders", 0, timeout=60) == PartitionStatus(True, False)
+        assert await first.status("b", "orders", 7, timeout=60) == PartitionStatus(False, False)
         with pytest.raises(Unavailable, match="nobody listens"):
-            await first.partition_status("z", "orders", 0, timeout=60)
+            await first.status("z", "orders", 0, timeout=60)
 
     run(scenario())
 
@@ -160,6 +163,7 @@ def test_foreign_and_malformed_bytes_get_no_answer_and_change_nothing(data: byte
         bus, clock = MemoryBus(), Clock()
         first = await directory(bus, "a", clock)
         await directory(bus, "b", clock)
+        await starts(bus, "a")
         for subject in (SUBJECTS.info, SUBJECTS.info_inbox("a"), SUBJECTS.status("a")):
             await bus.publish(subject, data, "inbox")
         await asyncio.sleep(0)

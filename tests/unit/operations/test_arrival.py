@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from bascule.errors import OperatorError
-from bascule.metadata.core.model.ops import Broker, CreateStream, ShrinkIsr
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, ShrinkIsr
 from bascule.metadata.core.state import Metadata
 from bascule.operations.arrival import _must_not_be_missed
 
 
 def cluster(factor: int) -> Metadata:
     metadata = Metadata()
-    brokers = (Broker("a"), Broker("b"), Broker("c"))
+    brokers = (BrokerPlace("a"), BrokerPlace("b"), BrokerPlace("c"))
     metadata.apply(1, CreateStream("orders", "orders", 1, factor, brokers, 0))
     return metadata
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
-from bascule.broker.api import cluster
-from bascule.broker.api.calls import Deadline
+from bascule.broker.api.cluster import ClusterCalls
 from bascule.errors import PermissionDenied, StateError, Unavailable
 from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.requests import CallDeadline
+from bascule.net.grpc.server import Call, Peer
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.operations import membership
 from bascule.operations.election import common_end, loss
 from bascule.operations.membership import MembershipWatch
 from bascule.operations.move_queue import stalled
-from bascule.operations.switchboard import Method, Switchboard, refusal
+from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
 from tests.support.memory_bus import MemoryBus
 
@@ -101,13 +102,12 @@ class Servers:
 
     def __init__(self, handler: Any) -> None:
         bus = MemoryBus()
-        methods = {"Drain": Method(extensions.DrainRequest, extensions.DrainResponse, handler)}
-        self.boards = {name: Switchboard(bus, ControlSubjects("ns"), name, methods) for name in ("a", "b")}
+        self.handler = handler
+        self.boards = {name: Switchboard(bus, ControlSubjects("ns"), name) for name in ("a", "b")}
 
     async def start(self) -> None:
-        services: Any = object()
         for board in self.boards.values():
-            await board.start(services)
+            await board.serve({"Drain": self.handler})
 
     async def ask(self, server: str, timeout: float = 60.0) -> Any:
         request = extensions.DrainRequest(server="x")
@@ -127,7 +127,7 @@ def run(handler: Any, work: Any) -> Any:
     return asyncio.run(main())
 
 
-async def answer(_services: Any, request: extensions.DrainRequest, deadline: Deadline) -> extensions.DrainResponse:
+async def answer(request: extensions.DrainRequest, deadline: CallDeadline) -> extensions.DrainResponse:
     assert 0 < deadline.left() <= 60
     return extensions.DrainResponse(kept=[extensions.KeptLeadership(stream=request.server)])
 
@@ -268,14 +268,12 @@ class Policy:
         raise PermissionDenied("no")
 
 
-def test_every_call_asks_the_policy_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers: dict[str, Any] = {}
-    monkeypatch.setattr(cluster, "routes_of", lambda _services, found, _service: handlers.update(found))
-    services = SimpleNamespace(authorizer=Policy())
-    cluster.routes(services)  # type: ignore[arg-type]
+def test_every_call_asks_the_policy_first() -> None:
+    policy: Any = Policy()
+    handlers = ClusterCalls(MagicMock(), policy).handlers()
     methods = [method.name for method in extensions.DESCRIPTOR.services_by_name["Cluster"].methods]
     assert list(handlers) == methods
     for name, (request, handler) in handlers.items():
         with pytest.raises(PermissionDenied):
-            asyncio.run(handler(services, request(), SimpleNamespace(peer=None, timeout=1.0)))
-        assert services.authorizer.asked[-1] == ("*", name)
+            asyncio.run(cast(Any, handler(request(), Call(b"", Peer("x"), 1.0, []))))
+        assert policy.asked[-1] == ("*", name)

@@ -6,22 +6,21 @@ import asyncio
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bascule import limits
-from bascule.broker.api.calls import Deadline
-from bascule.broker.metrics import cursors as metrics
+from bascule.broker.metrics.cursors import KnownCursors
 from bascule.errors import Unavailable
 from bascule.log import LogOptions, PartitionLog, new_batch
-from bascule.metadata.core.model.ops import Broker, CreateStream
+from bascule.metadata.core.model.ops import BrokerPlace, CreateStream
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import EventTimes
 from bascule.metadata.core.state import Metadata
+from bascule.metadata.requests import CallDeadline
 from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.internal_pb2 import Cursor
-from bascule.readers import cursor_tables
 from bascule.readers.cursor_tables import CursorTable, CursorTables
 
 
@@ -116,19 +115,18 @@ class Server:
                 subject=name,
                 partitions=partitions,
                 replication_factor=1,
-                brokers=(Broker("me", ""),),
+                brokers=(BrokerPlace("me", ""),),
                 created_ns=1,
                 config={},
             )
             assert not isinstance(metadata.apply(index, op), Refusal)
         metadata.streams["orders"].partitions[2].leader = "other"
         self.metadata = metadata
-        self.services: Any = SimpleNamespace(
-            server_id="me",
-            controller=SimpleNamespace(metadata=metadata),
-            partitions=SimpleNamespace(led=self.led),
-            cursor_tables=CursorTables(),
-        )
+        controller: Any = SimpleNamespace(server_id="me", metadata=metadata)
+        running: Any = SimpleNamespace(led=self.led)
+        starts: Any = SimpleNamespace(resume=self.resume)
+        self.tables = CursorTables(controller, running, starts)
+        self.cursors = KnownCursors(controller, self.tables, switchboard=cast(Any, None))
 
     def led(self, _stream: str, _number: int) -> Any:
         if self.metadata.streams["__cursors"].partitions[0].paused:
@@ -145,41 +143,38 @@ def test_a_server_is_told_of_the_cursors_in_what_it_leads(log: PartitionLog) -> 
         for cursor, partition, offset in (("a", 0, 4), ("b", 0, 5), ("a", 1, 6), ("a", 2, 7), ("a", 9, 8)):
             put(log, cursor, offset, "orders", partition)
         put(log, "a", 1, "gone")
-        services = Server(log).services
+        server = Server(log)
         expected = {("orders", 0): {"a": 4, "b": 5}, ("orders", 1): {"a": 6}}
-        found = await metrics.known(services)
+        found = await server.cursors.known()
         assert (found.places, found.unknown_partitions, found.left_out) == (expected, 0, 0)
         request = extensions.CursorsRequest(cursors_partition=0, server="other")
-        answer = await metrics.answer(services, request, Deadline.after(5))
+        answer = await server.tables.answer(request, CallDeadline.after(5))
         assert [(one.stream, one.partition, [*one.cursors], [*one.offsets]) for one in answer.partitions] == [
             ("orders", 2, ["a"], [7])
         ]
-        with pytest.raises(Unavailable, match="led elsewhere"):
-            await services.cursor_tables.led_by(services, 9, "me")
+        with pytest.raises(Unavailable, match="led by another server"):
+            await server.tables.led_by(9, "me")
 
     asyncio.run(scenario())
     log.close()
 
 
-def test_a_paused_partition_is_woken_only_for_what_was_not_read(
-    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_partition_is_woken_only_for_what_was_not_read(log: PartitionLog) -> None:
     async def scenario() -> None:
         put(log, "a", 4, "orders")
         server = Server(log)
-        monkeypatch.setattr(cursor_tables, "resume", server.resume)
         cursors = server.metadata.streams["__cursors"].partitions[0]
         server.received.note(time.time_ns())
         cursors.paused = True
-        assert (await metrics.known(server.services)).places == {("orders", 0): {"a": 4}}
+        assert (await server.cursors.known()).places == {("orders", 0): {"a": 4}}
         assert server.resumed == 1
         cursors.paused = True
         for _ in range(3):
-            assert (await metrics.known(server.services)).places == {("orders", 0): {"a": 4}}
+            assert (await server.cursors.known()).places == {("orders", 0): {"a": 4}}
         assert server.resumed == 1
         put(log, "a", 5, "orders")  # came, and the partition was paused before anybody looked
         server.received.note(time.time_ns())
-        assert (await metrics.known(server.services)).places == {("orders", 0): {"a": 5}}
+        assert (await server.cursors.known()).places == {("orders", 0): {"a": 5}}
         assert server.resumed == 2
 
     asyncio.run(scenario())
@@ -190,16 +185,16 @@ def test_answers_between_servers_and_tables_have_bounds(log: PartitionLog, monke
     async def scenario() -> None:
         for number in range(10):
             put(log, "x" * 84 + str(number), 1, "orders", number % 2)
-        services = Server(log).services
+        tables = Server(log).tables
         monkeypatch.setattr(limits, "METRICS_CURSORS_BYTES_MAX", 500)
         request = extensions.CursorsRequest(cursors_partition=0, server="me")
-        answer = await metrics.answer(services, request, Deadline.after(5))
+        answer = await tables.answer(request, CallDeadline.after(5))
         shown = sum(len(one.cursors) for one in answer.partitions)
         assert 0 < shown < 10
         assert shown + answer.left_out == 10
         assert answer.ByteSize() <= 500
         monkeypatch.setattr(limits, "METRICS_CURSORS_MAX", 7)
-        places, left_out = await services.cursor_tables.led_by(services, 0, "me")
+        places, left_out = await tables.led_by(0, "me")
         assert (sum(map(len, places.values())), left_out) == (5, 5)  # whole partitions
 
     asyncio.run(scenario())

@@ -1,25 +1,54 @@
-"""All calls that the broker answers, by path."""
+"""All calls that the gRPC port answers, by path."""
 
 from __future__ import annotations
 
-from bascule.broker.api import cluster, cursors, groups, metadata, publish, streams, subscribe
-from bascule.broker.services import Services
-from bascule.kernels.calls.publish import PublishGate
+from bascule.broker.api import publish
+from bascule.broker.api.cluster import ClusterCalls
+from bascule.broker.api.cursors import CursorCalls
+from bascule.broker.api.groups import GroupCalls
+from bascule.broker.api.metadata import MetadataCalls
+from bascule.broker.api.streams import StreamCalls
+from bascule.broker.api.subscribe import SubscribeCalls
+from bascule.config.sections.server import ServerConfig
+from bascule.metadata.controller import Controller
+from bascule.metadata.server_directory import ServerDirectory
 from bascule.net.grpc.health import HealthState, health_routes
 from bascule.net.grpc.reflection import reflection_routes
 from bascule.net.grpc.server import Route
+from bascule.operations.administration import Administration
+from bascule.partition.data_plane import DataPlane
 from bascule.proto import api_pb2, extensions_pb2
+from bascule.readers.cursors import CursorStore
+from bascule.readers.groups import GroupCoordinator
+from bascule.security.authorization import Authorizer
 
 
-def all_routes(services: Services, gate: PublishGate, health: HealthState) -> dict[bytes, Route]:
+def all_routes(
+    config: ServerConfig,
+    authorizer: Authorizer,
+    controller: Controller,
+    directory: ServerDirectory,
+    plane: DataPlane,
+    cursors: CursorStore,
+    groups: GroupCoordinator,
+    administration: Administration,
+    health: HealthState,
+) -> dict[bytes, Route]:
+    cluster = config.cluster
+
+    def is_cut_off() -> bool:
+        return plane.is_cut_off
+
     return {
-        **streams.routes(services),
-        **metadata.routes(services),
-        **cursors.routes(services),
-        **groups.routes(services),
-        **publish.routes(gate),
-        **subscribe.routes(services),
-        **cluster.routes(services),
+        **StreamCalls(controller, directory, plane.starts, authorizer, cluster).routes(),
+        **MetadataCalls(
+            controller, directory, plane.partitions, authorizer, cluster, is_cut_off, uses_tls=config.tls.is_on
+        ).routes(),
+        **CursorCalls(cursors, authorizer).routes(),
+        **GroupCalls(controller, directory, groups, authorizer, cluster.groups).routes(),
+        **publish.routes(plane.gate),
+        **SubscribeCalls(controller, plane.partitions, plane.in_flight, plane.starts, authorizer, is_cut_off).routes(),
+        **ClusterCalls(administration, authorizer).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

@@ -1,52 +1,67 @@
-"""Subscribe: the handshake. Who may read what from where to where; then a subscription takes over."""
+"""Subscribe: checks the request, finds the range of offsets, and starts a subscription."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from bascule.broker.api.streams import resume
-from bascule.broker.services import Services
 from bascule.config.values.kinds import INT64_MAX
 from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
 from bascule.kernels.calls.subscribe import SubscribeStream
 from bascule.log import PartitionLog
+from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.partition_starts import PartitionStarts
 from bascule.net.grpc.server import Route
 from bascule.net.grpc.status import GrpcError, Status
+from bascule.partition.publisher import InFlight
+from bascule.partition.registry import Partitions
 from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
 from bascule.readers.subscription import HeldSlices, ReverseSubscription, Subscription
-
-
-def routes(services: Services) -> dict[bytes, Route]:
-    handshake = _Handshake(services)
-    return {b"/proto.API/Subscribe": lambda: SubscribeStream(handshake.begin)}
+from bascule.security.authorization import Authorizer
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """What a subscriber wants: from an offset, to an offset inclusive or without end."""
+class SubscribedRange:
+    """From an offset, to an offset inclusive or without end."""
 
     start: int
     stop: int | None
 
 
-class _Handshake:
-    def __init__(self, services: Services) -> None:
-        self._services = services
+class SubscribeCalls:
+    def __init__(
+        self,
+        controller: Controller,
+        partitions: Partitions,
+        in_flight: InFlight,
+        starts: PartitionStarts,
+        authorizer: Authorizer,
+        is_cut_off: Callable[[], bool],
+    ) -> None:
+        self._controller = controller
+        self._partitions = partitions
+        self._in_flight = in_flight
+        self._starts = starts
+        self._authorizer = authorizer
+        self._is_cut_off = is_cut_off
         self._held = HeldSlices()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> dict[bytes, Route]:
+        return {b"/proto.API/Subscribe": lambda: SubscribeStream(self.begin)}
 
     def begin(self, stream: SubscribeStream, data: bytes) -> None:
         try:
             request = SubscribeRequest.FromString(data)
         except DecodeError:
-            stream.finish(int(Status.INTERNAL), "the request is no valid protobuf message")
+            stream.finish(int(Status.INTERNAL), "the request is not valid protobuf")
             return
-        if not request.resume and self._services.in_flight.is_empty:
+        if not request.resume and self._in_flight.is_empty:
             self._try(stream, request)
             return
         task = asyncio.get_running_loop().create_task(self._prepare(stream, request))
@@ -54,22 +69,22 @@ class _Handshake:
         task.add_done_callback(self._tasks.discard)
 
     async def _prepare(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
-        """First what takes time: a paused partition, and messages of this server's clients that are still on their way to the log
-        whose end the subscriber may have named."""
+        """Resume a paused partition, and wait for messages that clients of this server have published and NATS has not delivered yet:
+        the subscriber's start position may refer to them."""
         if request.resume and not await self._resumed(stream, request):
             return
-        if not self._services.in_flight.is_empty:
-            await self._services.in_flight.arrive()
+        if not self._in_flight.is_empty:
+            await self._in_flight.arrive()
         if not stream.is_over:
             self._try(stream, request)
 
     async def _resumed(self, stream: SubscribeStream, request: SubscribeRequest) -> bool:
         try:
-            self._services.authorizer.require(stream.peer, request.stream, "Subscribe")
-            found = self._services.controller.metadata.streams.get(request.stream)
+            self._authorizer.require(stream.peer, request.stream, "Subscribe")
+            found = self._controller.metadata.streams.get(request.stream)
             partition = None if found is None else found.partition(request.partition)
             if partition is not None and partition.paused:
-                await resume(self._services, request.stream, request.partition)
+                await self._starts.resume(request.stream, request.partition)
         except GrpcError as error:
             if not stream.is_over:
                 stream.finish(int(Status.INTERNAL), f"failed to resume the partition: {error.text}")
@@ -88,13 +103,13 @@ class _Handshake:
         except BasculeError as error:
             stream.finish(int(Status[grpc_status(error)]), error.message)
 
-    # ── checks, in the order clients expect to hear of them ──────────────────────────────────────
+    # ── checks, in the order that clients rely on ────────────────────────────────────────────────
 
     def _open(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
         group = request.consumer.groupId
         if group and not request.consumer.consumerId:
             raise GrpcError(Status.INVALID_ARGUMENT, "consumer.consumerId is empty, consumer.groupId is not")
-        self._services.authorizer.require(stream.peer, request.stream, "Subscribe")
+        self._authorizer.require(stream.peer, request.stream, "Subscribe")
         local = self._find(stream, request)
         if local is None:
             return
@@ -108,17 +123,17 @@ class _Handshake:
 
     def _find(self, stream: SubscribeStream, request: SubscribeRequest) -> LocalPartition | None:
         """The partition; None when the subscriber has been answered already."""
-        found = self._services.controller.metadata.streams.get(request.stream)
+        found = self._controller.metadata.streams.get(request.stream)
         partition = None if found is None else found.partition(request.partition)
         if partition is None:
             raise GrpcError(
                 Status.NOT_FOUND, f"No such partition [stream={request.stream}, partition={request.partition}]"
             )
-        if len(partition.replicas) > 1 and self._services.is_cut_off():
+        if len(partition.replicas) > 1 and self._is_cut_off():
             raise GrpcError(Status.UNAVAILABLE, "the server is cut off from the others: read from one of them")
-        if partition.leader != self._services.server_id:
+        if partition.leader != self._controller.server_id:
             self._must_be_in_sync(partition, request)
-        local = self._services.partitions.get(request.stream, request.partition)
+        local = self._partitions.get(request.stream, request.partition)
         if local is None and partition.paused:
             # Before the handshake this status would mean that another server leads the partition.
             stream.greet(request.stream.encode(), request.partition)
@@ -129,12 +144,12 @@ class _Handshake:
         return local
 
     def _must_be_in_sync(self, partition: Partition, request: SubscribeRequest) -> None:
-        """Who asks for it may read from a follower, but only from one that has everything that is committed."""
+        """A subscriber that asks for it may read from a follower, if that is in sync."""
         if not request.readISRReplica:
             raise GrpcError(Status.FAILED_PRECONDITION, "Server not partition leader")
         if request.consumer.groupId:
             raise GrpcError(Status.INVALID_ARGUMENT, "a consumer group reads from the partition's leader")
-        if self._services.server_id not in partition.in_sync_replicas:
+        if self._controller.server_id not in partition.in_sync_replicas:
             raise GrpcError(Status.FAILED_PRECONDITION, "Server not an in-sync replica of the partition")
 
     def _must_not_be_older(self, local: LocalPartition, request: SubscribeRequest) -> None:
@@ -167,7 +182,7 @@ class _Handshake:
     def _take_over(
         self, local: LocalPartition, request: SubscribeRequest, subscription: Subscription | ReverseSubscription
     ) -> None:
-        """One reader of each group: a newer one takes the place of the one before, whose stream ends with OK."""
+        """A group has one reader of a partition: a new one replaces the previous one, whose call ends with OK."""
         group = request.consumer.groupId
         if not group:
             return
@@ -178,7 +193,7 @@ class _Handshake:
             before[1].end(Status.OK, "")
 
         def left(_: object) -> None:
-            # unless a newer one has taken the place meanwhile
+            # unless a newer reader has replaced it
             if local.group_subscribers.get(group) is entry:
                 del local.group_subscribers[group]
 
@@ -195,26 +210,26 @@ def _check_positions(request: SubscribeRequest) -> None:
         raise GrpcError(Status.INVALID_ARGUMENT, f"Unknown StopPosition {request.stopPosition}")
 
 
-def forward_range(local: LocalPartition, request: SubscribeRequest) -> Range:
+def forward_range(local: LocalPartition, request: SubscribeRequest) -> SubscribedRange:
     log = local.log
     start = _start_offset(local, request)
     stop = _stop_offset(log, request)
     if log.readonly and log.newest_offset < start and request.stopPosition == StopPosition.STOP_ON_CANCEL:
-        stop = None  # nothing more will come: the subscription says so by itself
+        stop = None  # no message can follow: the subscription ends on its own
     elif stop is not None and stop < start:
         raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is before start offset {start}")
-    return Range(start, stop)
+    return SubscribedRange(start, stop)
 
 
-def reverse_range(local: LocalPartition, request: SubscribeRequest) -> Range:
+def reverse_range(local: LocalPartition, request: SubscribeRequest) -> SubscribedRange:
     log = local.log
     start = _start_offset(local, request)
     if request.startPosition == StartPosition.NEW_ONLY:
         start = max(log.newest_offset, 0)  # nothing newer will be read: the same as LATEST
     stop = _stop_offset(log, request)
     if stop is not None and stop > start:
-        raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is behind start offset {start}")
-    return Range(start, stop)
+        raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is after start offset {start}")
+    return SubscribedRange(start, stop)
 
 
 def _start_offset(local: LocalPartition, request: SubscribeRequest) -> int:
@@ -231,7 +246,7 @@ def _start_offset(local: LocalPartition, request: SubscribeRequest) -> int:
         case _:
             offset = end_offset
     if request.startPosition == StartPosition.OFFSET and not local.is_leader:
-        # A follower does not know the end. What it has not got yet may well exist, and the reader have seen it elsewhere.
+        # A follower may lag: the offset may exist on the leader, and the subscriber may have read up to it there.
         return max(0, offset)
     # beyond the end means the next message to arrive, whatever its offset
     return max(0, min(offset, end_offset))

@@ -5,41 +5,60 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bascule import limits
-from bascule.broker.api.metadata import flight_locations
-from bascule.broker.api.streams import resume
 from bascule.errors import StreamNotFound, StreamRecreated, Unavailable
 from bascule.flight.failures import not_leader
 from bascule.flight.tickets import OffsetsQuery
 from bascule.log import PartitionLog
 from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.metadata.server_directory import ServerDirectory, flight_locations
 from bascule.metadata.stream_options import settings_of
 from bascule.net.grpc.status import GrpcError
 from bascule.partition.replica import LedPartition
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.kernels.calls.publish import PublishGate
+    from bascule.metadata.controller import Controller
+    from bascule.metadata.partition_starts import PartitionStarts
+    from bascule.partition.registry import Partitions
+    from bascule.security.authorization import Authorizer
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSources:
+    """The parts of a broker that Arrow Flight reads from and writes to."""
+
+    controller: Controller
+    servers: ServerDirectory
+    partitions: Partitions
+    starts: PartitionStarts
+    publishing: PublishGate
+    """To be used on the event loop only."""
+    authorizer: Authorizer
+    uses_tls: bool
+
+
 class Directory:
-    def __init__(self, services: Services, loop: asyncio.AbstractEventLoop) -> None:
-        self._services = services
+    def __init__(self, sources: TableSources, loop: asyncio.AbstractEventLoop) -> None:
+        self._sources = sources
+        self._server_id = sources.controller.server_id
         self._loop = loop
 
     # ── streams ──────────────────────────────────────────────────────────────────────────────────
 
     def streams(self) -> list[Stream]:
         """In the order of their names. Copied in one go: the event loop goes on changing what it was copied from."""
-        streams = list(self._services.controller.metadata.streams.values())
+        streams = list(self._sources.controller.metadata.streams.values())
         streams.sort(key=lambda stream: stream.name)
         return streams
 
     def stream(self, name: str, stream_id: int | None = None) -> Stream:
-        found = self._services.controller.metadata.streams.get(name)
+        found = self._sources.controller.metadata.streams.get(name)
         if found is None:
             raise StreamNotFound(f"there is no stream {name!r}")
         if stream_id is not None and found.id != stream_id:
@@ -63,16 +82,16 @@ class Directory:
         if partition.paused:
             self._resume(stream.name, number)
             partition = self.partition(self.stream(stream.name, stream.id), number)
-        if partition.leader != self._services.server_id:
+        if partition.leader != self._server_id:
             raise not_leader(stream.name, number, partition.leader, self.locations().get(partition.leader))
-        local = self._services.partitions.led(stream.name, number)
+        local = self._sources.partitions.led(stream.name, number)
         if local is None or local.stream_id != stream.id:
             raise Unavailable(f"{stream.name}/{number} is being started", hint="try again in a moment")
         return local
 
     def _resume(self, stream: str, number: int) -> None:
         try:
-            self.in_loop(resume(self._services, stream, number, timeout=limits.FLIGHT_CALL_SECONDS))
+            self.in_loop(self._sources.starts.resume(stream, number, timeout=limits.FLIGHT_CALL_SECONDS))
         except GrpcError as error:
             raise Unavailable(f"{stream}/{number} is paused and cannot be resumed: {error.text}") from None
 
@@ -80,8 +99,8 @@ class Directory:
 
     def locations(self) -> dict[str, str]:
         """Where the servers that answer serve tables, by their ids."""
-        servers = self.in_loop(self._services.directory.servers(self._services.controller.members))
-        return flight_locations(servers, is_tls=self._services.config.tls.is_on)
+        servers = self.in_loop(self._sources.servers.servers(self._sources.controller.members))
+        return flight_locations(servers, uses_tls=self._sources.uses_tls)
 
     def in_loop(self, work: Coroutine[Any, Any, T], *, timeout: float | None = limits.FLIGHT_CALL_SECONDS) -> T:
         """Have the event loop do it, and wait."""
@@ -100,7 +119,7 @@ class Directory:
         streams = self.streams() if query.streams is None else [self.stream(name) for name in query.streams]
         locations = self.locations()
         return {
-            "server": self._services.server_id,
+            "server": self._server_id,
             "locations": locations,
             "streams": {
                 stream.name: {
@@ -125,7 +144,7 @@ class Directory:
 
     def _ends(self, stream: Stream, partition: Partition, *, resumes: bool) -> dict[str, int | None]:
         unknown = dict.fromkeys(("log_start", "high_watermark", "log_end", "last_timestamp", "size_bytes"))
-        if partition.leader != self._services.server_id or (partition.paused and not resumes):
+        if partition.leader != self._server_id or (partition.paused and not resumes):
             return unknown
         log = self.led(stream, partition.id).log
         high_watermark = log.readable_end_offset(committed=True) - 1
@@ -141,7 +160,7 @@ class Directory:
         """The first offset at or behind the time; the end of what can be read where all records are older."""
         if timestamp is None:
             return {}
-        if partition.leader != self._services.server_id:
+        if partition.leader != self._server_id:
             return {"timestamp_offset": None}
         log = self.led(stream, partition.id).log
         end_offset = log.readable_end_offset(committed=True)

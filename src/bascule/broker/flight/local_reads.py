@@ -81,14 +81,14 @@ class LocalReads:
             found.close()
 
     def _find(self, ticket: ReadTicket) -> FileRanges:
-        services = self._gate.services()
-        services.authorizer.require(None, ticket.stream, "Subscribe")
-        directory = Directory(services, self._gate.loop)
+        sources = self._gate.sources()
+        sources.authorizer.require(None, ticket.stream, "Subscribe")
+        directory = Directory(sources, self._gate.loop)
         stream = directory.stream(ticket.stream, ticket.stream_id)
         partition = directory.partition(stream, ticket.partition)
-        if partition.paused or partition.leader != services.server_id:
+        if partition.paused or partition.leader != sources.controller.server_id:
             raise Unavailable("the partition is paused, or led elsewhere: what follows takes longer than an answer may")
-        read = Read(services, self._gate, ticket, lambda: False)
+        read = Read(sources, self._gate, ticket, lambda: False)
         read.begin(directory.led(stream, ticket.partition))
         return read.files()
 

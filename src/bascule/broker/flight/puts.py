@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bascule import limits
-from bascule.broker.api.streams import resume
-from bascule.broker.flight.directory import Directory
+from bascule.broker.flight.directory import Directory, TableSources
 from bascule.broker.flight.service import Gate
 from bascule.errors import (
     BasculeError,
@@ -30,15 +29,12 @@ from bascule.errors import (
 )
 from bascule.flight.tickets import PutCommand
 from bascule.kernels.calls import publish_rows as kernel
-from bascule.kernels.calls.publish import PublishGate
 from bascule.kernels.calls.publish_rows import RowPublisher
 from bascule.net.grpc.status import GrpcError
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from bascule.broker.services import Services
 
 COLUMNS: Final = ("value", "key", "headers", "partition")
 ROWS_AT_ONCE: Final = 512
@@ -49,9 +45,9 @@ LOOK_FIRST: Final = "look which rows are there before you send them again"
 POLICIES: Final = {"leader": AckPolicy.LEADER, "all": AckPolicy.ALL}
 
 
-def put(services: Services, gate: Gate, command: PutCommand, reader: Any, writer: Any) -> None:
+def put(sources: TableSources, gate: Gate, command: PutCommand, reader: Any, writer: Any) -> None:
     """On a thread of Flight's. Raises what the client is to hear; batches that were answered are stored."""
-    directory = Directory(services, gate.loop)
+    directory = Directory(sources, gate.loop)
     stream = directory.stream(command.stream)
     _check(reader.schema)
     encoder = Encoder(stream.name, len(stream.partitions), POLICIES[command.ack_policy])
@@ -61,13 +57,13 @@ def put(services: Services, gate: Gate, command: PutCommand, reader: Any, writer
         except StopIteration:
             return
         rows = encoder.encode(batch)
-        offsets = directory.in_loop(_publish(services, gate, stream.name, rows), timeout=None)
+        offsets = directory.in_loop(_publish(sources, stream.name, rows), timeout=None)
         answer = {"batch": number, "rows": len(offsets), "partitions": rows.partitions, "offsets": offsets}
         writer.write(json.dumps(answer).encode())
 
 
-async def _publish(services: Services, gate: Gate, stream: str, rows: _Rows) -> list[int]:
-    return await _Publishing(services, gate.publishing, stream, rows).run()
+async def _publish(sources: TableSources, stream: str, rows: _Rows) -> list[int]:
+    return await _Publishing(sources, stream, rows).run()
 
 
 def _check(schema: pa.Schema) -> None:
@@ -148,12 +144,12 @@ def _bytes(name: str, value: object) -> bytes:
 class _Publishing:
     """The messages of one batch on their way. In the event loop."""
 
-    def __init__(self, services: Services, gate: PublishGate, stream: str, rows: _Rows) -> None:
-        self._services = services
+    def __init__(self, sources: TableSources, stream: str, rows: _Rows) -> None:
+        self._starts = sources.starts
         self._stream = stream
         self._partitions = rows.partitions
         self._news = asyncio.Event()
-        self._rows = RowPublisher(gate, rows.requests, self._news.set)
+        self._rows = RowPublisher(sources.publishing, rows.requests, self._news.set)
 
     async def run(self) -> list[int]:
         """Offsets in the order of the rows."""
@@ -206,7 +202,7 @@ class _Publishing:
 
     async def _resume(self, partition: int) -> None:
         try:
-            await resume(self._services, self._stream, partition, timeout=limits.FLIGHT_CALL_SECONDS)
+            await self._starts.resume(self._stream, partition, timeout=limits.FLIGHT_CALL_SECONDS)
         except GrpcError as error:
             raise Unavailable(f"{self._stream}/{partition} is paused: {error.text}{self._stored()}") from None
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from bascule import limits
-from bascule.broker.flight.directory import Directory, retained_from
+from bascule.broker.flight.directory import Directory, TableSources, retained_from
 from bascule.broker.flight.service import Gate
 from bascule.errors import (
     BasculeError,
@@ -36,14 +36,12 @@ from bascule.partition.replica import LedPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.broker.services import Services
-
 _logger = logging.getLogger(__name__)
 
 
 class Read:
-    def __init__(self, services: Services, gate: Gate, ticket: ReadTicket, is_cancelled: Callable[[], bool]) -> None:
-        self._services = services
+    def __init__(self, sources: TableSources, gate: Gate, ticket: ReadTicket, is_cancelled: Callable[[], bool]) -> None:
+        self._sources = sources
         self._gate = gate
         self._ticket = ticket
         self._is_cancelled = is_cancelled
@@ -57,7 +55,7 @@ class Read:
 
     def open(self) -> None:
         """Everything that can be refused before the first batch."""
-        directory = Directory(self._services, self._gate.loop)
+        directory = Directory(self._sources, self._gate.loop)
         stream = directory.stream(self._ticket.stream, self._ticket.stream_id)
         self.begin(directory.led(stream, self._ticket.partition))
 
@@ -166,7 +164,7 @@ class Read:
     def _damaged(self, error: CorruptBatch) -> BasculeError:
         """Where another replica has what is damaged here, the reader goes on there in a moment."""
         _logger.error("%s: %s", self._name, error.message)
-        if Directory(self._services, self._gate.loop).in_loop(self._has_other_replica(error.message)):
+        if Directory(self._sources, self._gate.loop).in_loop(self._has_other_replica(error.message)):
             return Unavailable(f"this replica is damaged: {error.message}")
         return StorageError(error.message, hint="`bascule log verify` says what can still be read")
 

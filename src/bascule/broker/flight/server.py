@@ -54,8 +54,7 @@ class Caller:
 
 def make_server(address: Address, gate: Gate) -> Any:
     """Serves from now on, on threads of its own."""
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return FlightServer(f"grpc://{host}:{address.port}", gate)
+    return FlightServer(f"grpc://{address}", gate)
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
@@ -69,14 +68,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return iter(_answer(lambda: self._list(context, criteria)))
 
     def _list(self, context: Any, criteria: bytes) -> list[Any]:
-        services = self._gate.services()
-        services.authorizer.require(self._caller(context), "*", "FetchMetadata")
+        sources = self._gate.sources()
+        sources.authorizer.require(self._caller(context), "*", "FetchMetadata")
         pattern = parse_pattern(criteria)
         try:
             matches = re.compile(pattern).fullmatch if pattern is not None else lambda _name: True
         except re.error as error:
             raise CallerError(f"criteria: pattern {pattern!r} is no regular expression: {error}") from None
-        directory = Directory(services, self._gate.loop)
+        directory = Directory(sources, self._gate.loop)
         names = [stream.name for stream in directory.streams() if matches(stream.name)]
         locations = directory.locations()
         return [self._info(directory, TableCommand(stream=name), None, locations) for name in names]
@@ -85,10 +84,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._describe(context, descriptor))
 
     def _describe(self, context: Any, descriptor: Any) -> Any:
-        services = self._gate.services()
+        sources = self._gate.sources()
         command = _command(descriptor)
-        services.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
-        directory = Directory(services, self._gate.loop)
+        sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
+        directory = Directory(sources, self._gate.loop)
         return self._info(directory, command, descriptor, directory.locations())
 
     def _info(
@@ -110,10 +109,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._schema(context, descriptor))
 
     def _schema(self, context: Any, descriptor: Any) -> Any:
-        services = self._gate.services()
+        sources = self._gate.sources()
         command = _command(descriptor)
-        services.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
-        Directory(services, self._gate.loop).stream(command.stream)
+        sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
+        Directory(sources, self._gate.loop).stream(command.stream)
         return flight.SchemaResult(schema_of(command.columns))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -126,17 +125,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return iter(_answer(lambda: self._act(context, action)))
 
     def _act(self, context: Any, action: Any) -> list[Any]:
-        services = self._gate.services()
+        sources = self._gate.sources()
         if action.type != OFFSETS_ACTION:
             raise CallerError(f"there is no action {action.type!r}", hint=f"there is `{OFFSETS_ACTION}`")
         query = parse_offsets_query(action.body.to_pybytes())
         caller = self._caller(context)
         if query.streams is None:
-            services.authorizer.require(caller, "*", "FetchMetadata")
+            sources.authorizer.require(caller, "*", "FetchMetadata")
         for name in {*(query.streams or ()), *(query.timestamps or ())}:
-            services.authorizer.require(caller, name, "FetchPartitionMetadata")
+            sources.authorizer.require(caller, name, "FetchPartitionMetadata")
         local_reads = self._gate.local_reads
-        answer = Directory(services, self._gate.loop).offsets(query)
+        answer = Directory(sources, self._gate.loop).offsets(query)
         answer["local"] = None if local_reads is None else local_reads.name
         return [flight.Result(json.dumps(answer).encode())]
 
@@ -146,10 +145,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._read(context, ticket))
 
     def _read(self, context: Any, ticket: Any) -> Any:
-        services = self._gate.services()
+        sources = self._gate.sources()
         wanted = parse_ticket(ticket.ticket)
-        services.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
-        read = Read(services, self._gate, wanted, context.is_cancelled)
+        sources.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
+        read = Read(sources, self._gate, wanted, context.is_cancelled)
         read.open()
         return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
 
@@ -157,14 +156,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         _answer(lambda: self._put(context, descriptor, reader, writer))
 
     def _put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        services = self._gate.services()
+        sources = self._gate.sources()
         if descriptor.descriptor_type == flight.DescriptorType.CMD:
             command = parse_put_command(descriptor.command)
         else:
             command = PutCommand(stream=_stream_in(descriptor))
-        services.authorizer.require(self._caller(context), command.stream, "Publish")
+        sources.authorizer.require(self._caller(context), command.stream, "Publish")
         with self._gate.call():
-            put(services, self._gate, command, reader, writer)
+            put(sources, self._gate, command, reader, writer)
 
     def _caller(self, context: Any) -> Caller:
         relay = self._gate.relay

@@ -23,12 +23,12 @@ from bascule.config.sections.server import ServerConfig
 from bascule.config.values.address import LOOPBACK, Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
+from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
 
 if TYPE_CHECKING:
+    from bascule.broker.flight.directory import TableSources
     from bascule.broker.flight.local_reads import LocalReads
-    from bascule.broker.services import Services
-    from bascule.kernels.calls.publish import PublishGate
 
 _logger = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class FlightService:
     def load(self) -> FlightLoad:
         return self._gate.load
 
-    def serve(self, services: Services, publishing: PublishGate) -> None:
-        """From here on calls are answered."""
-        self._gate.open(services, publishing)
+    def serve(self, sources: TableSources) -> None:
+        """Answer calls from now on."""
+        self._gate.open(sources)
         _logger.info("streams are served as Arrow tables on port %d", self.port)
 
     def reload_certificate(self, certificate: Path, key: Path) -> None:
@@ -105,8 +105,7 @@ class Gate:
         self.relay: TlsRelay | None = None
         """Everybody comes through it, where there is one."""
         self.local_reads: LocalReads | None = None
-        self._services: Services | None = None
-        self._publishing: PublishGate | None = None
+        self._sources: TableSources | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._calls = 0
@@ -117,25 +116,18 @@ class Gate:
     def is_closed(self) -> bool:
         return self._closed
 
-    def open(self, services: Services, publishing: PublishGate) -> None:
-        self._publishing = publishing
-        self._services = services
+    def open(self, sources: TableSources) -> None:
+        self._sources = sources
 
     def close(self) -> None:
         self._closed = True
 
-    def services(self) -> Services:
+    def sources(self) -> TableSources:
         if self._closed:
             raise Unavailable("the server is stopping", hint="ask another one")
-        if self._services is None:
+        if self._sources is None:
             raise Unavailable("the server is starting", hint="try again in a moment")
-        return self._services
-
-    @property
-    def publishing(self) -> PublishGate:
-        """For the event loop only."""
-        assert self._publishing is not None
-        return self._publishing
+        return self._sources
 
     def enter(self) -> None:
         """A call that lasts begins; `leave` ends it."""
@@ -204,24 +196,20 @@ def _local_reads(config: ServerConfig, gate: Gate) -> LocalReads | None:
 
 
 def _free(config: ServerConfig) -> Address:
-    """Where to listen. gRPC shares a port with whoever else shares it, so that it is looked at first."""
+    """The address to listen on. pyarrow would share a port that another program shares, so the port is tried first."""
     wanted = config.flight.bind(config.listener.bind())
     if not wanted.port:
         return wanted
-    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((wanted.host, wanted.port))
-            probe.listen(1)
-        except OSError as error:
-            if config.flight.listen is not None:
-                raise OperatorError(
-                    f"cannot serve Arrow Flight on {wanted}: {os.strerror(error.errno or 0)}",
-                    hint="stop whatever uses the port, or set another one with `flight.listen`",
-                ) from None
-            _logger.info("port %d is taken: Arrow tables are served on another one", wanted.port)
-            return Address(wanted.host, 0)
+    try:
+        listening_socket(wanted.host, wanted.port).close()
+    except OSError as error:
+        if config.flight.listen is not None:
+            raise OperatorError(
+                f"cannot serve Arrow Flight on {wanted}: {os.strerror(error.errno or 0)}",
+                hint="stop the program that uses the port, or set another port with `flight.listen`",
+            ) from None
+        _logger.info("port %d is in use: Arrow tables are served on another port", wanted.port)
+        return Address(wanted.host, 0)
     return wanted
 
 

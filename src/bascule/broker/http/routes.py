@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bascule.broker.metrics.exposition import CONTENT_TYPE
-from bascule.broker.readiness import why_not_ready
+from bascule.broker.metrics.readiness import why_not_ready
 from bascule.net.grpc.server import Peer
 from bascule.net.http.server import Answer, Request, Response
 
@@ -21,11 +21,11 @@ def routes(gate: Gate) -> Mapping[str, Answer]:
 
     async def readyz(_request: Request, _peer: Peer) -> Response:
         reason = gate.why_closed
-        reasons = why_not_ready(gate.sources()) if reason is None else [reason]
+        reasons = why_not_ready(gate.scrape.sources) if reason is None else [reason]
         return Response.text(503, "\n".join(reasons)) if reasons else Response.text(200, "ready")
 
     async def metrics(_request: Request, peer: Peer) -> Response:
-        gate.sources().services.authorizer.require(peer, "*", "FetchMetadata")
+        gate.scrape.sources.authorizer.require(peer, "*", "FetchMetadata")
         return Response(200, await gate.scrape.page(), CONTENT_TYPE)
 
     return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}

@@ -13,9 +13,9 @@ from bascule.broker.http.routes import dispatch, routes
 from bascule.broker.metrics.scrape import Scrape
 from bascule.broker.metrics.sources import Sources
 from bascule.config.sections.server import ServerConfig
-from bascule.config.values.address import Address
 from bascule.errors import OperatorError, Unavailable
 from bascule.net.http.server import HttpServer
+from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
 
 _logger = logging.getLogger(__name__)
@@ -25,26 +25,20 @@ class Gate:
     """What can be looked at now."""
 
     def __init__(self) -> None:
-        self._sources: Sources | None = None
         self._scrape: Scrape | None = None
         self.why_closed: str | None = "the server is starting"
 
     def open(self, sources: Sources) -> None:
-        self._sources, self._scrape = sources, Scrape(sources)
+        self._scrape = Scrape(sources)
         self.why_closed = None
 
     def close(self) -> None:
         self.why_closed = "the server is stopping"
 
-    def sources(self) -> Sources:
-        if self.why_closed is not None or self._sources is None:
-            raise Unavailable(self.why_closed or "")
-        return self._sources
-
     @property
     def scrape(self) -> Scrape:
-        self.sources()
-        assert self._scrape is not None
+        if self.why_closed is not None or self._scrape is None:
+            raise Unavailable(self.why_closed or "")
         return self._scrape
 
 
@@ -96,26 +90,12 @@ class HttpService:
 def _bind(config: ServerConfig) -> socket.socket:
     wanted = config.http.bind(config.listener.bind())
     try:
-        return _listening(wanted)
+        return listening_socket(wanted.host, wanted.port)
     except OSError as error:
         if config.http.listen is None and wanted.port:
-            _logger.info("port %d is taken: metrics and health are served on another one", wanted.port)
-            return _listening(Address(wanted.host, 0))
+            _logger.info("port %d is in use: metrics and health are served on another port", wanted.port)
+            return listening_socket(wanted.host, 0)
         raise OperatorError(
             f"cannot serve HTTP on {wanted}: {os.strerror(error.errno or 0)}",
-            hint="stop whatever uses the port, or set another one with `http.listen`",
+            hint="stop the program that uses the port, or set another port with `http.listen`",
         ) from None
-
-
-def _listening(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address.host, address.port))
-        listening.listen(limits.LISTEN_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    listening.setblocking(False)
-    return listening

@@ -1,4 +1,4 @@
-"""The metadata's Raft group, consumer groups, and, of the controller alone, the cluster as a whole."""
+"""Metrics of the metadata's Raft group, of consumer groups and, on the controller only, of the whole cluster."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, labels
-from bascule.broker.metrics.pace import Pace
 from bascule.broker.metrics.partitions import is_under_replicated
+from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.operations.members import Members
 
 
-async def answering(services: Services) -> set[str] | None:
-    """The members that answered a moment ago. None when this server is not controller: one is enough to ask them all."""
-    return await services.administration.answering(services) if services.controller.is_leader else None
+async def answering(members: Members) -> set[str] | None:
+    """The members that answer; None unless this server is the controller, since one server is enough to ask them all."""
+    return await members.answering() if members.controller.is_leader else None
 
 
-async def collect(page: Page, services: Services, answers: set[str] | None, pace: Pace) -> int:
-    """Returns for how many groups there was no room."""
-    _raft(page, services)
+async def collect(page: Page, controller: Controller, answers: set[str] | None, pace: Pace) -> int:
+    """Returns how many groups did not fit on the page."""
+    _raft(page, controller)
     if answers is not None:
-        await _cluster(page, services, answers, pace)
-    return _groups(page, services)
+        await _cluster(page, controller, answers, pace)
+    return _groups(page, controller)
 
 
-def _raft(page: Page, services: Services) -> None:
-    controller = services.controller
+def _raft(page: Page, controller: Controller) -> None:
     node = controller.driver.node
     page.add("bascule_raft_term", node.term)
     page.add("bascule_raft_commit_index", node.commit_index)
@@ -41,9 +41,9 @@ def _raft(page: Page, services: Services) -> None:
         page.add("bascule_controller_info", 1, labels(controller=controller.leader))
 
 
-async def _cluster(page: Page, services: Services, answers: set[str], pace: Pace) -> None:
-    members = services.controller.members
-    streams = list(services.controller.metadata.streams.values())
+async def _cluster(page: Page, controller: Controller, answers: set[str], pace: Pace) -> None:
+    members = controller.members
+    streams = list(controller.metadata.streams.values())
     counts = dict.fromkeys(("", "_paused", "_leaderless", "_under_replicated", "_moving"), 0)
     for stream in streams:
         for partition in stream.partitions:
@@ -61,11 +61,11 @@ async def _cluster(page: Page, services: Services, answers: set[str], pace: Pace
     page.add("bascule_cluster_servers", silent, labels(state="silent"))
 
 
-def _groups(page: Page, services: Services) -> int:
-    groups = services.controller.metadata.groups.values()
-    coordinated = sorted(group.id for group in groups if group.coordinator == services.server_id)
+def _groups(page: Page, controller: Controller) -> int:
+    groups = controller.metadata.groups.values()
+    coordinated = sorted(group.id for group in groups if group.coordinator == controller.server_id)
     page.add("bascule_groups", len(coordinated))
     for name in coordinated[: limits.METRICS_GROUPS_MAX]:
-        members = services.controller.metadata.groups[name].members
+        members = controller.metadata.groups[name].members
         page.add("bascule_group_members", len(members), labels(group=name))
     return max(0, len(coordinated) - limits.METRICS_GROUPS_MAX)

@@ -1,7 +1,8 @@
-"""How far readers are behind: every cursor in a partition that this server leads. Consumer groups have one, Spark queries may.
+"""The lag of readers: one set of metrics for each cursor that refers to a partition which this server leads.
 
-The leader of the partition tells, since it has the log that the cursor stands in. The cursor itself is in `__cursors`, whose partition
-another server may lead: that one is asked for all that concern this server, in one request.
+Consumer groups have a cursor, and Spark queries may have one. The leader of the partition measures the lag, because it has the log. The
+cursor itself is in `__cursors`, whose partition another server may lead: that server is asked, in one request, for all cursors that
+refer to partitions of this server.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bascule import limits
-from bascule.broker.api.calls import Deadline
 from bascule.broker.metrics.exposition import Page, labels
 from bascule.broker.metrics.exposition import number as written
-from bascule.broker.metrics.pace import Pace
 from bascule.errors import BasculeError
 from bascule.log import PartitionLog
 from bascule.log.partition.backlog import backlog
@@ -25,10 +24,13 @@ from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.net.grpc.status import GrpcError
 from bascule.partition.replica import LedPartition
 from bascule.proto import extensions_pb2 as extensions
-from bascule.readers.cursor_tables import Place, each
+from bascule.readers.cursor_tables import CursorTables, Place
+from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.controller import Controller
+    from bascule.operations.switchboard import Switchboard
+    from bascule.partition.registry import Partitions
 
 ASK_SECONDS: Final = 1.0
 GROUP_PREFIX: Final = "__group:"
@@ -36,10 +38,11 @@ GROUP_PREFIX: Final = "__group:"
 
 @dataclass(slots=True)
 class Known:
-    """Cursors by their partition, as far as somebody could be asked."""
+    """Cursors by the partition that they refer to."""
 
     places: dict[Place, dict[str, int]] = field(default_factory=dict)
     unknown_partitions: int = 0
+    """Partitions of `__cursors` whose leader did not answer."""
     left_out: int = 0
 
     def add(self, places: Iterable[tuple[Place, dict[str, int]]], left_out: int) -> None:
@@ -48,65 +51,51 @@ class Known:
         self.left_out += left_out
 
 
-# ── which there are ──────────────────────────────────────────────────────────────────────────────
+# ── which cursors there are ──────────────────────────────────────────────────────────────────────────────
 
 
-async def known(services: Services) -> Known:
-    """All that stand in partitions led here."""
-    stream = services.controller.metadata.streams.get(CURSORS_STREAM)
-    numbers = [] if stream is None else [partition.id for partition in stream.partitions]
-    found = Known()
-    for answer in await asyncio.gather(*(_ask(services, number) for number in numbers)):
-        if answer is None:
-            found.unknown_partitions += 1
-        else:
-            found.add(*answer)
-    return found
+class KnownCursors:
+    def __init__(self, controller: Controller, tables: CursorTables, switchboard: Switchboard) -> None:
+        self._controller = controller
+        self._tables = tables
+        self._switchboard = switchboard
+
+    async def known(self) -> Known:
+        """All cursors that refer to partitions which this server leads."""
+        stream = self._controller.metadata.streams.get(CURSORS_STREAM)
+        numbers = [] if stream is None else [partition.id for partition in stream.partitions]
+        found = Known()
+        for answer in await asyncio.gather(*(self._ask(number) for number in numbers)):
+            if answer is None:
+                found.unknown_partitions += 1
+            else:
+                found.add(*answer)
+        return found
+
+    async def _ask(self, number: int) -> tuple[list[tuple[Place, dict[str, int]]], int] | None:
+        partition = self._controller.metadata.find(CURSORS_STREAM, number)
+        if partition is None:
+            return [], 0
+        server_id = self._controller.server_id
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                if partition.leader == server_id:
+                    places, left_out = await self._tables.led_by(number, server_id)
+                    return list(places.items()), left_out
+                request = extensions.CursorsRequest(cursors_partition=number, server=server_id)
+                answer: extensions.CursorsResponse = await self._switchboard.call(
+                    partition.leader, "Cursors", request, timeout=ASK_SECONDS
+                )
+        except (TimeoutError, GrpcError, BasculeError):
+            return None
+        told = [
+            ((one.stream, one.partition), dict(zip(one.cursors, one.offsets, strict=False)))
+            for one in answer.partitions
+        ]
+        return told, answer.left_out
 
 
-async def _ask(services: Services, number: int) -> tuple[list[tuple[Place, dict[str, int]]], int] | None:
-    partition = services.controller.metadata.find(CURSORS_STREAM, number)
-    if partition is None:
-        return [], 0
-    try:
-        async with asyncio.timeout(ASK_SECONDS):
-            if partition.leader == services.server_id:
-                places, left_out = await services.cursor_tables.led_by(services, number, services.server_id)
-                return list(places.items()), left_out
-            request = extensions.CursorsRequest(cursors_partition=number, server=services.server_id)
-            answer: extensions.CursorsResponse = await services.administration.call(
-                partition.leader, "Cursors", request, timeout=ASK_SECONDS
-            )
-    except (TimeoutError, GrpcError, BasculeError):
-        return None
-    told = [
-        ((one.stream, one.partition), dict(zip(one.cursors, one.offsets, strict=False))) for one in answer.partitions
-    ]
-    return told, answer.left_out
-
-
-async def answer(
-    services: Services, request: extensions.CursorsRequest, _deadline: Deadline
-) -> extensions.CursorsResponse:
-    """What another server asks: cursors in partitions that it leads."""
-    places, left_out = await services.cursor_tables.led_by(services, request.cursors_partition, request.server)
-    response = extensions.CursorsResponse(left_out=left_out)
-    nbytes = 0
-    last: Place | None = None
-    for place, cursor, offset in each(places):
-        nbytes += len(cursor.encode()) + 16
-        if nbytes > limits.METRICS_CURSORS_BYTES_MAX:
-            response.left_out += 1
-            continue
-        if place != last:
-            last, nbytes = place, nbytes + len(place[0].encode()) + 16
-            response.partitions.add(stream=place[0], partition=place[1])
-        response.partitions[-1].cursors.append(cursor)
-        response.partitions[-1].offsets.append(offset)
-    return response
-
-
-# ── how far they are ─────────────────────────────────────────────────────────────────────────────
+# ── their lag ─────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(slots=True)
@@ -115,13 +104,13 @@ class _Position:
     log: PartitionLog
     offset: int = -1
     start: int = 0
-    """The first offset that is to be dealt with and still there."""
+    """The first unread offset that retention has not removed."""
     end: int = 0
     lag_bytes: int = 0
     waits_since_ns: int = 0
 
     def move(self, offset: int, start: int, end: int) -> None:
-        """What was measured counts as long as neither the reader nor the log moves."""
+        """Drop the measurement when the reader or the log has moved."""
         self.offset = offset if offset > -1 else -1
         start = max(offset + 1, start, 0)
         if start != self.start or end != self.end:
@@ -138,18 +127,18 @@ _Positions = dict[tuple[str, int, str], _Position]
 
 
 class CursorLags:
-    """Remembers what the last scrape measured: of a reader that stands still in a stream that does, no file is read again."""
+    """Keeps the last measurements: no file is read again while neither the reader nor the log has moved."""
 
     def __init__(self) -> None:
         self._positions: _Positions = {}
         self._goes_back = False
 
-    async def collect(self, page: Page, services: Services, found: Known, pace: Pace) -> int:
-        """Returns for how many cursors there was no room."""
-        self._positions, left_out = await _positions(services, found, self._positions, pace)
+    async def collect(self, page: Page, partitions: Partitions, found: Known, pace: Pace) -> int:
+        """Returns how many cursors did not fit on the page."""
+        self._positions, left_out = await _positions(partitions, found, self._positions, pace)
         to_measure = [one for one in self._positions.values() if one.is_to_be_measured]
         if to_measure:
-            # There and back again: files that the last scrape opened last are still open now, however many there are.
+            # In alternating order: the files that the last scrape opened last are still in the pool of open files.
             self._goes_back = not self._goes_back
             pace.end()
             await asyncio.to_thread(_measure, to_measure[::-1] if self._goes_back else to_measure)
@@ -173,13 +162,13 @@ async def _write(page: Page, positions: Iterable[_Position], pace: Pace) -> None
             await pace.rest()
 
 
-async def _positions(services: Services, found: Known, before: _Positions, pace: Pace) -> tuple[_Positions, int]:
-    """Where cursors stand in logs that are open, and for how many there was no room."""
+async def _positions(partitions: Partitions, found: Known, before: _Positions, pace: Pace) -> tuple[_Positions, int]:
+    """The positions of cursors in open logs, and how many cursors did not fit."""
     positions: _Positions = {}
     left_out = found.left_out
     opening_until = time.monotonic() + limits.METRICS_OPENING_SECONDS_MAX
     for turn, place in enumerate(sorted(found.places)):
-        local = services.partitions.led(*place)
+        local = partitions.led(*place)
         if local is None:
             continue  # paused, or led elsewhere since
         room = limits.METRICS_CURSORS_MAX - len(positions)

@@ -36,8 +36,8 @@ def _clients(page: Page, sources: Sources) -> None:
     page.add("bascule_publish_unanswered", gate.unanswered)
     page.add("bascule_grpc_connections", len(sources.grpc.connections))
     page.add("bascule_grpc_connections_refused_total", sources.grpc.connections_refused)
-    if sources.flight is not None:
-        load = sources.flight.load
+    if sources.flight_load is not None:
+        load = sources.flight_load()
         page.add("bascule_flight_calls", load.calls)
         page.add("bascule_flight_rows_total", load.rows)
         page.add("bascule_flight_bytes_total", load.bytes)

@@ -1,4 +1,4 @@
-"""The partitions that run here. The part of the page that grows: no log is opened for it, and no file is read."""
+"""Metrics of the partitions that run here, the part of the page that grows. No log is opened and no file is read for them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, escape
-from bascule.broker.metrics.pace import Pace
 from bascule.errors import BasculeError
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition
+from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
-    from bascule.broker.services import Services
+    from bascule.metadata.core.state import Metadata
+    from bascule.partition.registry import Partitions
+    from bascule.partition.replication.leading import Leading
 
 _OF_ALL = (
     "bascule_partition_leader",
@@ -43,12 +45,11 @@ class _Totals:
         self.under_replicated = self.below_min_insync = self.leader_silent = 0
 
 
-async def collect(page: Page, services: Services, pace: Pace) -> int:
-    """Returns for how many partitions there was no room. They are counted all the same."""
-    running = sorted(services.partitions, key=lambda local: (local.stream, local.number))
+async def collect(page: Page, partitions: Partitions, metadata: Metadata, pace: Pace) -> int:
+    """Returns how many partitions did not fit on the page; the totals count them."""
+    running = sorted(partitions, key=lambda local: (local.stream, local.number))
     await pace.rest()
     totals = _Totals()
-    metadata = services.controller.metadata
     for place, local in enumerate(running):
         partition = metadata.find(local.stream, local.number)
         _count(totals, local, partition)
@@ -62,13 +63,13 @@ async def collect(page: Page, services: Services, pace: Pace) -> int:
     page.add("bascule_partitions_under_replicated", totals.under_replicated)
     page.add("bascule_partitions_below_min_insync", totals.below_min_insync)
     page.add("bascule_partitions_leader_silent", totals.leader_silent)
-    page.add("bascule_partitions_failing", services.partitions.failing_count)
+    page.add("bascule_partitions_failing", partitions.failing_count)
     page.add("bascule_subscribers", totals.subscribers)
     return max(0, len(running) - limits.METRICS_PARTITIONS_MAX)
 
 
 def is_under_replicated(partition: Partition) -> bool:
-    # A replica that is on its way is not missing yet.
+    # The replicas that a move adds are not missing yet.
     expected = partition.original_replicas or partition.replicas
     return any(server not in partition.in_sync_replicas for server in expected)
 
@@ -107,13 +108,13 @@ def _tell(page: Page, local: LocalPartition, partition: Partition | None) -> Non
             page.add("bascule_partition_replicas", len(partition.replicas), labels)
             page.add("bascule_partition_in_sync_replicas", len(partition.in_sync_replicas), labels)
         if local.leading is not None and local.leading.core.followers:
-            _tell_replicas(page, local, labels[:-1])
+            _tell_replicas(page, local.leading, labels[:-1])
 
 
 def _tell_log(page: Page, local: LocalPartition, labels: str) -> None:
     log = local.log
     try:
-        # The start last: retention may move it in between, and no log begins behind its end.
+        # The start is read last: retention may move it in between, and no log starts after its end.
         high_watermark = log.readable_end_offset(committed=True) - 1
         values = (log.log_start_offset, high_watermark, log.log_end_offset, log.size_bytes, log.record_count)
         timestamp = log.last_timestamp
@@ -124,9 +125,7 @@ def _tell_log(page: Page, local: LocalPartition, labels: str) -> None:
         page.add("bascule_partition_last_timestamp_seconds", timestamp / 1e9, labels)
 
 
-def _tell_replicas(page: Page, local: LedPartition, labels: str) -> None:
-    leading = local.leading
-    assert leading is not None
+def _tell_replicas(page: Page, leading: Leading, labels: str) -> None:
     try:
         end_offset = leading.log.log_end_offset
     except BasculeError:

@@ -1,4 +1,4 @@
-"""One page of metrics. Whoever asks while one is being made gets that one: a dozen scrapers cost what one does."""
+"""One page of metrics. Requests that arrive while a page is made get that page, so that many scrapers cost as much as one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from bascule.broker.metrics import cluster, cursors, flow, partitions, server
 from bascule.broker.metrics.catalogue import METRICS, SCRAPE
 from bascule.broker.metrics.exposition import Page, labels
-from bascule.broker.metrics.pace import Pace
 from bascule.broker.metrics.sources import Sources
+from bascule.readers.pace import Pace
 
 
 class Scrape:
     def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+        self.sources = sources
         self._process = server.Process()
         self._lags = cursors.CursorLags()
         self._making: asyncio.Task[bytes] | None = None
@@ -23,26 +23,27 @@ class Scrape:
         if self._making is None:
             self._making = asyncio.create_task(self._make(), name="metrics")
             self._making.add_done_callback(self._made)
-        return await asyncio.shield(self._making)  # one who goes away does not take it from the others
+        return await asyncio.shield(self._making)  # a client that disconnects must not cancel it for the others
 
     def _made(self, _task: asyncio.Task[bytes]) -> None:
         self._making = None
 
     async def _make(self) -> bytes:
-        sources, page, pace = self._sources, Page(METRICS), Pace()
-        # What waits for somebody else comes first: the rest is then as fresh as the page.
+        sources, page, pace = self.sources, Page(METRICS), Pace()
+        # The answers of other servers are awaited first, so that the rest is as fresh as the page.
         pace.end()
-        facts = await asyncio.to_thread(self._process.facts, str(sources.services.config.data_dir))
-        found = await cursors.known(sources.services)
-        answering = await cluster.answering(sources.services)
+        facts = await asyncio.to_thread(self._process.facts, str(sources.data_directory))
+        found = await sources.cursors.known()
+        answering = await cluster.answering(sources.members)
         pace.begin()
         server.collect(page, sources, facts)
         flow.collect(page, sources)
         await pace.rest()
+        running = sources.data_plane.partitions
         left_out = {
-            "partitions": await partitions.collect(page, sources.services, pace),
-            "cursors": await self._lags.collect(page, sources.services, found, pace),
-            "groups": await cluster.collect(page, sources.services, answering, pace),
+            "partitions": await partitions.collect(page, running, sources.controller.metadata, pace),
+            "cursors": await self._lags.collect(page, running, found, pace),
+            "groups": await cluster.collect(page, sources.controller, answering, pace),
         }
         for kind, count in left_out.items():
             page.add("bascule_scrape_left_out", count, labels(kind=kind))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bascule import __version__
 from bascule.broker.metrics.exposition import Page, labels
+from bascule.broker.metrics.readiness import why_not_ready
 from bascule.broker.metrics.sources import Sources
-from bascule.broker.readiness import why_not_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,12 @@ class Process:
 
 
 def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
-    services = sources.services
-    up_seconds = time.monotonic() - services.administration.started
-    build = labels(version=__version__, python=platform.python_version(), server=services.server_id)
+    up_seconds = time.monotonic() - sources.life.started
+    build = labels(version=__version__, python=platform.python_version(), server=sources.controller.server_id)
     page.add("bascule_build_info", 1, build)
     page.add("bascule_uptime_seconds", round(up_seconds, 3))
     page.add("bascule_ready", not why_not_ready(sources))
-    page.add("bascule_draining", services.administration.is_draining)
+    page.add("bascule_draining", sources.life.is_draining)
     page.add("process_start_time_seconds", round(time.time() - up_seconds, 3))
     page.add("process_cpu_seconds_total", round(facts.cpu_seconds, 3))
     for name, value in (

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule import limits
+from bascule.net.sockets import bracketed
 
 PORT_MAX: Final = 65_535
 PORT_DEFAULT: Final = 9_292
@@ -37,7 +38,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
     @property
     def is_wildcard(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bascule.metadata.core.leaders import LeaderMove, plan_leaders
-from bascule.metadata.core.model.ops import Broker
+from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.metadata.core.model.refusal import NO_STREAM, Refusal, invalid, precondition
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.state import Metadata
@@ -50,7 +50,7 @@ class Plan:
     """Replicas that somebody does not have yet and must fetch."""
 
 
-def plan_rebalance(state: Metadata, brokers: Sequence[Broker], *, streams: Collection[str] | None = None) -> Plan:
+def plan_rebalance(state: Metadata, brokers: Sequence[BrokerPlace], *, streams: Collection[str] | None = None) -> Plan:
     """Even out how many replicas the brokers have, with as few moves as that takes. Only replicas of `streams` move; all of them count.
 
     Brokers that leave are given nothing, and what they and strangers have stays: `plan_removal` is for that.
@@ -66,7 +66,7 @@ def plan_rebalance(state: Metadata, brokers: Sequence[Broker], *, streams: Colle
     return board.plan()
 
 
-def plan_removal(state: Metadata, server: str, brokers: Sequence[Broker]) -> Plan | Refusal:
+def plan_removal(state: Metadata, server: str, brokers: Sequence[BrokerPlace]) -> Plan | Refusal:
     """Everything that `server` has goes to the other brokers. Refused when they are too few for what has to be there."""
     board = _Board(state, [broker for broker in brokers if broker.id != server])
     for key, replicas in list(board.replicas.items()):
@@ -81,7 +81,9 @@ def plan_removal(state: Metadata, server: str, brokers: Sequence[Broker]) -> Pla
     return board.plan()
 
 
-def plan_replication_factor(state: Metadata, stream: str, factor: int, brokers: Sequence[Broker]) -> Plan | Refusal:
+def plan_replication_factor(
+    state: Metadata, stream: str, factor: int, brokers: Sequence[BrokerPlace]
+) -> Plan | Refusal:
     """Every partition of the stream has `factor` replicas; −1: one on every broker. Those it has stay as far as they may."""
     if stream not in state.streams:
         return NO_STREAM
@@ -104,7 +106,7 @@ def plan_replication_factor(state: Metadata, stream: str, factor: int, brokers: 
 class _Board:
     """Where all replicas are going, to move them about on."""
 
-    def __init__(self, state: Metadata, brokers: Sequence[Broker]) -> None:
+    def __init__(self, state: Metadata, brokers: Sequence[BrokerPlace]) -> None:
         self.racks = {broker.id: broker.rack for broker in brokers if broker.id not in state.leaving}
         """Of those that may be given replicas."""
         self._known_racks = {broker.id: broker.rack for broker in brokers}

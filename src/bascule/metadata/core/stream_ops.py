@@ -9,7 +9,7 @@ from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.changes import Change, GroupChanged, PartitionChanged, StreamCreated, StreamDeleted
 from bascule.metadata.core.model.contents import Contents, Outcome
 from bascule.metadata.core.model.groups import ConsumerGroup, rebalance
-from bascule.metadata.core.model.ops import Broker
+from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.metadata.core.model.placement import place
 from bascule.metadata.core.model.refusal import NO_PARTITION, NO_STREAM, STREAM_EXISTS, Refusal, invalid
 from bascule.metadata.core.model.streams import Partition, Stream
@@ -34,7 +34,7 @@ def create_stream(contents: Contents, index: int, op: ops.CreateStream) -> Outco
     return (StreamCreated(op.name),)
 
 
-def _creation_fault(op: ops.CreateStream, staying: Sequence[Broker]) -> Refusal | None:
+def _creation_fault(op: ops.CreateStream, staying: Sequence[BrokerPlace]) -> Refusal | None:
     """What is wrong with a request to create a stream, in the order clients expect to hear of it."""
     if not op.name:
         return invalid("Name cannot be empty")

@@ -15,7 +15,7 @@ ConfigValue = int | bool | str
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Broker:
+class BrokerPlace:
     """A broker that may host replicas."""
 
     id: str
@@ -29,7 +29,7 @@ class CreateStream:
     partitions: int
     replication_factor: int
     """−1: a replica on every broker."""
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerPlace, ...]
     created_ns: int
     group: str = ""
     """Load-balance group: the queue group that the partitions subscribe with."""
@@ -294,7 +294,7 @@ def _value(kind: type[Any], name: str, value: Any) -> Any:
     annotation = annotations.get(name)
     if annotation is None:
         raise MalformedOp(f"{kind.__name__} has no field {name!r}")
-    if annotation == "tuple[Broker, ...]":
+    if annotation == "tuple[BrokerPlace, ...]":
         return _brokers(value)
     if annotation.startswith("Mapping"):
         return _config(value)
@@ -303,7 +303,7 @@ def _value(kind: type[Any], name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _brokers(value: Any) -> tuple[Broker, ...]:
+def _brokers(value: Any) -> tuple[BrokerPlace, ...]:
     if not isinstance(value, list):
         raise MalformedOp("brokers is not a list")
     for item in value:
@@ -313,7 +313,7 @@ def _brokers(value: Any) -> tuple[Broker, ...]:
             or not all(isinstance(v, str) for v in item.values())
         ):
             raise MalformedOp("a broker is not an id and a rack")
-    return tuple(Broker(**item) for item in value)
+    return tuple(BrokerPlace(**item) for item in value)
 
 
 def _config(value: Any) -> Mapping[str, ConfigValue]:

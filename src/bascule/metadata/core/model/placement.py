@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bascule.metadata.core.model.load import Load
-from bascule.metadata.core.model.ops import Broker
+from bascule.metadata.core.model.ops import BrokerPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Placement:
         return self.replicas[0]
 
 
-def place(partitions: int, replication_factor: int, brokers: Sequence[Broker], load: Load) -> list[Placement]:
+def place(partitions: int, replication_factor: int, brokers: Sequence[BrokerPlace], load: Load) -> list[Placement]:
     """Spread the partitions of one request over brokers and racks, counting what is there and each other."""
     hosted, led = Counter(load.hosted), Counter(load.led)
     placements = []
@@ -33,8 +33,8 @@ def place(partitions: int, replication_factor: int, brokers: Sequence[Broker], l
     return placements
 
 
-def _choose_replicas(count: int, brokers: Sequence[Broker], hosted: Counter[str]) -> list[str]:
-    chosen: list[Broker] = []
+def _choose_replicas(count: int, brokers: Sequence[BrokerPlace], hosted: Counter[str]) -> list[str]:
+    chosen: list[BrokerPlace] = []
     racks: set[str] = set()
     while len(chosen) < count:
         # A broker without a rack is a rack of its own.

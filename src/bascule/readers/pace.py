@@ -1,4 +1,4 @@
-"""Work on the event loop in small turns."""
+"""Splits long work on the event loop into short turns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bascule import limits
 
 
 class Pace:
-    """Begins with a turn; whoever waits for something else says `end` before it and `begin` behind it."""
+    """The first turn begins with the object. Call `end` before an await that is not part of the work, and `begin` after it."""
 
     def __init__(self, turn_seconds: float = limits.METRICS_TURN_SECONDS) -> None:
         self._turn_seconds = turn_seconds
         self.cpu_seconds = 0.0
-        """Of all turns that are over."""
+        """CPU time of all completed turns."""
         self.turn_seconds_max = 0.0
-        """Of the longest one. CPU time as well: what the system gave to others says nothing of us."""
+        """CPU time of the longest turn; time in which other processes ran is not counted."""
         self.begin()
 
     def begin(self) -> None:
@@ -29,7 +29,7 @@ class Pace:
         self.turn_seconds_max = max(self.turn_seconds_max, turn)
 
     async def rest(self) -> None:
-        """Let others have the loop, if this turn was long enough."""
+        """Give way to other tasks of the event loop if this turn has lasted `turn_seconds`."""
         if time.perf_counter() - self._began >= self._turn_seconds:
             self.end()
             await asyncio.sleep(0)

@@ -26,7 +26,7 @@ SERVERS: Final = "Servers"
 
 
 class Commands(TyperGroup):
-    """Our words for what is wrong, and our exit codes, in place of typer's."""
+    """The root group: leaves error messages and exit codes to `run_reporting_errors` instead of typer."""
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         return super().main(*arguments, **{**options, "prog_name": "bascule", "standalone_mode": False})
@@ -34,7 +34,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # which typer takes for a failure
+        except BrokenPipeError:  # typer would report a failure
             leave_quietly()
 
 
@@ -80,14 +80,14 @@ def options(
         typer.Option("--version", "-v", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     _traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error arose, for bug reports.")
+        bool, typer.Option("--traceback", help="Print a traceback when a command fails, for bug reports.")
     ] = False,
 ) -> None:
-    """Options that stand in front of the command."""
+    """Options that precede the command."""
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     run_reporting_errors(_run)
 
 

@@ -1,8 +1,7 @@
-"""The demo's archive: `bascule pipeline archive` with a Spark of its own, as a child, while the demo goes on.
+"""The demo's archive: `bascule pipeline archive` in a child process with its own Spark.
 
-What the screen shows of it comes from the archive's commits, not from Spark. The child is demo_child.py, which runs the command and
-ends when the last of its processes has ended; that is noticed by the end of its standard error. None of them outlives the demo, kill -9
-included.
+The screen shows the archive's commits, not Spark's reports. The child is child.py, which runs the command and exits after the last
+process of its tree; the demo notices by the end of the child's standard error. No process outlives the demo, even after kill -9.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bascule.errors import BasculeError
 from bascule.lake.manifest import Archive, ArchiveState
 
 EVERY: Final = "2s"
-LAUNCHER: Final = Path(__file__).with_name("demo_child.py")
+LAUNCHER: Final = Path(__file__).with_name("child.py")
 STOP_SECONDS_MAX: Final = 15.0
 LINE_BYTES_MAX: Final = 16 * 1024
 LINES_KEPT: Final = 50
@@ -33,24 +32,26 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class DemoArchive:
-    """Of one stream, in `folder`."""
+    """The archive of one stream, in `folder`."""
 
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self.stream = stream
         self.state = ArchiveState()
-        self._child: _Child | None = None
+        self._child: _ArchiveProcess | None = None
         self._why_not = ""
 
     async def start(self, address: str, scratch: Path) -> None:
-        """Begin, at once; Spark takes its time in the child. Call it on the main thread."""
+        """Start the child; returns before Spark has started. Must be called on the main thread."""
         if importlib.util.find_spec("pyspark") is None:
             self._why_not = 'Spark is not installed: `pip install "bascule[spark]"`'
             return
         scratch.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bascule.cli.main", "pipeline", "archive", str(self.folder), self.stream]
         command += ["--every", EVERY, "--server", address, "--master", "local[1]"]
-        self._child = _Child(command, {"SPARK_LOCAL_DIRS": str(scratch), "NO_COLOR": "1", "BASCULE_CONTEXT": ""})
+        self._child = _ArchiveProcess(
+            command, {"SPARK_LOCAL_DIRS": str(scratch), "NO_COLOR": "1", "BASCULE_CONTEXT": ""}
+        )
         await self._child.watch()
 
     async def stop(self) -> None:
@@ -60,16 +61,16 @@ class DemoArchive:
     # ── what is shown ────────────────────────────────────────────────────────────────────────────
 
     def look(self) -> None:
-        """Read the commits that came since the last look."""
+        """Read the commits since the last call."""
         if self.folder.is_dir() and self.problem is None:
             try:
                 self.state = Archive(self.folder).refresh(self.state)
             except BasculeError:
-                return  # it is being made
+                return  # the archive is being created
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is archived; None as long as all is well."""
+        """The reason why nothing is archived; None while the archive works."""
         if self._why_not:
             return self._why_not
         if self._child is None or not self._child.ended.is_set():
@@ -86,8 +87,8 @@ class DemoArchive:
         return sum(max(0, mark + 1 - archived.get(number, 0)) for number, mark in high_watermarks.items())
 
 
-class _Child(asyncio.Protocol):
-    """The process and what it says on its standard error."""
+class _ArchiveProcess(asyncio.Protocol):
+    """The child process and the last lines of its standard error."""
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self.ended = asyncio.Event()
@@ -95,7 +96,7 @@ class _Child(asyncio.Protocol):
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
         self._transport: asyncio.BaseTransport | None = None
         launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command]
-        # A session of its own: Ctrl-C is for the demo, which ends this one in order.
+        # Its own session: Ctrl-C goes only to the demo, which stops the child in order.
         self._process = subprocess.Popen(
             launcher,
             stdin=subprocess.DEVNULL,
@@ -106,19 +107,18 @@ class _Child(asyncio.Protocol):
         )
 
     async def watch(self) -> None:
-        assert self._process.stderr is not None
         await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._process.stderr)
 
     @property
     def complaint(self) -> str:
-        """What it said last that sounds like a reason, in one line."""
+        """The last error message of the process, else its last line, else its exit status."""
         errors = [line.removeprefix("error: ") for line in self._said if line.startswith("error: ")]
         status = self._process.poll()
         said = (errors or [line for line in self._said if line] or [f"status {status}"])[-1]
         return said[:REASON_CHARACTERS_MAX]
 
     async def stop(self) -> None:
-        """Have all of it end, and wait until the last process is gone."""
+        """Stop the process and its children, and wait until the last one has exited."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._process.send_signal(number)
             with contextlib.suppress(TimeoutError):
@@ -139,7 +139,7 @@ class _Child(asyncio.Protocol):
         self._said.extend(_COLOUR.sub("", line.decode(errors="replace")).strip() for line in lines)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        # The pipe is closed a moment before the process is gone.
+        # The pipe closes shortly before the process exits.
         if self._process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1)

@@ -1,11 +1,11 @@
-"""Runs a command until it ends, or until whoever started this is gone, and takes everything along that the command has started.
+"""Runs a command until it ends or the parent of this process ends, then ends every process that the command has started.
 
-    python -I -S demo_child.py <process id of the parent> <command>…
+    python -I -S child.py <process id of the parent> <command>…
 
-A Spark is a tree of processes: a driver, its Java, workers in Python. Some of them notice late, or after a minute, that the others are
-gone. The kernel tells this one when its parent dies (PR_SET_PDEATHSIG) and gives it the orphans of its tree
-(PR_SET_CHILD_SUBREAPER), so that it can end all of them. It imports nothing of the product: it has to be there before anything else is.
-The kernel watches the *thread* that started this: it has to be the parent's main thread.
+Spark is a tree of processes: a driver, its Java, Python workers. Some of them notice only after a minute that the others have ended.
+The kernel signals this process when its parent dies (PR_SET_PDEATHSIG) and makes it the parent of the tree's orphans
+(PR_SET_CHILD_SUBREAPER), so that it can end all of them. It imports nothing of the product, to start quickly. The kernel watches the
+*thread* that started this process: it must be the parent's main thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Final
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 GRACE_SECONDS: Final = 5.0
-"""For processes to end in order: Java removes its temporary files."""
+"""Time between SIGTERM and SIGKILL: Java removes its temporary files."""
 STEP_SECONDS: Final = 0.05
 NICENESS: Final = 5
-"""Spark starts with ten seconds of work: it must not be at the cost of what the demo serves meanwhile."""
+"""Spark needs ten seconds of CPU to start: the broker must not be slowed down by it."""
 
 
 def main(parent: int, command: list[str]) -> int:
@@ -45,7 +45,7 @@ def main(parent: int, command: list[str]) -> int:
 
 def _start(command: list[str]) -> int:
     me = os.getpid()
-    child = os.fork()  # nothing else runs here, so what follows is safe between fork and exec
+    child = os.fork()  # safe: this process has a single thread
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -57,20 +57,20 @@ def _start(command: list[str]) -> int:
 
 def _end_all(child: int | None) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
-    told: set[int] = set()
+    signalled: set[int] = set()
     while found := {*_descendants(os.getpid()), *([child] if child is not None else [])}:
         is_late = time.monotonic() > deadline
-        for pid in found if is_late else found - told:
+        for pid in found if is_late else found - signalled:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
-        told |= found
+        signalled |= found
         time.sleep(STEP_SECONDS)
         if child in _reap():
             child = None
 
 
 def _reap() -> dict[int, int]:
-    """Those of our children that have ended, and how."""
+    """The children that have ended, with their wait statuses."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -82,7 +82,7 @@ def _reap() -> dict[int, int]:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Where there is no /proc, none are found: there the child alone is ended."""
+    """The descendants of a process; none without /proc, so that only the child is ended there."""
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = thread.read_text("ascii").split()

@@ -1,7 +1,7 @@
-"""`make run`, `bascule demo`: a broker with NATS beside it, a stream, a publisher that knows only NATS, an archive, a live screen.
+"""Run a broker with NATS, a sample stream, a publisher that uses plain NATS, an archive, and a live view of them.
 
-Everything is the real thing: the broker's own parts in this process, nats-server as its child, an ordinary NATS client that publishes,
-and a Spark that archives the stream to Parquet.
+Nothing is simulated: the broker runs in this process, nats-server as its child, an ordinary NATS client publishes, and Spark archives
+the stream as Parquet.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _run(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bascule demo", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-d", "--directory", type=Path, help="keep the data here; run it again and it goes on")
-    parser.add_argument("--rate", type=int, default=200, help="messages a second")
-    parser.add_argument("--seconds", type=float, default=0.0, help="stop by itself after so long; 0 runs until Ctrl-C")
+    parser.add_argument("-d", "--directory", type=Path, help="keep the data here, and continue with it on the next run")
+    parser.add_argument("--rate", type=int, default=200, help="messages per second")
+    parser.add_argument("--seconds", type=float, default=0.0, help="stop after this time; 0 runs until Ctrl-C")
     parser.add_argument("--free-ports", action="store_true", help="let the system choose the ports")
     parser.add_argument("--no-spark", action="store_true", help="do not archive the stream with Spark")
     options = parser.parse_args(arguments)
@@ -114,14 +114,14 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
 
 
 async def _end(publisher: asyncio.Task[None]) -> None:
-    """Cancel it until it has heard: the NATS client, while it connects, takes a cancellation for itself."""
+    """Cancel the publisher until it ends: while connecting, the NATS client swallows a cancellation."""
     while not publisher.done():
         publisher.cancel()
         await asyncio.wait([publisher], timeout=CANCEL_SECONDS)
 
 
 def _port(usual: int, any_free: bool) -> int:
-    """The usual port; any free one when somebody has it already."""
+    """The usual port, or 0 (any free port) if it is in use."""
     if any_free:
         return 0
     with socket.socket() as probe:
@@ -140,7 +140,7 @@ async def _create_stream(address: str) -> None:
 
 
 async def _publish(url: str, rate: int) -> None:
-    """What a service with NATS in production does all day."""
+    """Publish sample orders with an ordinary NATS client."""
     client = await nats.connect(url, name="sample-publisher")
     try:
         number = 0
@@ -202,7 +202,7 @@ def _welcome_to(archive: DemoArchive, server: str) -> str:
 
 
 class _Screen:
-    """How fast the stream grows, and how far its archive is."""
+    """The live view: the growth of the stream, and the progress of its archive."""
 
     def __init__(self, broker: RunningBroker, archive: DemoArchive | None) -> None:
         self._broker = broker

@@ -112,7 +112,7 @@ class Display:
         late = late_of(document)
         self._late += late
         if late and not self._is_live:
-            print(f"{plural(late, 'row')} came too late, and {'was' if late == 1 else 'were'} dropped", flush=True)
+            print(f"{plural(late, 'row')} dropped: later than the watermark", flush=True)
         if self._live is not None:
             self._live.update(self._picture())
 

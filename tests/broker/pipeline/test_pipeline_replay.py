@@ -456,7 +456,7 @@ def test_the_command_line_replays(streams: Streams, serving: BrokerProcess, tmp_
     done = run(streams.source, "--to", streams.target, "--id", "a")
     assert (done.code, done.out.split(";")[0]) == (
         0,
-        f"31 messages of {streams.source} in {streams.target}, 31 of them were there already",
+        f"Replayed 31 messages of {streams.source} to {streams.target}, 31 of them from an earlier run",
     ), done
     streams.must_be_equal()
     run(streams.source, "--to", "nowhere").failed(3, "nowhere", "--create")

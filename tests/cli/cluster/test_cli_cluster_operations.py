@@ -107,7 +107,7 @@ def test_status_tells_roles_and_states(cluster: Cluster, call: Run, home: Path) 
     shown = on_terminal(home, "cluster", "status")
     assert "controller" in shown
     assert "Uptime" in shown
-    assert "Nothing moves." in on_terminal(home, "cluster", "status", "--moves")
+    assert "No partition is moving." in on_terminal(home, "cluster", "status", "--moves")
 
 
 def on_terminal(home: Path, *arguments: str) -> str:
@@ -127,7 +127,7 @@ def test_a_stream_gets_more_and_fewer_replicas(stream: str, call: Run) -> None:
     before = {number: one["replicas"] for number, one in described(call, stream).items()}
     planned = insist(call, "cluster", "reassign", stream, "--replication-factor", "3", "--dry-run")
     assert [row[:2] for row in planned.rows[:-1]] == [[stream, "0"], [stream, "1"]]
-    assert planned.lines[-1] == "2 partitions and 0 leaderships would move. Nothing was done."
+    assert planned.lines[-1] == "2 partitions and 0 leaderships would move. Nothing was changed."
     assert {number: one["replicas"] for number, one in described(call, stream).items()} == before
     done = insist(call, "cluster", "reassign", stream, "-r", "3")
     assert done.lines[-1] == "Moved 2 partitions."
@@ -149,7 +149,7 @@ def test_a_partition_goes_where_it_is_sent(cluster: Cluster, stream: str, call: 
         assert described(call, stream)[0]["replicas"] == [server]
     assert call("subscribe", stream, "-p", "0", "-e").ok().lines == ["a", "b", "c"]
     quick = insist(call, "cluster", "reassign", stream, "-p", "0", "--replicas", "a,b", "--no-wait")
-    assert quick.lines[-1].startswith("1 partition move")
+    assert quick.lines[-1].startswith("1 partition will move")
     eventually(lambda: described(call, stream)[0]["replicas"] == ["a", "b"], "it moves by itself", RECOVERY_SECONDS)
 
 
@@ -183,7 +183,7 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
     try:
         with Terminal(*arguments, home=home) as terminal:
             terminal.read_until("Moving partitions")
-            terminal.read_until("messages behind")
+            terminal.read_until("Moving partitions, lag ")
 
             def progress() -> dict[str, Any] | None:
                 """None while its leader does not say how far it is."""
@@ -206,11 +206,11 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
             assert "Traceback" not in terminal.shown
         assert len(insist(call, "cluster", "status", "--moves").rows) == 1, "it goes on without anybody who waits"
         given_up = call("cluster", "cancel", stream).ok().lines
-        assert given_up == [f"{stream}/0 stays on {', '.join(before)}", "Gave up 1 move."]
+        assert given_up == [f"{stream}/0 stays on {', '.join(before)}", "Cancelled 1 move."]
         eventually(lambda: described(call, stream)[0]["replicas"] == before, "it is back")
-        assert call("cluster", "cancel", "--all").ok().lines == ["Nothing moves."]
+        assert call("cluster", "cancel", "--all").ok().lines == ["No partition is moving."]
     finally:
-        assert call("cluster", "throttle", "off").ok().lines == ["There is no bound."]
+        assert call("cluster", "throttle", "off").ok().lines == ["There is no limit."]
 
 
 def test_a_rebalance_outlives_the_controller_that_began_it(own: Cluster, call: Run, home: Path) -> None:
@@ -235,11 +235,11 @@ def test_a_rebalance_outlives_the_controller_that_began_it(own: Cluster, call: R
 def test_the_throttle_is_set_and_shown(cluster: Cluster, call: Run) -> None:
     del cluster
     try:
-        assert call("cluster", "throttle", "5MB").ok().lines == ["The bound is 5.0 MB/s for each server."]
+        assert call("cluster", "throttle", "5MB").ok().lines == ["The limit is 5.0 MB/s for each server."]
         assert call("cluster", "throttle", "--json").ok().json == {"throttle_bytes_per_second": 5_000_000}
     finally:
         call("cluster", "throttle", "off").ok()
-    assert call("cluster", "throttle").ok().lines == ["There is no bound."]
+    assert call("cluster", "throttle").ok().lines == ["There is no limit."]
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_a_server_rests_and_comes_back(cluster: Cluster, stream: str, call: Run)
     del stream
     try:
         outcome = call("cluster", "drain", "b", "--keep-running").ok()
-        assert "`b` leads nothing that another server can lead" in outcome.lines[-1]
+        assert "`b` leads no partition that another server can lead" in outcome.lines[-1]
         row = next(row for row in insist(call, "cluster", "status").rows if row[0] == "b")
         assert (row[2], row[6], row[7]) == ("ok", "voter", "leaving")
         call("cluster", "add", "b").failed(3, "`b`", "leaving", "--undo")
     finally:
-        assert "`b` is given partitions again" in call("cluster", "drain", "b", "--undo").ok().out
+        assert "`b` can get partitions again" in call("cluster", "drain", "b", "--undo").ok().out
     even_out(call)
     row = next(row for row in insist(call, "cluster", "status").rows if row[0] == "b")
     assert (row[7], int(row[5]) > 0) == ("active", True)
@@ -347,9 +347,9 @@ def test_a_server_joins_and_another_leaves(own: Cluster, call: Run) -> None:
     row = next(row for row in insist(call, "cluster", "status").rows if row[0] == "d")
     assert int(row[4]) > 0
     planned = insist(call, "cluster", "remove", "b", "--dry-run")
-    assert planned.lines[-1].endswith("would move. Nothing was done.")
+    assert planned.lines[-1].endswith("would move. Nothing was changed.")
     outcome = insist(call, "cluster", "remove", "b")
-    assert outcome.lines[-1] == "`b` is no server of the cluster any more. If it runs, it stops by itself."
+    assert outcome.lines[-1] == "`b` is removed from the cluster. If it still runs, it stops by itself."
     assert any(line.endswith("left on `b`") for line in outcome.lines)
     assert own.brokers["b"].wait(RECOVERY_SECONDS) == 0
     assert [row[0] for row in insist(call, "cluster", "status").rows] == ["a", "c", "d"]
@@ -368,14 +368,14 @@ def test_a_dead_server_with_the_only_copy_is_removed_by_force(mortal: Cluster, c
     assert found.out
     call("cluster", "remove", "b", "--force").failed(2, "would be lost", "--yes")
     with Terminal("cluster", "remove", "b", "--force", home=home) as terminal:
-        terminal.read_until("Type `b` to go on")
+        terminal.read_until("Type `b` to confirm")
         terminal.enter("no\n")
         assert terminal.wait() == 1
     with Terminal("cluster", "remove", "b", "--force", home=home) as terminal:
-        terminal.read_until("Type `b` to go on")
+        terminal.read_until("Type `b` to confirm")
         terminal.enter("b\n")
         assert terminal.wait(RECOVERY_SECONDS) == 0
-        assert "`b` is no server of the cluster any more" in terminal.shown
+        assert "`b` is removed from the cluster" in terminal.shown
     eventually(lambda: call("cluster", "status").code == 0, "everything has a leader", RECOVERY_SECONDS)
     call("publish", "solo", *"abc", "--partitioner", "round-robin").ok()
 
@@ -408,10 +408,10 @@ def test_an_unclean_election_is_asked_about_and_loses_what_it_said(mortal: Clust
     call("cluster", "elect", "orders", "0", follower).failed(2, "would be lost", "--yes")
     with Terminal("cluster", "elect", "orders", "0", follower, home=home) as terminal:
         terminal.read_until(f"all from 10 on that only {leader} has")
-        terminal.read_until("Type `orders` to lose them")
+        terminal.read_until("Type `orders` to confirm the loss")
         terminal.enter("orders\n")
         assert terminal.wait() == 0
-        assert f"`{follower}` leads orders/0 from offset 10 on." in terminal.shown
+        assert f"`{follower}` is now the leader of orders/0; new messages start at offset 10." in terminal.shown
     assert call("subscribe", "orders", "-e").ok().lines == ["x"] * 10
     own.restart(leader)
     own.wait_until_in_sync("orders")

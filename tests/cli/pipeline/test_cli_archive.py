@@ -48,7 +48,7 @@ def test_what_was_lost_is_named_before_anything_is_called_equal(tmp_path: Path) 
     lost = (Lost(*key, 20, 30, "removed", 1_800_000_000 * 10**9), Lost(*key, 35, 36, "deleted", 1_800_000_001 * 10**9))
     archive.commit(Commit(archive.state().number + 1, "append", 1, covered=(Covered(*key, 20, 36),), lost=lost))
     assert run(tmp_path, "verify", str(archive.path), "--offline").out.splitlines() == [
-        "lost: orders/0: offsets 20 to 29 were never archived, retention was faster, "
+        "lost: orders/0: offsets 20 to 29 were never archived, retention deleted them first, "
         "since 2027-01-15T08:00:00.000000000Z; `skip` allowed it",
         "lost: orders/0: offset 35 was never archived, the stream was deleted, "
         "since 2027-01-15T08:00:01.000000000Z; `skip` allowed it",

@@ -41,7 +41,7 @@ def test_init_writes_a_file_and_never_over_another(tmp_path: Path) -> None:
     text = file.read_text()
     assert "name: my-orders\n" in text
     assert "  stream: orders " in text
-    run(tmp_path, "init", str(file)).failed(3, "is there already")
+    run(tmp_path, "init", str(file)).failed(3, "exists already")
     assert "`a b`" in refused("init", str(tmp_path / "x.yaml"), "--stream", "a b")
 
 
@@ -66,8 +66,8 @@ def test_brokers_that_are_not_there_are_named_before_spark_starts(tmp_path: Path
     [
         (["--archive", "orders"], ["`--archive` is `orders`", "`orders=/lake/orders`"]),
         (["--value", "orders=xml:a"], ["`--value`", "`json` or `avro`"]),
-        (["--into-stream", "a", "--into-path", "b"], ["both say where"]),
-        (["--continuous"], ["has to write somewhere"]),
+        (["--into-stream", "a", "--into-path", "b"], ["are given together"]),
+        (["--continuous"], ["needs a target"]),
         (["--continuous", "--into-stream", "a"], ["--checkpoint"]),
         (["--continuous", "--into-path", "a", "--mode", "update"], ["`--mode` is `update`"]),
         (["--mode", "complete"], ["`--mode` is `complete`", "`append` or `update`"]),
@@ -118,7 +118,7 @@ def test_a_line_for_each_batch_that_brought_something(capsys: pytest.CaptureFixt
         display.progress(REPORT)
     line, late = capsys.readouterr().out.splitlines()
     assert line.endswith("Z batch 0: 12 messages, 7 left, 1.2 s, 2 dead letters, has-amount broken by 2 rows")
-    assert late == "4 rows came too late, and were dropped"
+    assert late == "4 rows dropped: later than the watermark"
     assert display.summary() == "orders: 12 messages in 2 batches; table t: 7 rows; 2 dead letters."
 
 

@@ -17,11 +17,11 @@ from tests.cli.command_line import Run
 def test_there_is_none_at_first(call: Run) -> None:
     assert call("context", "list").ok().out == ""
     assert call("context", "list", "--json").ok().json == []
-    call("context", "show").failed(3, "no context is in use", "context add")
+    call("context", "show").failed(3, "there is no current context", "context add")
 
 
 def test_add_use_show_remove(call: Run, home: Path) -> None:
-    assert "used from now on" in call("context", "add", "dev").ok().out
+    assert "It is the current context" in call("context", "add", "dev").ok().out
     assert (
         "`bascule context use prod`"
         in call("context", "add", "prod", "-s", "a:1,b:2", "--tls", "--timeout", "2s").ok().out

@@ -10,7 +10,7 @@ import pytest
 
 from bascule.cli.stream.subscribe import Few
 from bascule.cli.terminal import message_input, messages
-from bascule.cli.terminal.message_input import Outgoing
+from bascule.cli.terminal.message_input import InputMessage
 from bascule.client.messages import Message
 from bascule.errors import InvalidOption
 
@@ -57,7 +57,7 @@ def test_json_is_exact() -> None:
 def test_what_json_prints_can_be_published_again() -> None:
     one = message(b"\xff\x00", key=b"\xfe", headers={"trace": b"1", "raw": b"\xfe"})
     again = message_input.parse(rendered(one, "json"), "line 1")
-    assert again == Outgoing(b"\xff\x00", b"\xfe", {"trace": b"1", "raw": b"\xfe"}, 2)
+    assert again == InputMessage(b"\xff\x00", b"\xfe", {"trace": b"1", "raw": b"\xfe"}, 2)
 
 
 def test_hex_shows_bytes_and_letters() -> None:
@@ -107,7 +107,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     os.close(reading)
 
 
-def read(pipe: tuple[int, int], data: bytes, form: str) -> list[Outgoing]:
+def read(pipe: tuple[int, int], data: bytes, form: str) -> list[InputMessage]:
     reading, writing = pipe
     os.write(writing, data)
     os.close(writing)
@@ -119,7 +119,7 @@ def test_each_line_is_a_message(pipe: tuple[int, int]) -> None:
 
 
 def test_whole_is_one_message(pipe: tuple[int, int]) -> None:
-    assert read(pipe, b"a\nb\n", "whole") == [Outgoing(b"a\nb\n")]
+    assert read(pipe, b"a\nb\n", "whole") == [InputMessage(b"a\nb\n")]
 
 
 def test_lines_longer_than_a_piece(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,17 +132,17 @@ def test_json_lines(pipe: tuple[int, int]) -> None:
         b'{"value": "a", "key": "k", "headers": {"n": 1}, "partition": 3}\n\n{"value": {"x": [1]}}\n{"key": "only"}\n'
     )
     assert read(pipe, lines, "json") == [
-        Outgoing(b"a", b"k", {"n": b"1"}, 3),
-        Outgoing(b'{"x":[1]}'),
-        Outgoing(b"", b"only"),
+        InputMessage(b"a", b"k", {"n": b"1"}, 3),
+        InputMessage(b'{"x":[1]}'),
+        InputMessage(b"", b"only"),
     ]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "no JSON object"),
+        ("{", "is not valid JSON"),
+        ("[1]", "not a JSON object"),
         ('{"vlaue": 1}', "`vlaue`"),
         ('{"value": "a", "partition": -1}', "`partition`"),
         ('{"value": "a", "partition": true}', "`partition`"),
@@ -150,12 +150,12 @@ def test_json_lines(pipe: tuple[int, int]) -> None:
         ('{"value_base64": 1}', "`value_base64`"),
         ('{"headers": []}', None),
         ('{"headers": [1]}', "`headers`"),
-        ('{"value": "\\ud800"}', "half of a character"),
+        ('{"value": "\\ud800"}', "unpaired surrogate"),
     ],
 )
 def test_a_wrong_line_is_named(line: str, words: str | None) -> None:
     if words is None:
-        assert message_input.parse(line.encode(), "line 9") == Outgoing(b"")
+        assert message_input.parse(line.encode(), "line 9") == InputMessage(b"")
         return
     with pytest.raises(InvalidOption) as refused:
         message_input.parse(line.encode(), "line 9")

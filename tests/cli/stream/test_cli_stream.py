@@ -87,7 +87,7 @@ def test_describe_shows_the_servers_defaults(bascule: Run, make_stream: MakeStre
 def test_a_stream_that_is_there(bascule: Run, make_stream: MakeStream) -> None:
     stream = make_stream()
     bascule("stream", "create", stream.name).failed(3, stream.name, "choose another name")
-    assert "is there already" in bascule("stream", "create", stream.name, "--if-not-exists").ok().out
+    assert "exists already" in bascule("stream", "create", stream.name, "--if-not-exists").ok().out
     assert bascule("stream", "create", stream.name, "--if-not-exists", "--json").ok().json["created_now"] is False
 
 
@@ -157,7 +157,7 @@ def test_an_unknown_stream_is_named(bascule: Run, command: list[str]) -> None:
 
 def test_pause_and_resume(bascule: Run, make_stream: MakeStream) -> None:
     name = make_stream(partitions=2).name
-    assert "Nothing is paused" in bascule("stream", "resume", name).ok().out
+    assert "Nothing to resume" in bascule("stream", "resume", name).ok().out
     assert bascule("stream", "pause", name, "-p", "1").ok().out == f"Paused partition 1 of stream `{name}`.\n"
     assert bascule("stream", "describe", name, "--json").json["state"] == "paused 1/2"
     bascule("stream", "pause", name).ok()
@@ -180,7 +180,7 @@ def test_readonly_and_back(bascule: Run, make_stream: MakeStream) -> None:
     name = make_stream().name
     assert bascule("stream", "readonly", name).ok().out == f"Stream `{name}` is readonly.\n"
     bascule("publish", name, "x").failed(3, f"stream `{name}` is readonly", f"`bascule stream readonly {name} --off`")
-    assert bascule("stream", "readonly", name, "--off").ok().out == f"Stream `{name}` takes messages again.\n"
+    assert bascule("stream", "readonly", name, "--off").ok().out == f"Stream `{name}` is writable again.\n"
     bascule("publish", name, "x").ok()
 
 

@@ -75,7 +75,7 @@ def test_what_an_archive_went_on_without_is_named_by_all_who_read_it(
 
     *named, last = verified(tables, lake)
     assert named[0].startswith(f"lost: {stream}/0: offsets 10 to ")
-    assert ", retention was faster, since 20" in named[0]
+    assert ", retention deleted them first, since 20" in named[0]
     assert last.startswith(f"equal but for {start - 10} offsets that were never archived: {state.rows} messages in ")
     with pytest.raises(PySparkException, match=rf"\[DATA_LOST\] .* offsets 10 to {start - 1} are neither in its log"):
         read(stream=stream, history=str(lake)).count()

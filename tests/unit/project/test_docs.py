@@ -108,3 +108,17 @@ def test_blocks_are_found_and_marked_ones_skipped() -> None:
     assert [(block.line, block.code) for block in blocks_of(Path("p"), text)] == [(3, "x\n")]
     assert PYTHON
     assert SHELL
+
+
+_SOURCE = re.compile(r"`((?:[\w*]+/)*[\w*]+\.pyx?)(?::\w+)?`")
+
+
+@pytest.mark.parametrize("page", (ROOT / "docs" / "internals").glob("*.md"), ids=lambda page: page.name)
+def test_source_files_that_a_page_names_exist(page: Path) -> None:
+    """A path is relative to the repository or to src/bascule; a name alone may be that of any source file or test."""
+    missing = [
+        name
+        for name in sorted(set(_SOURCE.findall(page.read_text("utf-8"))))
+        if not any(any(top.glob(name if "/" in name else f"**/{name}")) for top in (ROOT / "src/bascule", ROOT))
+    ]
+    assert not missing

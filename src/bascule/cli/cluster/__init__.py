@@ -1,1 +1,1 @@
-"""Commands that look at a cluster or change where its replicas and leaders are."""
+"""Commands that show a cluster, or change where its replicas and leaders are."""

@@ -1,4 +1,4 @@
-"""`bascule cluster elect`: a leader that may lack messages, when there is no other. Nothing else loses what was committed."""
+"""`bascule cluster elect`: unclean election. It is the only command that can lose committed messages."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def elect(
     replica: Annotated[
         str,
         typer.Argument(
-            help="The server that is to lead.", show_default=False, autocompletion=completion.servers, metavar="SERVER"
+            help="The server to make leader.", show_default=False, autocompletion=completion.servers, metavar="SERVER"
         ),
     ],
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Have a replica lead that is not in sync, because none that is will come back. Shows what is lost by it, and asks first.
+    """Make a replica leader that is not in sync, when no in-sync replica will come back. Shows which messages are lost, and asks first.
 
-    Refused while an in-sync replica answers: then nothing needs to be lost.
+    Refused while an in-sync replica answers, because it can lead without losing messages.
     """
     found = target.run(_elect, stream, partition, replica, False)
     if not as_json:
@@ -50,9 +50,11 @@ def elect(
     if as_json:
         show_json(_document(stream, partition, replica, found))
     elif found.elected:
-        say(f"`{replica}` leads {stream}/{partition} from offset {found.lost_from_offset} on.")
+        say(
+            f"`{replica}` is now the leader of {stream}/{partition}; new messages start at offset {found.lost_from_offset}."
+        )
     else:
-        say("Nothing was done.")
+        say("Nothing was changed.")
 
 
 async def _elect(client: Client, stream: str, partition: int, replica: str, confirm: bool) -> Election:
@@ -86,10 +88,11 @@ def _loss(found: Election) -> str:
             f"{found.lost_committed_messages:,} of them known to be committed"
         )
     else:
-        known = f"Lost: nothing that a server which answers has; it ends at offset {found.lost_from_offset}"
+        known = f"Lost: no message of a server that answers; the log ends at offset {found.lost_from_offset}"
     if found.silent:
         known += (
-            f"; and all from {found.lost_from_offset} on that only {', '.join(found.silent)} has, which does not answer"
+            f"; messages from offset {found.lost_from_offset} on that exist only on {', '.join(found.silent)}, "
+            "which does not answer, are lost too"
         )
     return known + "."
 
@@ -98,8 +101,8 @@ def _confirm(stream: str, partition: int, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CallerError(f"messages of {stream}/{partition} would be lost", hint="say `--yes` if that is meant")
-    if typer.prompt(f"Type `{stream}` to lose them", err=True) != stream:
+        raise CallerError(f"messages of {stream}/{partition} would be lost", hint="give `--yes` to confirm")
+    if typer.prompt(f"Type `{stream}` to confirm the loss", err=True) != stream:
         raise typer.Exit(1)
 
 

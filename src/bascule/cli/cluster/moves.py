@@ -1,4 +1,4 @@
-"""`bascule cluster rebalance|reassign|cancel|throttle`: where replicas and leaderships are."""
+"""`bascule cluster rebalance|reassign|cancel|throttle`: moves replicas and leaderships between servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ Stream = Annotated[
 ]
 Partitions = Annotated[
     list[str] | None,
-    typer.Option("--partition", "-p", metavar="N", help="Only this one, or several with commas.", show_default=False),
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="N",
+        help="Only this partition, or several separated by commas.",
+        show_default=False,
+    ),
 ]
 
 
@@ -42,21 +48,19 @@ def rebalance(
     streams: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Move only these; without any, all.",
+            help="Move only these streams. Default: all.",
             show_default=False,
             autocompletion=completion.streams,
             metavar="[STREAM]...",
         ),
     ] = None,
-    leaders_only: Annotated[
-        bool, typer.Option("--leaders-only", help="Leave replicas where they are, spread only who leads.")
-    ] = False,
+    leaders_only: Annotated[bool, typer.Option("--leaders-only", help="Move only leaderships, not replicas.")] = False,
     throttle: Throttle = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     as_json: Json = False,
 ) -> None:
-    """Even out replicas and leaderships over the servers, with as few moves as that takes."""
+    """Spread replicas and leaderships evenly over the servers, with as few moves as possible."""
     target.run(_rebalance, list(streams or ()), leaders_only, throttle, dry_run, wait, as_json)
 
 
@@ -91,7 +95,7 @@ def reassign(
         typer.Option(
             "--replicas",
             metavar="ID,ID,…",
-            help="The servers to move to, the preferred leader first.",
+            help="The servers that get the replicas, the preferred leader first.",
             show_default=False,
         ),
     ] = None,
@@ -101,7 +105,7 @@ def reassign(
             "--replication-factor",
             "-r",
             metavar="N",
-            help="Have each partition on so many servers, -1 for all of them.",
+            help="Number of replicas of each partition, -1 for one on every server.",
             show_default=False,
         ),
     ] = None,
@@ -110,15 +114,15 @@ def reassign(
     wait: Wait = True,
     as_json: Json = False,
 ) -> None:
-    """Move the partitions of a stream to named servers, or give them more or fewer replicas."""
+    """Move the partitions of a stream to the given servers, or change their number of replicas."""
     if (replicas is None) == (replication_factor is None):
         raise InvalidOption(
-            "it is not said where the partitions are to be",
-            hint="say either `--replicas a,b,c` or `--replication-factor 3`",
+            "the new placement is missing or ambiguous",
+            hint="give either `--replicas a,b,c` or `--replication-factor 3`",
         )
     servers = [] if replicas is None else [one.strip() for one in replicas.split(",")]
     if replicas is not None and not all(servers):
-        raise values.wrong("--replicas", replicas, "ids of servers with commas, such as `a,b,c`")
+        raise values.wrong("--replicas", replicas, "ids of servers separated by commas, such as `a,b,c`")
     if replication_factor is not None and not (replication_factor == -1 or replication_factor >= 1):
         raise values.wrong("--replication-factor", replication_factor, "1 or more, or -1 for all servers")
     numbers = values.partitions("--partition", partition or [])
@@ -156,19 +160,19 @@ def cancel(
         typer.Argument(help="The stream.", show_default=False, autocompletion=completion.streams, metavar="[STREAM]"),
     ] = None,
     partition: Partitions = None,
-    every: Annotated[bool, typer.Option("--all", help="All moves of all streams.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Cancel the moves of all streams.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Give up moves that are under way or wait: the partitions stay where they were."""
+    """Cancel moves that are in progress or waiting. The partitions stay where they were."""
     if (stream is None) != every or (every and partition):
-        raise InvalidOption("it is not said what is to be given up", hint="name a stream, or say `--all`")
+        raise InvalidOption("the moves to cancel are missing or ambiguous", hint="give either a stream or `--all`")
     found = target.run(_cancel, stream or "", values.partitions("--partition", partition or []) or [])
     if as_json:
         show_json({"cancelled": [move_document(one) for one in found]})
         return
     for one in found:
         say(f"{one.place} stays on {', '.join(one.before if one.after == () else one.after)}")
-    say(f"Gave up {plural(len(found), 'move')}." if found else "Nothing moves.")
+    say(f"Cancelled {plural(len(found), 'move')}." if found else "No partition is moving.")
 
 
 async def _cancel(client: Client, stream: str, partitions: list[int]) -> tuple[Move, ...]:
@@ -183,20 +187,20 @@ def throttle(
     limit: Annotated[
         str | None,
         typer.Argument(
-            help="In a second, such as `50MB`; `off` for no bound. Without it the present one is shown.",
+            help="Bytes per second, such as `50MB`, or `off` for no limit. Default: show the current limit.",
             show_default=False,
             metavar="[SIZE]",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Bound what each server sends to replicas that catch up. Replicas that are in sync are never held up."""
+    """Limit the bytes per second that each server sends to replicas that catch up. In-sync replicas are never throttled."""
     wanted = None if limit is None else throttle_bytes("SIZE", limit)
     found = target.run(_throttle, wanted)
     if as_json:
         show_json({"throttle_bytes_per_second": found})
     else:
-        say("There is no bound." if not found else f"The bound is {bytes_per_second(found)} for each server.")
+        say("There is no limit." if not found else f"The limit is {bytes_per_second(found)} for each server.")
 
 
 async def _throttle(client: Client, wanted: int | None) -> int:

@@ -1,4 +1,4 @@
-"""`bascule cluster drain|add|remove`: servers come, rest and go."""
+"""`bascule cluster drain|add|remove`: takes servers into and out of service."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from bascule.client.client import Client
 
 HAND_OVER_SECONDS_MIN: Final = 60.0
-"""A server with thousands of partitions takes longer to hand them over than most calls may take."""
+"""Minimum timeout of a drain: a server with thousands of partitions needs longer than the usual timeout."""
 STOP_SECONDS_MAX: Final = 300.0
+"""Maximum time to wait for a drained server to stop."""
 
 ServerId = Annotated[
     str,
-    typer.Argument(help="Its id.", show_default=False, autocompletion=completion.servers, metavar="SERVER"),
+    typer.Argument(help="Id of the server.", show_default=False, autocompletion=completion.servers, metavar="SERVER"),
 ]
 
 
@@ -48,15 +49,17 @@ def drain(
     target: Target,
     name: ServerId,
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Do not stop it; it leads nothing and is given nothing.")
+        bool, typer.Option("--keep-running", help="Do not stop the server; it gets no leaderships and no new replicas.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="After `--keep-running`: give it partitions again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="End `--keep-running`: the server gets partitions again.")
+    ] = False,
     wait: Wait = True,
     as_json: Json = False,
 ) -> None:
-    """Have a server hand over everything it leads, and stop. Publishers and subscribers go on with the others."""
+    """Move all leaderships of a server to other servers, then stop it. Publishers and subscribers continue with the others."""
     if keep_running and undo:
-        raise InvalidOption("`--keep-running` and `--undo` do not go together", hint="say one of them")
+        raise InvalidOption("`--keep-running` and `--undo` are given together", hint="choose one of them")
     target.run(_drain, target, name, keep_running, undo, wait, as_json)
 
 
@@ -75,18 +78,18 @@ async def _drain(
     if as_json:
         show_json({"server": name, "stopped": stopped, "kept": [_kept_document(one) for one in kept]})
     elif undo:
-        say(f"`{name}` is given partitions again. `bascule cluster rebalance` gives it some now.")
+        say(f"`{name}` can get partitions again. `bascule cluster rebalance` moves some to it now.")
     elif keep_running:
         _show_kept(kept)
-        say(f"`{name}` leads nothing that another server can lead, and is given nothing. `--undo` takes that back.")
+        say(f"`{name}` leads no partition that another server can lead, and gets no partitions. `--undo` reverts this.")
     else:
-        say(f"`{name}` has stopped." if stopped else f"`{name}` hands over what it leads, and stops.")
+        say(f"`{name}` has stopped." if stopped else f"`{name}` hands over its leaderships, then stops.")
 
 
 def _show_kept(kept: tuple[Kept, ...]) -> None:
     if kept:
         show_rows(
-            ("Stream", "Partition", "Stays, because"),
+            ("Stream", "Partition", "Still leads, because"),
             [(one.stream, one.partition, one.reason) for one in kept],
             right=("Partition",),
         )
@@ -97,7 +100,7 @@ def _kept_document(one: Kept) -> dict[str, object]:
 
 
 async def _until_stopped(admin: ClusterAdmin, name: str, *, is_alone: bool) -> bool:
-    """Until it does not answer any more. Raises StateError when it still does after a long time."""
+    """Wait until the server does not answer any more. Raises StateError after STOP_SECONDS_MAX."""
     import asyncio
 
     deadline = monotonic() + STOP_SECONDS_MAX
@@ -116,7 +119,7 @@ async def _until_stopped(admin: ClusterAdmin, name: str, *, is_alone: bool) -> b
                 most = max(most, member.leaders)
                 bar.update(most - member.leaders, f"Draining {name}, it leads {plural(member.leaders, 'partition')}")
             await asyncio.sleep(POLL_SECONDS)
-    raise StateError(f"`{name}` still runs", hint="its log says what it waits for")
+    raise StateError(f"`{name}` still runs after {STOP_SECONDS_MAX:.0f} s", hint="its log says what it waits for")
 
 
 # ── add ──────────────────────────────────────────────────────────────────────────────────────────
@@ -127,14 +130,16 @@ def add(
     target: Target,
     names: Annotated[
         list[str],
-        typer.Argument(help="Their ids.", show_default=False, autocompletion=completion.servers, metavar="SERVER..."),
+        typer.Argument(
+            help="Ids of the servers.", show_default=False, autocompletion=completion.servers, metavar="SERVER..."
+        ),
     ],
     throttle: Throttle = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     as_json: Json = False,
 ) -> None:
-    """Give servers that have joined their share of the replicas. To have one join, start it: see the guide."""
+    """Move replicas to servers that have joined the cluster. A server joins when it is started: see the guide."""
     target.run(_add, names, throttle, dry_run, wait, as_json)
 
 
@@ -161,7 +166,7 @@ def remove(
     target: Target,
     name: ServerId,
     force: Annotated[
-        bool, typer.Option("--force", help="Give up messages that only this server has, if it is gone for good.")
+        bool, typer.Option("--force", help="Accept the loss of messages that only this server has.")
     ] = False,
     yes: Yes = False,
     throttle: Throttle = None,
@@ -169,7 +174,7 @@ def remove(
     wait: Wait = True,
     as_json: Json = False,
 ) -> None:
-    """Move everything away from a server, dead or alive, and take it out of the cluster. Asked again, it goes on where it was."""
+    """Move all replicas away from a server, dead or alive, and remove it from the cluster. If interrupted, run it again to continue."""
     target.run(_remove, name, force, yes, throttle, dry_run, wait, as_json)
 
 
@@ -193,7 +198,7 @@ async def _remove(
         if as_json:
             show_json(_removal_document(name, planned))
         else:
-            say(f"{plural(planned.replicas_left, 'replica')} would move. Nothing was done.")
+            say(f"{plural(planned.replicas_left, 'replica')} would move. Nothing was changed.")
         return
     _check_blocked(name, planned, force, yes)
     await set_throttle(admin, throttle)
@@ -203,9 +208,9 @@ async def _remove(
     if as_json:
         show_json(_removal_document(name, found))
     elif found.removed:
-        say(f"`{name}` is no server of the cluster any more. If it runs, it stops by itself.")
+        say(f"`{name}` is removed from the cluster. If it still runs, it stops by itself.")
     else:
-        say(f"`{name}` is on its way out: {found.state}. Say `bascule cluster remove {name}` again to complete it.")
+        say(f"`{name}` is being removed: {found.state}. Run `bascule cluster remove {name}` again to complete it.")
 
 
 def _show_removal(planned: Removal) -> None:
@@ -218,7 +223,7 @@ def _show_removal(planned: Removal) -> None:
 
 
 def _check_blocked(name: str, planned: Removal, force: bool, yes: bool) -> None:
-    """What only a dead server has is not given up without somebody saying so."""
+    """Refuse a removal that loses messages, unless `--force` is given and the user confirms."""
     if not planned.blocked:
         return
     places = ", ".join(f"{one.stream}/{one.partition} ({one.reason})" for one in planned.blocked[:5])
@@ -226,13 +231,13 @@ def _check_blocked(name: str, planned: Removal, force: bool, yes: bool) -> None:
     if not force:
         raise StateError(
             f"`{name}` does not answer, and only it has all messages of {places}{more}",
-            hint="start it again; or choose what to lose with `bascule cluster elect`, or lose it all with `--force`",
+            hint="start the server again; or elect another replica with `bascule cluster elect`, or accept the loss with `--force`",
         )
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CallerError(f"messages of {places}{more} would be lost", hint="say `--yes` if that is meant")
-    if typer.prompt(f"Messages of {places}{more} would be lost. Type `{name}` to go on", err=True) != name:
+        raise CallerError(f"messages of {places}{more} would be lost", hint="give `--yes` to confirm")
+    if typer.prompt(f"Messages of {places}{more} would be lost. Type `{name}` to confirm", err=True) != name:
         raise typer.Exit(1)
 
 
@@ -247,8 +252,8 @@ def _removal_document(name: str, found: Removal) -> dict[str, Any]:
     }
 
 
-async def _go_on(admin: ClusterAdmin, name: str, force: bool) -> Removal:
-    """It could be done a moment ago: a server that takes over and stands still for a second is waited for."""
+async def _continue_removal(admin: ClusterAdmin, name: str, force: bool) -> Removal:
+    """The next step of the removal. A refusal is retried: the plan was possible a moment ago, and a server may pause briefly."""
     try:
         return await admin.remove_server(name, force=force)
     except StateError as error:
@@ -260,21 +265,21 @@ async def _until_removed(admin: ClusterAdmin, name: str, force: bool, found: Rem
     from dataclasses import replace
 
     total = found.replicas_left
-    told = -1
+    reported = -1
     with ProgressBar(f"Removing {name}", total or None) as bar:
         while not found.removed:
             if found.blocked:
                 _check_blocked(name, found, force, True)
-            if found.replicas_left != told and not quiet and not sys.stdout.isatty():
+            if found.replicas_left != reported and not quiet and not sys.stdout.isatty():
                 say(f"{plural(found.replicas_left, 'replica')} left on `{name}`")
-            told = found.replicas_left
+            reported = found.replicas_left
             bar.update(max(0, total - found.replicas_left), f"Removing {name}")
             await asyncio.sleep(POLL_SECONDS)
             try:
-                found = await patiently(lambda: _go_on(admin, name, force))
+                found = await patiently(lambda: _continue_removal(admin, name, force))
             except CallerError as error:
                 if "no server of the cluster" not in error.message:
                     raise
-                # It was done, and the answer to that call was lost.
+                # An earlier call removed the server, but its answer was lost.
                 found = replace(found, removed=True, replicas_left=0, state="")
     return found

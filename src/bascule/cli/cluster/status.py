@@ -1,4 +1,4 @@
-"""`bascule cluster …`: the servers, what they carry, what needs somebody, and what can be done about it."""
+"""`bascule cluster …`: the commands of this family, and `bascule cluster status`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
     from bascule.client.client import Client
     from bascule.client.connection.metadata import BrokerInfo, StreamInfo
 
-app = typer.Typer(help="Look at the servers of a cluster, and run it.", no_args_is_help=True)
+app = typer.Typer(help="Show and operate the servers of a cluster.", no_args_is_help=True)
 
 _UNKNOWN: Final[dict[str, Any]] = {"role": None, "state": None, "version": None, "uptime_seconds": None, "groups": None}
-"""Of a server that does not say, or of a cluster that is not Bascule's."""
+"""Fields of a server that does not report them, such as a Liftbridge server."""
 
 
 @app.command()
 @connected
 def status(
     target: Target,
-    moves: Annotated[
-        bool, typer.Option("--moves", help="Show the partitions that move, and how far they are.")
-    ] = False,
+    moves: Annotated[bool, typer.Option("--moves", help="Show the moving partitions and their progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show every broker and whether it answers, and every partition that needs somebody. Exit code 3 if one has no leader."""
+    """Show every broker and whether it answers, and every partition with a problem. Exits with code 3 if one has no leader."""
     document = target.run(_status, target)
     if as_json:
         show_json(document)
@@ -63,7 +61,7 @@ for _command in (
     app.command()(_command)
 
 
-# ── for the eye ──────────────────────────────────────────────────────────────────────────────────
+# ── printing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -104,14 +102,14 @@ def _show_summary(document: dict[str, Any]) -> None:
         say(f"  {one['stream']}/{one['partition']}: {one['state']}")
     moving = document["reassignments"]
     if moving or document["waiting"]:
-        say(f"{plural(len(moving), 'partition')} moving, {len(document['waiting'])} to follow.")
+        say(f"{plural(len(moving), 'partition')} moving, {len(document['waiting'])} waiting.")
         _show_moves(document)
     if document["throttle_bytes_per_second"]:
-        say(f"Replicas that catch up get at most {bytes_per_second(document['throttle_bytes_per_second'])}.")
+        say(f"Catch-up of replicas is limited to {bytes_per_second(document['throttle_bytes_per_second'])} per server.")
 
 
 def _show_moves(document: dict[str, Any]) -> None:
-    """A row for each replica that is on its way; those that wait have no server yet."""
+    """Print a row for each moving replica, and one for each partition whose move has not started."""
     rows: list[tuple[object, ...]] = []
     for one in document["reassignments"]:
         place = (one["stream"], one["partition"], ",".join(one["from"]), ",".join(one["to"]))
@@ -134,7 +132,7 @@ def _show_moves(document: dict[str, Any]) -> None:
         titles = ("Stream", "Partition", "From", "To", "Replica", "Has", "Of", "Lag", "State")
         show_rows(titles, rows, right=("Partition", "Has", "Of", "Lag"))
     elif not document["reassignments"]:
-        say("Nothing moves.")
+        say("No partition is moving.")
 
 
 def _uptime(seconds: float | None) -> str:
@@ -146,7 +144,7 @@ def _uptime(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
-# ── finding out ──────────────────────────────────────────────────────────────────────────────────
+# ── collecting ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def _status(client: Client, target: Target) -> dict[str, Any]:
@@ -178,7 +176,7 @@ async def _status(client: Client, target: Target) -> dict[str, Any]:
 
 
 async def _cluster_status(client: Client) -> ClusterStatus | None:
-    """None from brokers that do not know the question, or will not tell us."""
+    """The cluster's status; None if the brokers do not support the call or deny it."""
     from bascule.client.admin.cluster import ClusterAdmin
 
     try:
@@ -200,7 +198,7 @@ def _broker(broker: BrokerInfo, latency: float | None) -> dict[str, object]:
 
 
 def _with_members(shown: list[dict[str, Any]], cluster: ClusterStatus | None) -> list[dict[str, Any]]:
-    """What the cluster says of each, and those of which brokers do not know an address any more."""
+    """The brokers with what the controller reports of each, and members whose address is not known any more."""
     if cluster is None:
         return shown
     found = []
@@ -229,14 +227,14 @@ def _reassignment(one: Reassignment) -> dict[str, object]:
     return {
         **move_document(one.move),
         "leader": one.leader,
-        "log_end_offset": _told(one.log_end_offset),
-        "high_watermark": _told(one.high_watermark),
+        "log_end_offset": _known(one.log_end_offset),
+        "high_watermark": _known(one.high_watermark),
         "stalled": one.stalled,
         "replicas": [
             {
                 "server": replica.server,
-                "log_end_offset": _told(replica.log_end_offset),
-                "lag_messages": _told(replica.lag_messages),
+                "log_end_offset": _known(replica.log_end_offset),
+                "lag_messages": _known(replica.lag_messages),
                 "in_sync": replica.in_sync,
             }
             for replica in one.replicas
@@ -244,8 +242,8 @@ def _reassignment(one: Reassignment) -> dict[str, object]:
     }
 
 
-def _told(number: int) -> int | None:
-    """-1 stands for what nobody says."""
+def _known(number: int) -> int | None:
+    """The number, None for -1, which means unknown."""
     return None if number < 0 else number
 
 
@@ -259,7 +257,7 @@ def _problems(streams: list[StreamInfo]) -> list[dict[str, object]]:
 
 
 async def _latency(target: Target, broker: BrokerInfo) -> float | None:
-    """How long this broker takes to answer at the address it tells clients, or None."""
+    """Seconds until this broker answers at its advertised address; None if it does not answer."""
     import bascule
 
     host = f"[{broker.host}]" if ":" in broker.host else broker.host

@@ -1,4 +1,4 @@
-"""`bascule top`: a live view of a cluster. In a pipe, one look at it."""
+"""`bascule top`: a live view of a cluster; in a pipe a single snapshot."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Row:
 @connected
 def top(
     target: Target,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="How often to look.")] = "2s",
-    each: Annotated[bool, typer.Option("--partitions", "-p", help="A line for each partition.")] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also streams the cluster keeps for itself.")] = False,
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Refresh interval.")] = "2s",
+    each: Annotated[bool, typer.Option("--partitions", "-p", help="Show a line for each partition.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include internal streams.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch streams: messages a second, the largest lag of a consumer group, the smallest in-sync set. Ctrl-C ends.
+    """Watch streams: messages per second, the largest lag of a consumer group, the smallest in-sync set. Ctrl-C ends.
 
-    In a pipe, and with --json, it looks twice, one interval apart, prints what it saw, and leaves.
+    In a pipe, and with --json, it measures over one interval, prints the result, and exits.
     """
     seconds = values.seconds("--interval", interval) or 2.0
     view = View(each=each, everything=everything)
@@ -87,7 +87,7 @@ def top(
 
 
 class View:
-    """Two looks at a cluster make rates."""
+    """Computes the rows of the view; rates come from the difference between two updates."""
 
     def __init__(self, *, each: bool, everything: bool) -> None:
         self.each = each
@@ -113,9 +113,9 @@ class View:
         return sorted(rows, key=lambda row: (-row.rate, row.stream, row.partition or 0))
 
     def _lags(self, streams: list[StreamInfo]) -> dict[tuple[str, int], int]:
-        """Of the group that is the farthest behind, by partition."""
+        """The largest lag of a consumer group, by partition."""
         found: dict[tuple[str, int], int] = {}
-        for one in self.cursors.progress(streams):
+        for one in self.cursors.positions(streams):
             if one.lag is not None:
                 place = one.stream, one.partition
                 found[place] = max(found.get(place, 0), one.lag)
@@ -163,7 +163,7 @@ async def _look(client: Client, view: View) -> list[Row]:
 
 
 async def _follow_cursors(client: Client, view: View) -> asyncio.Task[None] | None:
-    """Keep an eye on the groups' cursors, where the cluster has any."""
+    """Start following the cursors of consumer groups; None if the cluster keeps no cursors."""
     import asyncio
 
     if facts.CURSORS_STREAM not in (await client.fetch_metadata([facts.CURSORS_STREAM])).streams:
@@ -177,7 +177,7 @@ async def _follow_cursors(client: Client, view: View) -> asyncio.Task[None] | No
                 async for batch in subscription.batches():
                     view.cursors.take(batch)
         except BasculeError:
-            view.knows_lag = False  # the rest of the view goes on without
+            view.knows_lag = False  # the view continues without lags
 
     return asyncio.create_task(follow())
 
@@ -209,7 +209,7 @@ async def _watch(client: Client, view: View, seconds: float, target: Target) -> 
                 try:
                     rows, problem = await _look(client, view), ""
                 except Unavailable as error:
-                    problem = error.message  # it may come back: the last look stays
+                    problem = error.message  # keep showing the last rows: the cluster may come back
                 live.update(_screen(view, rows, target, problem), refresh=True)
                 await asyncio.sleep(seconds)
     finally:

@@ -1,6 +1,6 @@
-"""What the commands that change a cluster share: showing a plan, and waiting until it is carried out.
+"""Shared by the commands that change a cluster: print a plan, and wait until it is carried out.
 
-On a terminal a bar shows how far it is; in a pipe each step is a line. Whoever stops waiting, with Ctrl-C, stops nothing else.
+On a terminal a bar shows the progress, in a pipe each step is a line. Ctrl-C ends the waiting, not the change.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 60.0
-"""How long a cluster that does not answer is waited for, while something goes on in it."""
+"""Maximum time to wait for a cluster that does not answer while a change is in progress."""
 ATTEMPTS_MAX: Final = 5
-"""What waits is in the controller's memory: as often as another server becomes controller, it is asked for again."""
+"""Maximum number of requests for the same plan: waiting moves exist only in the controller's memory and are lost when it changes."""
 
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done, and do nothing.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done; otherwise it goes on by itself.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the plan without carrying it out.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done, or return while it continues.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Throttle = Annotated[
     str | None,
     typer.Option(
         "--throttle",
         metavar="SIZE",
-        help="Set what each server may send to replicas that catch up, in a second, such as `50MB`; `off` for no bound.",
+        help="Bytes per second that each server may send to replicas that catch up, such as `50MB`; `off` for no limit.",
         show_default=False,
     ),
 ]
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 async def patiently(question: Callable[[], Awaitable[T]]) -> T:
-    """Asked again while nobody answers: the broker that was asked may be the one that stops."""
+    """Retry the question while it raises Unavailable: the broker that was asked may be the one that stops."""
     import asyncio
 
     deadline = monotonic() + PATIENCE_SECONDS
@@ -60,7 +60,7 @@ async def patiently(question: Callable[[], Awaitable[T]]) -> T:
 
 
 def show_plan(found: Moves) -> None:
-    """Replicas first, then leaderships; on a terminal also what that makes of each server's share."""
+    """Print the moves of replicas, then of leaderships; on a terminal also the load of each server before and after."""
     rows = [(one.stream, one.partition, ",".join(one.before), ",".join(one.after)) for one in found.moves]
     rows += [(one.stream, one.partition, f"leader {one.before[0]}", f"leader {one.after[0]}") for one in found.leaders]
     if rows:
@@ -114,7 +114,7 @@ async def carry_out(
     as_json: bool,
     leaders: bool = False,
 ) -> None:
-    """`ask` plans, or with False has it done. What is left of it is found by planning again."""
+    """Carry out a plan. `ask(True)` returns the plan, `ask(False)` also starts it; planning again shows the remaining moves."""
     found = await ask(dry_run)
     if not as_json:
         show_plan(found)
@@ -131,7 +131,7 @@ async def carry_out(
     else:
         raise StateError(
             f"{plural(len(left.moves), 'partition')} did not move, {left.moves[0].place} among them",
-            hint="`bascule cluster status --moves` shows what goes on; ask again",
+            hint="`bascule cluster status --moves` shows the progress; then run the command again",
         )
     _conclude(found, dry_run=False, wait=True, as_json=as_json)
 
@@ -145,53 +145,53 @@ def _conclude(found: Moves, *, dry_run: bool, wait: bool, as_json: bool) -> None
     elif is_even:
         say("There is nothing to move.")
     elif dry_run:
-        say(f"{moved} and {led} would move. Nothing was done.")
+        say(f"{moved} and {led} would move. Nothing was changed.")
     elif wait:
         say(f"Moved {moved} and {led}." if found.leaders else f"Moved {moved}.")
     else:
-        say(f"{moved} move; `bascule cluster status --moves` shows how far they are.")
+        say(f"{moved} will move; `bascule cluster status --moves` shows the progress.")
 
 
 async def until_moved(admin: ClusterAdmin, moves: Iterable[Move], *, leaders: bool, quiet: bool) -> None:
-    """Until none of these partitions moves or waits to, and with `leaders` no leadership either."""
+    """Wait until none of these partitions is moving or waiting, and with `leaders` no leadership either."""
     import asyncio
 
     left = {one.place: one for one in moves}
     total = len(left)
-    told: dict[str, str] = {}
+    stalls: dict[str, str] = {}
     with ProgressBar("Moving partitions", total) as bar:
         while True:
             status = await patiently(lambda: _status_of_moves(admin))
             busy = {one.move.place for one in status.reassignments} | {one.place for one in status.waiting}
             for place in [place for place in left if place not in busy]:
-                _tell(f"{place} is on {', '.join(left.pop(place).after)}", quiet)
-            _tell_stalls(status, left, told, quiet)
+                _report(f"{place} is on {', '.join(left.pop(place).after)}", quiet)
+            _report_stalls(status, left, stalls, quiet)
             behind = sum(one.lag_messages for one in status.reassignments if one.move.place in left)
-            bar.update(total - len(left), f"Moving partitions, {behind:,} messages behind")
+            bar.update(total - len(left), f"Moving partitions, lag {plural(behind, 'message')}")
             if not left and not (leaders and status.leaders_waiting):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
 
 async def _status_of_moves(admin: ClusterAdmin) -> ClusterStatus:
-    """While the controller is silent, or another one is being elected, what waits would look as if it had been done."""
+    """The cluster's status. Raises Unavailable without a controller, because waiting moves would be missing from it."""
     found = await admin.status()
     if not found.controller_answers:
-        raise Unavailable("the controller does not answer", hint="`bascule cluster status` shows who does")
+        raise Unavailable("the controller does not answer", hint="`bascule cluster status` shows which servers answer")
     return found
 
 
-def _tell_stalls(status: ClusterStatus, left: dict[str, Move], told: dict[str, str], quiet: bool) -> None:
+def _report_stalls(status: ClusterStatus, left: dict[str, Move], stalls: dict[str, str], quiet: bool) -> None:
     for one in status.reassignments:
         place = one.move.place
-        if place in left and told.get(place, "") != one.stalled:
-            told[place] = one.stalled
+        if place in left and stalls.get(place, "") != one.stalled:
+            stalls[place] = one.stalled
             if one.stalled:
-                _tell(f"{place} waits: {one.stalled}", quiet, always=True)
+                _report(f"{place} waits: {one.stalled}", quiet, always=True)
 
 
-def _tell(text: str, quiet: bool, *, always: bool = False) -> None:
-    """A line in a pipe; on a terminal only what the bar does not show."""
+def _report(text: str, quiet: bool, *, always: bool = False) -> None:
+    """Print a line in a pipe; on a terminal only with `always`, because the bar shows the rest."""
     if sys.stdout.isatty():
         if always:
             note(text)
@@ -210,7 +210,6 @@ def throttle_bytes(option: str, text: str) -> int:
     if text in ("off", "none", "0"):
         return 0
     found = values.size(option, text)
-    assert found is not None
-    if found < 1:
+    if not found:
         raise values.wrong(option, text, "a size such as `50MB` or `1MiB`, or `off`")
     return found

@@ -1,1 +1,1 @@
-"""Commands that run pipelines on Spark."""
+"""Commands that run pipelines on Spark, and inspect their results."""

@@ -1,4 +1,4 @@
-"""`bascule pipeline archive`, `compact`, `status`, `verify`: a stream into Parquet files, how far it is, and the proof of it."""
+"""`bascule pipeline archive`, `compact`, `status`, `verify`: archives streams as Parquet, and verifies archives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bascule.pipeline.jobs.table_archive import Appended
 
 
-SINCE_RIGHT: Final = "a time such as `2026-11-15`, or how long ago as `7d`"
+SINCE_RIGHT: Final = "a time such as `2026-11-15`, or `7d` for 7 days ago"
 
 
 @connected
@@ -57,7 +57,7 @@ def archive(
     packages: arguments.Packages = None,
     conf: arguments.Conf = None,
 ) -> None:
-    """Write streams into ARCHIVE as Parquet, continuously, each message exactly once. Run it again to go on where it stopped."""
+    """Archive streams in ARCHIVE as Parquet, continuously, each message exactly once. Run it again to continue after a stop."""
     _must_have_spark()
     from bascule.pipeline.jobs.archive import ArchiveOptions
 
@@ -94,7 +94,7 @@ def archive(
         with quiet_session(f"archive {path.name}", master, settings) as spark:
             said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
     except KeyboardInterrupt:
-        note("stopped; run it again to go on")
+        note("stopped; run it again to continue")
         raise
     except DataLost as error:
         error.hint = (error.hint or "").replace("set `onDataLoss` to `skip`", "give `--on-data-loss skip`") or None
@@ -103,7 +103,7 @@ def archive(
 
 
 def _must_have_spark() -> None:
-    """The job cannot even be imported without it."""
+    """Raise MissingExtra without Spark: the job's module cannot be imported then."""
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
@@ -113,33 +113,33 @@ def _must_have_spark() -> None:
 
 
 def _must_have_streams(options: ArchiveOptions, target: Target) -> None:
-    """Who misspelt a stream hears of it before a Spark has started."""
+    """Look up the streams before Spark starts, so that a misspelt name fails at once."""
     try:
         found = options.stream_ids()
     except BasculeError as error:
         explain(error, target)
         raise
     if not found:
-        note("no stream is meant yet; those that are created later will be archived")
+        note("no stream matches yet; matching streams are archived when they are created")
 
 
 def _run(spark: SparkSession, options: ArchiveOptions, once: bool) -> str:
     from bascule.pipeline.jobs.archive import run_archive
 
-    state = run_archive(spark, options, once=once, on_commit=_Narrator())
+    state = run_archive(spark, options, once=once, on_commit=_CommitNotes())
     return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
 
 
 def _run_table(spark: SparkSession, options: ArchiveOptions, once: bool, table_format: str, table: str) -> str:
     from bascule.pipeline.jobs.table_archive import TableArchive, run_table_archive
 
-    narrator = _TableNarrator()
-    run_table_archive(TableArchive(spark, options, table, TABLE_FORMATS[table_format], narrator), once=once)
-    return f"{plural(narrator.rows, 'message')} came into {table}."
+    notes = _BatchNotes()
+    run_table_archive(TableArchive(spark, options, table, TABLE_FORMATS[table_format], notes), once=once)
+    return f"{plural(notes.rows, 'message')} appended to {table}."
 
 
-class _TableNarrator:
-    """A line for every batch."""
+class _BatchNotes:
+    """Prints a line for every batch, and counts the rows."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -149,15 +149,15 @@ class _TableNarrator:
         note(f"batch {appended.batch}: {plural(appended.rows, 'message')}")
 
 
-class _Narrator:
-    """A line for every commit."""
+class _CommitNotes:
+    """Prints a line for every commit."""
 
     def __init__(self) -> None:
         self._last = monotonic()
 
     def __call__(self, commit: Commit) -> None:
         if commit.kind == "compact":
-            note(f"{iso_ns(commit.at_ns)}  {plural(len(commit.removed), 'file')} became {len(commit.added)}")
+            note(f"{iso_ns(commit.at_ns)}  merged {plural(len(commit.removed), 'file')} into {len(commit.added)}")
             return
         rows = sum(one.rows for one in commit.added)
         seconds, self._last = monotonic() - self._last, monotonic()
@@ -171,7 +171,8 @@ def compact(
     file_size: arguments.FileSize = None,
     keep_replaced: arguments.KeepReplaced = None,
 ) -> None:
-    """Merge small files of ARCHIVE into large ones, and clear away what is not needed any more. Nobody else may write it meanwhile."""
+    """Merge small files of ARCHIVE into large ones, and delete files that are not needed any more. No other process may write ARCHIVE
+    meanwhile."""
     from bascule.lake.compaction import Compaction, plan_merges
     from bascule.lake.housekeeping import Housekeeping
     from bascule.lake.manifest import Archive
@@ -196,17 +197,17 @@ def compact(
     say(f"{plural(before, 'file')} before, {len(state.files)} now; {plural(state.rows, 'message')}.")
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────────────
+# ── status ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @connected
 def status(
     target: Target,
     path: ArchiveOrFile,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no broker: what it holds, not its lag.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Connect to no broker, and show no lag.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what ARCHIVE holds, or what the pipeline of FILE has done, and how far it is behind: in offsets, bytes and seconds."""
+    """Show the contents of ARCHIVE, or the progress of the pipeline of FILE, and the lag in offsets, bytes and seconds."""
     from bascule.lake.manifest import Archive
     from bascule.lake.status import archive_status
 
@@ -257,31 +258,31 @@ def _known(value: object) -> object:
     return "" if value is None else value
 
 
-# ── proving ──────────────────────────────────────────────────────────────────────────────────────
+# ── verify ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @connected
 def verify(
     target: Target,
     path: ArchiveOrFile,
-    offline: Annotated[bool, typer.Option("--offline", help="Compare it with its own checksums alone.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Check only the archive's own checksums.")] = False,
     streams: Annotated[
         list[str] | None,
-        typer.Option("--stream", help="This stream alone; may be given again.", show_default=False, metavar="STREAM"),
+        typer.Option("--stream", help="Only this stream; may be repeated.", show_default=False, metavar="STREAM"),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            help="Messages of that day (UTC) and later ones alone: `2026-11-15`, or how long ago as `7d`.",
+            help="Only messages of this day (UTC) and later: `2026-11-15`, or `7d` for 7 days ago.",
             show_default=False,
             metavar="TIME",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Prove that ARCHIVE, or those that the pipeline of FILE writes, and their streams hold the same: every file, offset and byte. Exit
-    code 4 if not, and what is wrong. What was lost before it could be archived is named. A folder of `pipeline latest` is compared key
-    by key."""
+    """Verify that ARCHIVE, or every archive of the pipeline of FILE, is equal to its streams: every file, offset and byte. Exits with
+    code 4 and lists the differences if not. Messages that were lost before they could be archived are listed. A folder of `pipeline
+    latest` is compared key by key."""
     day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
     paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
     for one in paths:
@@ -289,7 +290,7 @@ def verify(
             report = _proof(one, connection, streams or [], day)
         _show(report, as_json)
         if not report.is_equal:
-            raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'fault')}")
+            raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'difference')}")
 
 
 def _proof(path: Path, connection: FlightConnection | None, streams: list[str], day: str) -> Report:
@@ -303,12 +304,12 @@ def _proof(path: Path, connection: FlightConnection | None, streams: list[str], 
         return _verified(archive, connection, streams, day)
     for option, value in (("--stream", ", ".join(streams)), ("--since", day)):
         if value:
-            raise values.wrong(option, value, "left out: a table of the latest messages is looked at as a whole")
+            raise values.wrong(option, value, "left out: a table of the latest messages is verified as a whole")
     return verify_latest(path, connection)
 
 
 def _must_be_archived(archive: Archive, streams: list[str]) -> None:
-    """Who misspelt a stream must not read `equal`."""
+    """Raise for a stream that is not in the archive: a misspelt name must not verify as equal."""
     there = {stream for stream, _, _ in archive.state().next_offsets}
     for name in streams:
         if name not in there:
@@ -365,7 +366,7 @@ def _show(report: Report, as_json: bool) -> None:
 
 
 def _lost_text(one: Lost) -> str:
-    why = {"removed": "retention was faster", "deleted": "the stream was deleted"}.get(one.reason, one.reason)
+    why = {"removed": "retention deleted them first", "deleted": "the stream was deleted"}.get(one.reason, one.reason)
     were = "was" if one.end - one.start == 1 else "were"
     return f"{one.stream}/{one.partition}: {named(one.start, one.end)} {were} never archived, {why}"
 

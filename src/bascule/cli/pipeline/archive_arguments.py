@@ -1,4 +1,4 @@
-"""What `bascule pipeline archive` and its neighbours can be told."""
+"""Options of `bascule pipeline archive` and `bascule pipeline compact`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pattern = Annotated[
     str | None,
     typer.Option(
         "--pattern",
-        help="In place of names: a regular expression. Streams that are created later come too.",
+        help="Instead of names: a regular expression, which also matches streams that are created later.",
         show_default=False,
         metavar="REGEX",
     ),
@@ -32,22 +32,22 @@ Subject = Annotated[
     str | None,
     typer.Option(
         "--subject",
-        help="In place of names: a NATS subject with wildcards, for the streams whose subjects it covers.",
+        help="Instead of names: a NATS subject with wildcards, for all streams whose subjects it matches.",
         show_default=False,
         metavar="SUBJECT",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Archive what is there now and leave.")]
-Every = Annotated[str, typer.Option("--every", help="How often to commit while it runs.", metavar="DURATION")]
+Once = Annotated[bool, typer.Option("--once", help="Archive the existing messages, then exit.")]
+Every = Annotated[str, typer.Option("--every", help="Interval between commits.", metavar="DURATION")]
 FileSize = Annotated[
     str | None,
-    typer.Option("--file-size", help="How large files may get. Without it 128MB.", metavar="SIZE", show_default=False),
+    typer.Option("--file-size", help="Target size of a file. Default: 128MB.", metavar="SIZE", show_default=False),
 ]
 CompactEvery = Annotated[
     int | None,
     typer.Option(
         "--compact-every",
-        help="Merge small files after so many commits; 0 for never. Without it 10.",
+        help="Number of commits between merges of small files; 0 for never. Default: 10.",
         min=0,
         metavar="COMMITS",
         show_default=False,
@@ -57,7 +57,7 @@ KeepReplaced = Annotated[
     str | None,
     typer.Option(
         "--keep-replaced",
-        help="How long files stay that were merged, for readers that were told of them before. Without it 1h.",
+        help="How long merged files are kept for readers that still use them. Default: 1h.",
         metavar="DURATION",
         show_default=False,
     ),
@@ -66,7 +66,7 @@ OnDataLoss = Annotated[
     str,
     typer.Option(
         "--on-data-loss",
-        help="When retention was faster: `fail`, or `skip` to go on without what is gone, which the archive then notes.",
+        help="If retention has deleted messages before they were archived: `fail`, or `skip` them and record the gap.",
         metavar="CHOICE",
     ),
 ]
@@ -74,7 +74,7 @@ Cursor = Annotated[
     str | None,
     typer.Option(
         "--cursor",
-        help='Tell brokers how far it is, as a cursor of this name. Without it `archive:` and the name of the folder; "" for none.',
+        help='Cursor in which the brokers store the position. Default: `archive:` and the name of the folder; "" for none.',
         show_default=False,
         metavar="NAME",
     ),
@@ -83,7 +83,7 @@ Format = Annotated[
     str,
     typer.Option(
         "--format",
-        help="`parquet`, or `delta` or `iceberg` into a table of Spark's catalog, for which their jar has to be given.",
+        help="`parquet`, or `delta` or `iceberg` for a table of Spark's catalog; these need their jar, see `--packages`.",
         rich_help_panel=TABLE_PANEL,
         metavar="FORMAT",
     ),
@@ -92,7 +92,7 @@ TableName = Annotated[
     str | None,
     typer.Option(
         "--table",
-        help="The table for `delta` or `iceberg`. ARCHIVE is then the folder for Spark's notes on the query.",
+        help="The table for `delta` or `iceberg`. ARCHIVE is then the folder of the query's checkpoint.",
         show_default=False,
         rich_help_panel=TABLE_PANEL,
         metavar="NAME",
@@ -102,7 +102,7 @@ Packages = Annotated[
     str | None,
     typer.Option(
         "--packages",
-        help="Jars for Spark to fetch, by their coordinates, with commas in between.",
+        help="Maven coordinates of jars for Spark, separated by commas.",
         show_default=False,
         rich_help_panel=TABLE_PANEL,
         metavar="COORDINATES",
@@ -112,7 +112,7 @@ Conf = Annotated[
     list[str] | None,
     typer.Option(
         "--conf",
-        help="A setting of Spark, such as that of a catalog: `spark.x=y`; may be given again.",
+        help="A Spark setting, for example of a catalog: `spark.x=y`; may be repeated.",
         show_default=False,
         rich_help_panel=TABLE_PANEL,
         metavar="KEY=VALUE",
@@ -121,24 +121,24 @@ Conf = Annotated[
 
 
 def kept_seconds(text: str | None) -> float | None:
-    """Of `--keep-replaced`."""
+    """The seconds of `--keep-replaced`."""
     found = values.duration("--keep-replaced", text)
     return None if found is None else found.total_seconds()
 
 
 def spark_settings(conf: list[str] | None, packages: str | None) -> dict[str, str]:
-    """Of `--conf` and `--packages`."""
+    """The Spark settings of `--conf` and `--packages`."""
     settings = {} if packages is None else {"spark.jars.packages": packages}
     for text in conf or ():
         name, separator, value = text.partition("=")
         if not separator or not name.startswith("spark."):
-            raise values.wrong("--conf", text, "a setting of Spark, such as `spark.driver.memory=2g`")
+            raise values.wrong("--conf", text, "a Spark setting such as `spark.driver.memory=2g`")
         settings[name] = value
     return settings
 
 
 def check_format(table_format: str, table: str | None, only_parquet: dict[str, object]) -> None:
-    """An option that would do nothing is an error."""
+    """Raise for options that have no effect with this format."""
     values.choice("--format", table_format, FORMATS)
     if table_format == PARQUET:
         if table is not None:
@@ -148,4 +148,6 @@ def check_format(table_format: str, table: str | None, only_parquet: dict[str, o
         raise values.wrong("--format", table_format, "`parquet`, or `--table` must name the table")
     for name, value in only_parquet.items():
         if value is not None:
-            raise values.wrong(name, value, f"left out: tables of the format `{table_format}` see to that themselves")
+            raise values.wrong(
+                name, value, f"left out: tables of the format `{table_format}` manage their files themselves"
+            )

@@ -1,4 +1,4 @@
-"""`bascule pipeline …`: streams into a lake and back on Spark, each message exactly once, and the proof of it."""
+"""`bascule pipeline …`: the commands of this family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.cli.pipeline import run as pipeline_run
 from bascule.cli.pipeline import sql as pipeline_sql
 
 app = typer.Typer(
-    help="Streams through Spark: into a lake and other streams, each message exactly once, and the proof of it.",
+    help="Run pipelines on Spark: streams to archives, tables and other streams, each message exactly once.",
     no_args_is_help=True,
 )
 

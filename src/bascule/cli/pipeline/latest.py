@@ -1,4 +1,4 @@
-"""`bascule pipeline latest`: the latest message of each key as a table in Parquet."""
+"""`bascule pipeline latest`: keeps the latest message of each key as a Parquet table."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ def latest(
             help="The streams to read.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
         ),
     ],
-    once: Annotated[bool, typer.Option("--once", help="Take what is there now and leave.")] = False,
-    every: Annotated[str, typer.Option(help="How often to make a snapshot while it runs.", metavar="DURATION")] = "10s",
-    key: Annotated[
-        str, typer.Option(help="What rows are told apart by: a column, or an expression of SQL.", metavar="SQL")
-    ] = "key",
+    once: Annotated[bool, typer.Option("--once", help="Process the existing messages, then exit.")] = False,
+    every: Annotated[str, typer.Option(help="Interval between snapshots.", metavar="DURATION")] = "10s",
+    key: Annotated[str, typer.Option(help="The key of a row: a column or an SQL expression.", metavar="SQL")] = "key",
     deleted: Annotated[
         str | None,
         typer.Option(
-            help="When a message deletes its key, in SQL. Without it, when it has no value.",
+            help="SQL condition for messages that delete their key. Default: messages without a value.",
             metavar="SQL",
             show_default=False,
         ),
@@ -50,7 +48,7 @@ def latest(
     value: Annotated[
         str | None,
         typer.Option(
-            help="Decode values: `json:` and the columns, or `avro:` and the schema.",
+            help="Decode values: `json:` with columns, or `avro:` with a schema.",
             metavar="FORMAT:SCHEMA",
             show_default=False,
         ),
@@ -59,14 +57,12 @@ def latest(
         str, typer.Option(help="Messages without a key: `keep`, `skip` or `fail`.", metavar="CHOICE")
     ] = "keep",
     buckets: Annotated[
-        int, typer.Option(help="Into how many files a new table is cut; a change rewrites one of them.", metavar="N")
+        int, typer.Option(help="Number of files of a new table; a change rewrites the file of its key.", metavar="N")
     ] = 16,
-    keep: Annotated[
-        str, typer.Option(help="How long a snapshot that was replaced can still be read.", metavar="DURATION")
-    ] = "1h",
+    keep: Annotated[str, typer.Option(help="How long a replaced snapshot stays readable.", metavar="DURATION")] = "1h",
     master: Master = None,
 ) -> None:
-    """Keep the latest message of each key in TABLE as Parquet; messages without a value delete. Run it again to go on."""
+    """Keep the latest message of each key in TABLE as Parquet; a message without a value deletes its key. Run it again to continue."""
     from bascule.pipeline.jobs.latest import LatestOptions, run_latest
     from bascule.spark import session
 
@@ -84,15 +80,15 @@ def latest(
         source={**source_options(target), **value_options(value)},
     )
     try:
-        options.selection().stream_ids()  # who misspelt a stream hears of it before a Spark has started
+        options.selection().stream_ids()  # before Spark starts, so that a misspelt name fails at once
     except BasculeError as error:
         explain(error, target)
         raise
     spark = session(f"latest {path.name}", master)
     try:
-        snapshot = run_latest(spark, options, once=once, on_commit=_Narrator())
+        snapshot = run_latest(spark, options, once=once, on_commit=_SnapshotNotes())
     except KeyboardInterrupt:
-        note("stopped; run it again to go on")
+        note("stopped; run it again to continue")
         raise
     finally:
         spark.stop()
@@ -100,7 +96,7 @@ def latest(
 
 
 def value_options(text: str | None) -> dict[str, str]:
-    """`json:id bigint` as the source's options."""
+    """The options of the Spark source for a value such as `json:id bigint`."""
     if text is None:
         return {}
     name, separator, schema = text.partition(":")
@@ -109,8 +105,8 @@ def value_options(text: str | None) -> dict[str, str]:
     return {"valueFormat": name, "valueSchema": schema.strip()}
 
 
-class _Narrator:
-    """A line for every snapshot."""
+class _SnapshotNotes:
+    """Prints a line for every snapshot."""
 
     def __init__(self) -> None:
         self._last = monotonic()

@@ -1,4 +1,4 @@
-"""What the commands for pipelines share: their arguments, and how Spark and Arrow reach the brokers that a command was given."""
+"""Shared by the pipeline commands: their arguments, and the options with which Spark and Arrow connect to the brokers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ArchiveOrFile = Annotated[
     ),
 ]
 Master = Annotated[
-    str | None, typer.Option("--master", help="Where Spark runs. Without it, on this machine.", show_default=False)
+    str | None, typer.Option("--master", help="Where Spark runs. Default: on this machine.", show_default=False)
 ]
 
 
 def source_options(target: Target) -> dict[str, str]:
-    """How Spark's tasks reach the brokers: as this command does."""
+    """The source options with which Spark connects to the brokers of this command."""
     context = target.context
     token = target.client_options()["token"]
     given = {"tlsCa": context.tls_ca, "tlsCert": context.tls_cert, "tlsKey": context.tls_key, "token": token}

@@ -1,4 +1,4 @@
-"""`bascule pipeline replay`: an archive or a stream once more into a stream."""
+"""`bascule pipeline replay`: publishes an archive or a stream to a stream again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bascule.pipeline.jobs.replay import ReplayOptions, ReplayReport
     from bascule.pipeline.jobs.replay_source import Position, Source
 
-POSITION_RIGHT = "an offset such as `42`, a time such as `2026-03-01T12:00`, or how long ago as `15m`"
+POSITION_RIGHT = "an offset such as `42`, a time such as `2026-03-01T12:00`, or `15m` for 15 minutes ago"
 
 
 @connected
@@ -34,7 +34,7 @@ def replay(
     source: Annotated[
         str,
         typer.Argument(
-            help="A stream, or the folder of an archive: with a `/` in it, such as `./orders`.",
+            help="A stream, or the folder of an archive, which must contain a `/`, such as `./orders`.",
             show_default=False,
             autocompletion=completion.streams,
             metavar="SOURCE",
@@ -43,35 +43,38 @@ def replay(
     to: Annotated[str, typer.Option("--to", help="The stream to replay into.", show_default=False, metavar="STREAM")],
     between: Annotated[
         tuple[str, str],
-        typer.Option(help="From where, and to before where: offsets, times, or how long ago.", metavar="FROM TO"),
+        typer.Option(
+            help="Replay from FROM up to, but not including, TO: offsets, times, or `15m` for 15 minutes ago.",
+            metavar="FROM TO",
+        ),
     ] = ("earliest", "latest"),
     rate: Annotated[
         float | None,
-        typer.Option(help="Messages in a second. Without it, as fast as it goes.", show_default=False, metavar="N"),
+        typer.Option(help="Maximum messages per second. Default: no limit.", show_default=False, metavar="N"),
     ] = None,
     partition: Annotated[
-        str, typer.Option(help="Where messages go: `same` partition, by `key`, or `round-robin`.", metavar="CHOICE")
+        str, typer.Option(help="Partition of a message: the `same`, by `key`, or `round-robin`.", metavar="CHOICE")
     ] = "same",
-    create: Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")] = False,
     partitions: Annotated[
         int | None,
         typer.Option(
-            help="Of a stream that is created. Without it, as many as the source has.", show_default=False, metavar="N"
+            help="Partitions of a created stream. Default: as many as the source has.", show_default=False, metavar="N"
         ),
     ] = None,
     replay_id: Annotated[
         str | None,
-        typer.Option("--id", help="Go on with the replay of this id, or begin it.", show_default=False, metavar="ID"),
+        typer.Option("--id", help="Continue the replay with this id, or start it.", show_default=False, metavar="ID"),
     ] = None,
     stream: Annotated[
         str | None,
-        typer.Option(help="Which stream of an archive that holds several.", show_default=False, metavar="STREAM"),
+        typer.Option(help="The stream to replay, if the archive holds several.", show_default=False, metavar="STREAM"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Publish the messages of SOURCE once more, each exactly once and in order, with their keys, headers and times.
+    """Publish the messages of SOURCE again, each exactly once and in order, with their keys, headers and times.
 
-    One that was stopped or killed goes on with its --id and repeats nothing.
+    A replay that was stopped or killed continues with its --id, without duplicates.
     """
     from bascule.pipeline.jobs.replay import WAYS, ReplayOptions
 
@@ -110,11 +113,11 @@ def _document(report: ReplayReport) -> dict[str, Any]:
 
 def _show(report: ReplayReport, source: str, to: str) -> None:
     speed = per_second(report.messages / max(report.seconds, 1e-3))
-    again = f", {report.duplicates:,} of them were there already" if report.duplicates else ""
-    say(f"{plural(report.messages, 'message')} of {source} in {to}{again}; {speed} messages/s.")
+    again = f", {report.duplicates:,} of them from an earlier run" if report.duplicates else ""
+    say(f"Replayed {plural(report.messages, 'message')} of {source} to {to}{again}; {speed} messages/s.")
     if report.lost:
         lost = plural(report.lost, "offset")
-        note(f"{lost} between them were never archived: `bascule pipeline verify {source}` names them")
+        note(f"{lost} of this range were never archived: `bascule pipeline verify {source}` lists them")
 
 
 def position(text: str, open_end: str) -> Position:
@@ -137,13 +140,13 @@ def _run(target: Target, source: str, stream: str | None, options: ReplayOptions
     with tables(target) as connection, blocking.connect(target.server, **target.client_options()) as client:
         job = Replay(client, connection, _source(connection, source, stream), options)
         if options.id is None:
-            note(f"replay {job.id}: run it again with --id {job.id} to go on if it is stopped")
+            note(f"replay {job.id}: if it is stopped, run it again with --id {job.id} to continue")
         with contextlib.ExitStack() as stack:
             return job.run(_Progress(stack))
 
 
 class _Progress:
-    """A bar, made when it is known how long it has to be."""
+    """A progress bar, created when the total is known."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -165,5 +168,5 @@ def _source(connection: FlightConnection, source: str, stream: str | None) -> So
     if os.sep in source:
         return ArchiveSource(source, stream)
     if stream is not None:
-        raise values.wrong("--stream", stream, "left out: SOURCE is a stream itself, and no folder with a `/` in it")
+        raise values.wrong("--stream", stream, "left out: SOURCE is a stream, not a folder (a folder contains a `/`)")
     return LogSource(connection, source)

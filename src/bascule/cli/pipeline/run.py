@@ -1,4 +1,4 @@
-"""`bascule pipeline init`, `check`, `run`: a pipeline from a file."""
+"""`bascule pipeline init`, `check`, `run`: writes, checks and runs the file of a pipeline."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PipelineFile = Annotated[
 ]
 ContextName = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="A context of `bascule context list`.", show_default=False),
+    typer.Option("--context", metavar="NAME", help="Use this context of `bascule context list`.", show_default=False),
 ]
 
 
 def spec_of(file: Path, server: str | None, context: str | None) -> tuple[PipelineSpec, Target]:
-    """The pipeline, with the brokers that the command names, else those of the file, else those of the context."""
+    """The pipeline, with the brokers of the options, else those of the file, else those of the current context."""
     from bascule.pipeline.spec.pipeline import load
 
     spec = load(file)
@@ -45,7 +45,7 @@ def spec_of(file: Path, server: str | None, context: str | None) -> tuple[Pipeli
 
 
 def spec_at(file: Path, target: Target) -> PipelineSpec:
-    """The same for a command that was given its brokers already: those of the file, unless others were asked for."""
+    """The pipeline for a command that has a target: with the brokers of the file, unless the options select others."""
     from bascule.pipeline.spec.pipeline import load
 
     spec = load(file)
@@ -65,10 +65,10 @@ def _at(spec: PipelineSpec, target: Target) -> PipelineSpec:
 def init(
     file: PipelineFile,
     stream: Annotated[
-        str, typer.Option("--stream", help="The stream that it reads.", autocompletion=completion.streams)
+        str, typer.Option("--stream", help="The stream to read.", autocompletion=completion.streams)
     ] = "orders",
 ) -> None:
-    """Write a pipeline to begin with into FILE: it archives a stream, and shows in comments what else could be in it."""
+    """Write a sample pipeline to FILE: it archives a stream; comments show the other settings."""
     from bascule.config.values.kinds import Unfit
     from bascule.pipeline.sample import sample
     from bascule.pipeline.spec.kinds import StreamName
@@ -82,33 +82,33 @@ def init(
         with file.open("x", encoding="utf-8") as opened:
             opened.write(sample(name, stream))
     except FileExistsError:
-        raise StateError(f"{file} is there already", hint="choose another name, or remove it") from None
+        raise StateError(f"{file} exists already", hint="choose another name, or remove it") from None
     except OSError as error:
         raise CallerError(f"cannot write {file}: {error.strerror}") from None
-    say(f"{file} is a pipeline that archives `{stream}`. Next: `bascule pipeline check {file}`")
+    say(f"Wrote {file}, a pipeline that archives `{stream}`. Next: `bascule pipeline check {file}`")
 
 
 def check(file: PipelineFile, server: Server = None, context: ContextName = None, as_json: Json = False) -> None:
-    """Say whether the pipeline of FILE would run: brokers, streams, values, steps, columns, folders, checkpoint. Nothing is changed."""
+    """Check whether the pipeline of FILE can run: brokers, streams, values, steps, columns, folders, checkpoint. Changes nothing."""
     from bascule.pipeline.checks import look_around, look_with_spark
 
     spec, target = spec_of(file, server, context)
-    checks = _told(look_around(spec), target, as_json)
+    checks = _checks(look_around(spec), target, as_json)
     if not any(one.name in ("brokers", "source") and one.state == FAILED for one in checks):
         with quiet_session(f"check {spec.name}", None, spec.spark) as spark:
-            checks += _told(look_with_spark(spec, spark), target, as_json)
+            checks += _checks(look_with_spark(spec, spark), target, as_json)
     failed = [one for one in checks if one.state == FAILED]
     if as_json:
         show_json(
             [{"name": one.name, "state": one.state, "found": one.found, "next_step": one.next_step} for one in checks]
         )
     if failed:
-        raise StateError(f"{file} would not run: {failed[0].name}: {failed[0].found}", hint=failed[0].next_step or None)
+        raise StateError(f"{file} cannot run: {failed[0].name}: {failed[0].found}", hint=failed[0].next_step or None)
     if not as_json:
         say(f"{file} is ready to run.")
 
 
-def _told(findings: Iterable[Finding], target: Target, as_json: bool) -> list[Check]:
+def _checks(findings: Iterable[Finding], target: Target, as_json: bool) -> list[Check]:
     checks = []
     for finding in findings:
         if finding.error is not None:
@@ -129,12 +129,12 @@ def _print(made: Check) -> None:
 
 def run(
     file: PipelineFile,
-    once: Annotated[bool, typer.Option("--once", help="Work through what is there now and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the existing messages, then exit.")] = False,
     master: Master = None,
     server: Server = None,
     context: ContextName = None,
 ) -> None:
-    """Run the pipeline of FILE until it is stopped, each message exactly once in every sink. Run again, it goes on where it was."""
+    """Run the pipeline of FILE until it is stopped; each message reaches every sink exactly once. Run it again to continue."""
     from bascule.pipeline.checks import look_around, must_run
     from bascule.pipeline.display import run_displayed
 
@@ -148,7 +148,7 @@ def run(
         try:
             run_displayed(spark, spec, once=once, warnings=warnings)
         except KeyboardInterrupt:
-            note("stopped; run it again to go on")
+            note("stopped; run it again to continue")
             raise
 
 
@@ -156,7 +156,7 @@ def run(
 
 
 def show_status(file: Path, target: Target, *, as_json: bool) -> None:
-    """What `bascule pipeline status FILE` prints."""
+    """Print the output of `bascule pipeline status FILE`."""
     from bascule.pipeline.status import pipeline_status
 
     document = pipeline_status(spec_at(file, target))
@@ -182,7 +182,7 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
 
 
 def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
-    """The archives that a pipeline writes, and how its brokers are reached: for `bascule pipeline verify FILE`."""
+    """The archives that a pipeline writes, and a function that connects to its brokers: for `bascule pipeline verify FILE`."""
     from bascule.pipeline.checkpoint import Checkpoint
     from bascule.pipeline.sinks.archive import archive_options
     from bascule.pipeline.spec.sinks import ArchiveSink
@@ -191,5 +191,5 @@ def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], Fl
     place = Checkpoint.of(spec).spark_path
     found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     if not found:
-        raise CallerError(f"{file} writes no archive", hint="add a sink `archive`: it is what can be proved")
+        raise CallerError(f"{file} writes no archive", hint="only sinks `archive` can be verified: add one")
     return [one.folder for one in found], found[0].tables

@@ -1,4 +1,4 @@
-"""The Spark of a command: silent, because what goes wrong is told by the command itself, once and in its own words."""
+"""A Spark session without log output: the command itself reports errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def quiet_session(name: str, master: str | None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block."""
-    logging.disable(logging.CRITICAL)  # py4j tells the root logger of every Ctrl-C
+    """A session that is stopped at the end of the block."""
+    logging.disable(logging.CRITICAL)  # py4j logs every Ctrl-C
     with tempfile.TemporaryFile() as said:
         spark = _started(name, master, conf or {}, said)
         try:
@@ -32,14 +32,14 @@ def quiet_session(name: str, master: str | None, conf: Mapping[str, str] | None 
 
 
 def _started(name: str, master: str | None, conf: Mapping[str, str], said: IO[bytes]) -> Any:
-    """Java inherits the place that its warnings go to: a file, which is shown if nothing comes of it."""
+    """Start a session with its stderr, which Java inherits, in a file; on failure the error contains its last line."""
     from bascule.spark import session
 
     handler = signal.getsignal(signal.SIGINT)
     try:
         with _into(said):
             spark = session(name, master, **conf)
-        # Spark's own asks Java to cancel all jobs, in the middle of whatever is said to Java at the moment, and shows what comes of it.
+        # Spark's own handler calls Java to cancel all jobs, possibly during another call, and prints the resulting traceback.
         signal.signal(signal.SIGINT, handler)
         return spark
     except BasculeError:
@@ -48,14 +48,14 @@ def _started(name: str, master: str | None, conf: Mapping[str, str], said: IO[by
         said.seek(0)
         lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
         raise OperatorError(
-            f"Spark does not start: {(lines or str(error).splitlines() or ['no reason'])[-1]}",
-            hint="`bascule doctor spark` looks for the reason",
+            f"Spark does not start: {(lines or str(error).splitlines() or ['no reason given'])[-1]}",
+            hint="`bascule doctor spark` looks for the cause",
         ) from error
 
 
 @contextlib.contextmanager
 def _into(file: IO[bytes]) -> Iterator[None]:
-    """What is written to stderr meanwhile, by this process and by those that it starts."""
+    """Redirect stderr of this process and its children to a file."""
     kept = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:

@@ -1,4 +1,4 @@
-"""`bascule spark shell`: Python with a session that is ready for streams."""
+"""`bascule spark shell`: an interactive Python with a Spark session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.cli.terminal import values
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-app = typer.Typer(help="Spark that is ready for streams.", no_args_is_help=True)
+app = typer.Typer(help="Run Spark with streams as a data source.", no_args_is_help=True)
 
 BANNER = """\
 Spark {version}, brokers at {server}
@@ -27,7 +27,7 @@ Spark {version}, brokers at {server}
 
 @app.callback()
 def options() -> None:
-    """Spark that is ready for streams."""
+    """Run Spark with streams as a data source."""
 
 
 @app.command()
@@ -37,20 +37,20 @@ def shell(
     master: Annotated[
         str | None,
         typer.Option(
-            help="Where Spark runs: `local[4]`, `spark://host:7077`, `sc://host:15002`. Without it, on this machine.",
+            help="Where Spark runs: `local[4]`, `spark://host:7077`, `sc://host:15002`. Default: on this machine.",
             show_default=False,
         ),
     ] = None,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given often.", show_default=False),
+        typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", show_default=False),
     ] = None,
     command: Annotated[
         str | None,
-        typer.Option("--command", "-c", metavar="CODE", help="Run this and leave.", show_default=False),
+        typer.Option("--command", "-c", metavar="CODE", help="Run this code, then exit.", show_default=False),
     ] = None,
 ) -> None:
-    """Python with a session `spark` and a function `stream(name)`; with IPython if it is installed. In a pipe it runs what it reads."""
+    """Start Python, or IPython if installed, with a session `spark` and a function `stream(name)`. In a pipe it runs its input."""
     from bascule.spark import session
 
     settings = dict(_setting(text) for text in conf or ())
@@ -75,7 +75,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _stream(spark: Any, target: Target) -> Callable[..., Any]:
-    """For who types: everything about the connection is known already."""
+    """The function `stream` of the shell, with the connection of this command."""
     context = target.context
     given = {
         "servers": target.server,
@@ -88,7 +88,7 @@ def _stream(spark: Any, target: Target) -> Callable[..., Any]:
     connection = {name: value for name, value in given.items() if value}
 
     def stream(name: str, **more: Any) -> Any:
-        """A stream as a table, with options of a batch read if you like."""
+        """A stream as a DataFrame; `more` are options of a batch read."""
         return spark.read.format("bascule").options(**connection, stream=name, **more).load()
 
     return stream
@@ -97,7 +97,7 @@ def _stream(spark: Any, target: Target) -> Callable[..., Any]:
 def _run(text: str, names: dict[str, Any]) -> None:
     try:
         exec(compile(text, "<command>", "exec"), names)
-    except Exception:  # of the code that was given, for whoever gave it
+    except Exception:  # an error of the user's code: show its traceback
         traceback.print_exc()
         raise typer.Exit(1) from None
 

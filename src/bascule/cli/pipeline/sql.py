@@ -1,4 +1,4 @@
-"""`bascule pipeline sql`: SQL over streams and archives."""
+"""`bascule pipeline sql`: runs SQL queries over streams and archives."""
 
 from __future__ import annotations
 
@@ -24,35 +24,39 @@ def _text(option: str, metavar: str, help: str) -> Any:  # noqa: A002
     return typer.Option(option, metavar=metavar, help=help, show_default=False)
 
 
-Query = Annotated[str, typer.Argument(help="A query; streams in it are tables.", show_default=False, metavar="QUERY")]
+Query = Annotated[str, typer.Argument(help="The query; streams are tables.", show_default=False, metavar="QUERY")]
 Archives = Annotated[
     list[str] | None,
-    _text("--archive", "NAME=FOLDER", "A table over an archive and, if the stream is there, what follows in it."),
+    _text(
+        "--archive", "NAME=FOLDER", "Define a table: an archive and, if its stream exists, the stream's newer messages."
+    ),
 ]
 Values = Annotated[
     list[str] | None,
-    _text("--value", "STREAM=FORMAT:SCHEMA", "Type values: `orders=json:id BIGINT, item STRING`."),
+    _text("--value", "STREAM=FORMAT:SCHEMA", "Decode values: `orders=json:id BIGINT, item STRING`."),
 ]
-Rows = Annotated[int, typer.Option("--rows", min=1, max=1_000_000, help="Rows that are printed at most.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, max=1_000_000, help="Maximum number of rows to print.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 IntoStream = Annotated[
     str | None,
     _text(
-        "--into-stream", "STREAM", "Publish the answer there, each row once. Run again without --continuous: once more."
+        "--into-stream",
+        "STREAM",
+        "Publish each row of the result to this stream exactly once; without --continuous, every run publishes again.",
     ),
 ]
-IntoPath = Annotated[str | None, _text("--into-path", "FOLDER", "Write the answer there as Parquet.")]
-Create = Annotated[bool, typer.Option("--create", help="Create the stream if it is not there.")]
-RunsOn = Annotated[bool, typer.Option("--continuous", help="Run on, with what comes in.")]
-CheckpointPath = Annotated[str | None, _text("--checkpoint", "FOLDER", "Where a query that runs on keeps its place.")]
+IntoPath = Annotated[str | None, _text("--into-path", "FOLDER", "Write the result to this folder as Parquet.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the stream if it does not exist.")]
+RunsOn = Annotated[bool, typer.Option("--continuous", help="Keep running, and process new messages.")]
+CheckpointPath = Annotated[str | None, _text("--checkpoint", "FOLDER", "Checkpoint of a continuous query.")]
 Watermarks = Annotated[
-    list[str] | None, _text("--watermark", "STREAM=DURATION", "How late rows may come, for windows and joins.")
+    list[str] | None, _text("--watermark", "STREAM=DURATION", "Maximum lateness of rows, for windows and joins.")
 ]
 Mode = Annotated[
-    str, typer.Option("--mode", help="`append` or `update`: rows when they are final, or whenever they change.")
+    str, typer.Option("--mode", help="Write rows once they are final (`append`), or whenever they change (`update`).")
 ]
-Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="How often, while it runs on.")]
-Once = Annotated[bool, typer.Option("--once", help="With --continuous: work through what is there now and leave.")]
+Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="Interval between batches, with --continuous.")]
+Once = Annotated[bool, typer.Option("--once", help="With --continuous: process the existing messages, then exit.")]
 
 
 @connected
@@ -75,7 +79,7 @@ def sql(
     once: Once = False,
     master: Master = None,
 ) -> None:
-    """Answer a query over streams and archives, or run it on into a stream or a folder."""
+    """Run a query over streams and archives and print the result, or write it, once or continuously, to a stream or a folder."""
     from bascule.pipeline.sql import SqlOptions, SqlSession, streams_there
 
     options = SqlOptions(
@@ -87,7 +91,7 @@ def sql(
     )
     runs_on = _continuous(continuous, into_stream, into_path, checkpoint, mode, every, create, once, bool(watermark))
     try:
-        streams_there(options, streaming=continuous)  # who has no broker hears of it before a Spark has started
+        streams_there(options, streaming=continuous)  # before Spark starts, so that a wrong address fails at once
         with quiet_session("bascule sql", master) as spark:
             session = SqlSession(spark, options)
             if runs_on is not None:
@@ -122,7 +126,7 @@ def _answer(session: SqlSession, rows_max: int, *, as_json: bool, as_csv: bool) 
         if is_terminal():
             note(plural(len(rows), "row"))
     if has_more:
-        note(f"there are more than {rows_max:,} rows; `--rows` shows more, `--into-path` writes all of them")
+        note(f"the result has more than {rows_max:,} rows; `--rows` prints more, `--into-path` writes all of them")
 
 
 def _write(session: SqlSession, options: SqlOptions, stream: str | None, path: str | None, *, create: bool) -> None:
@@ -137,7 +141,7 @@ def _write(session: SqlSession, options: SqlOptions, stream: str | None, path: s
             write_table(frame, path or "")
     except Exception as error:
         raise from_spark(error) from None
-    say(f"The answer is in {f'stream {stream}' if stream is not None else path}.")
+    say(f"Wrote the result to {f'stream {stream}' if stream is not None else path}.")
 
 
 def _run_on(session: SqlSession, target: Continuous, *, once: bool) -> None:
@@ -150,7 +154,7 @@ def _run_on(session: SqlSession, target: Continuous, *, once: bool) -> None:
         try:
             wait(query, display.progress)
         except KeyboardInterrupt:
-            note("stopped; run it again to go on")
+            note("stopped; run it again to continue")
             raise
         except Exception as error:
             raise from_spark(error) from None
@@ -176,7 +180,7 @@ def _continuous(
     from bascule.pipeline.sql import Continuous
 
     if stream is not None and path is not None:
-        raise InvalidOption("`--into-stream` and `--into-path` both say where the answer goes", hint="keep one of them")
+        raise InvalidOption("`--into-stream` and `--into-path` are given together", hint="choose one of them")
     if mode not in ("append", "update"):
         raise values.wrong("--mode", mode, "`append` or `update`")
     if not continuous:
@@ -187,16 +191,14 @@ def _continuous(
             ("--mode", mode != "append"),
         ):
             if given:
-                raise InvalidOption(
-                    f"`{option}` is for a query that runs on", hint="add `--continuous`, or leave it out"
-                )
+                raise InvalidOption(f"`{option}` needs a continuous query", hint="add `--continuous`, or leave it out")
         return None
     if stream is None and path is None:
-        raise InvalidOption("a query that runs on has to write somewhere", hint="give `--into-stream` or `--into-path`")
+        raise InvalidOption("a continuous query needs a target", hint="give `--into-stream` or `--into-path`")
     if path is not None and mode == "update":
         raise values.wrong("--mode", mode, "`append` with `--into-path`: rows of a table are not replaced")
     if checkpoint is None and path is None:
-        raise InvalidOption("a query that runs on keeps its place in a folder", hint="give `--checkpoint FOLDER`")
+        raise InvalidOption("a continuous query needs a folder for its checkpoint", hint="give `--checkpoint FOLDER`")
     place = checkpoint or str(Path(path or "") / "_bascule" / "checkpoint")
     seconds = values.seconds("--every", every) or 0.1
     return Continuous(
@@ -212,7 +214,7 @@ def _continuous(
 def _pair(option: str, text: str, right: str) -> tuple[str, str]:
     name, is_given, rest = text.partition("=")
     if not name or not is_given or not rest:
-        raise values.wrong(option, text, f"a name and what it stands for, such as {right}")
+        raise values.wrong(option, text, f"a name and its value, such as {right}")
     return name, rest
 
 

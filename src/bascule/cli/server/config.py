@@ -1,4 +1,4 @@
-"""`bascule config …`: what can be set, and what a file sets."""
+"""`bascule config …`: prints the configuration reference, and checks configuration files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 PIPE_COLUMNS: Final = 240
 
-app = typer.Typer(help="Look up configuration keys and check configuration files.", no_args_is_help=True)
+app = typer.Typer(help="Print the configuration reference, and check configuration files.", no_args_is_help=True)
 
 
 class ReferenceFormat(StrEnum):
-    """What to print."""
+    """Output of `bascule config reference`."""
 
     MARKDOWN = "markdown"
     YAML = "yaml"
@@ -45,7 +45,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="The configuration file.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check a file as a server would load it now, environment included, and list what differs from the defaults."""
+    """Check a file as a server would load it, environment variables included, and list the keys that differ from their defaults."""
     from rich.console import Console
 
     from bascule.config import load_with_sources
@@ -55,7 +55,7 @@ def check(
         typer.echo(json.dumps(_document(file, loaded), ensure_ascii=False, indent=2))
         return
     changed = _changed(loaded)
-    # A pipe has no width of its own; 80 columns would cut paths in two.
+    # A pipe has no width; the default of 80 columns would wrap paths.
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     if changed:
         console.print(_table(changed))
@@ -95,5 +95,5 @@ def _table(settings: list[Setting]) -> Table:
 
 
 def _plain(text: str) -> str:
-    """A value that looks like rich's markup is still a value."""
+    """Escape rich's markup."""
     return text.replace("[", r"\[")

@@ -1,4 +1,4 @@
-"""`bascule doctor`: looks at everything between this machine and a working cluster, and says of each what to do next."""
+"""`bascule doctor`: checks everything between this machine and a working cluster; each failed check names the next step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MARKS: Final = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", "red"), SKIPPED: ("-", "bright_black")}
 
 CLOCK_SECONDS_MAX: Final = 5.0
-"""Clocks that differ by more make reading by time a surprise."""
+"""Maximum difference between the clocks; with more, reading from a time gives unexpected messages."""
 DISK_FREE_SHARE_MIN: Final = 0.10
 OPEN_FILES_MIN: Final = 4096
 CERTIFICATE_DAYS_MIN: Final = 14
@@ -43,27 +43,30 @@ class What(StrEnum):
 def doctor(
     target: Target,
     what: Annotated[
-        What | None, typer.Argument(help="`spark`: look at Spark on this machine instead.", show_default=False)
+        What | None, typer.Argument(help="`spark`: check Spark on this machine instead.", show_default=False)
     ] = None,
     nats: Annotated[
-        str | None, typer.Option(metavar="URL", help="Also look at this NATS server.", show_default=False)
+        str | None, typer.Option(metavar="URL", help="Also check this NATS server.", show_default=False)
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Also look at this data directory of a broker.", show_default=False)
+        Path | None, typer.Option(help="Also check this data directory of a broker.", show_default=False)
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Also create a stream, publish, read it back, compare clocks, delete it.")
+        bool,
+        typer.Option(
+            "--write", help="Also create a stream, publish to it, read it, compare the clocks, and delete it."
+        ),
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="With `spark`: also look at this directory for checkpoints.", show_default=False),
+        typer.Option(help="With `spark`: also check this directory for checkpoints.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what is wrong: address, connection, TLS, API, brokers, streams, NATS, clocks, disk. Exit code 3 if something is.
+    """Check address, connection, TLS, API, brokers, streams, NATS, clocks and disk. Exits with code 3 if a check fails.
 
-    `bascule doctor spark` looks at Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also
-    runs a job.
+    `bascule doctor spark` checks Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also runs
+    a job.
     """
     import asyncio
 
@@ -93,7 +96,7 @@ def _report(checks: list[Check], as_json: bool) -> None:
     failed = sum(one.state == FAILED for one in checks)
     warned = sum(one.state == WARNING for one in checks)
     if not as_json and not failed:
-        say("Everything is well." if not warned else f"It works; {plural(warned, 'thing')} to look at.")
+        say("All checks passed." if not warned else f"No check failed, {plural(warned, 'warning')}.")
     if failed:
         if not as_json:
             say(f"{plural(failed, 'check')} failed.")
@@ -110,7 +113,7 @@ async def _checks(target: Target, nats: str | None, data_dir: Path | None, write
 
 
 def _print(check: Check) -> None:
-    """A line at a time: the one that takes long is the one after the last."""
+    """Print a check as soon as it is done."""
     if not sys.stdout.isatty():
         say("\t".join((check.name, check.state, printable(check.found), check.next_step or "-")))
         return
@@ -123,7 +126,7 @@ def _print(check: Check) -> None:
 
 
 async def _look(target: Target, nats: str | None, data_dir: Path | None, write: bool) -> AsyncIterator[Check]:
-    where = f"context `{target.name}`" if target.name else "the command line, or the default"
+    where = f"context `{target.name}`" if target.name else "the command line or the default"
     yield Check("server", OK, f"{target.server}, from {where}")
     reachable = False
     async for check in _network(target):
@@ -156,7 +159,9 @@ async def _network(target: Target) -> AsyncIterator[Check]:
             async with asyncio.timeout(target.timeout):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, TimeoutError) as error:
-            yield Check(f"name {host}", FAILED, _reason(error), "correct the name, or the name server of this machine")
+            yield Check(
+                f"name {host}", FAILED, _reason(error), "correct the host name, or the DNS setup of this machine"
+            )
             continue
         yield Check(f"name {host}", OK, ", ".join(sorted({str(one[4][0]) for one in found})))
         started = time.monotonic()
@@ -180,7 +185,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, socket.gaierror):
         return (error.strerror or str(error)).lower()
     number = getattr(error, "errno", None)
-    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else "no answer in time"
+    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else "timeout"
 
 
 async def _tls(target: Target, host: str, port: int) -> Check:
@@ -190,18 +195,19 @@ async def _tls(target: Target, host: str, port: int) -> Check:
     from bascule.client.connection.options import tls_context
 
     if not target.speaks_tls:
-        return Check("tls", SKIPPED, "not asked for: what is sent can be read on the way")
+        return Check("tls", SKIPPED, "not used: the connection is not encrypted")
     try:
         context = tls_context(target.client_options()["tls"])
-        assert context is not None
         async with asyncio.timeout(target.timeout):
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        return Check("tls", FAILED, error.verify_message, "name the authority that signed it with `--tls-ca FILE`")
+        return Check("tls", FAILED, error.verify_message, "give the certificate authority with `--tls-ca FILE`")
     except ssl.SSLError as error:
-        return Check("tls", FAILED, error.reason or str(error), "does the broker speak TLS? If not, leave out `--tls`")
+        return Check("tls", FAILED, error.reason or str(error), "if the broker does not use TLS, leave out `--tls`")
     except (OSError, TimeoutError):
-        return Check("tls", FAILED, "the handshake did not end", "does the broker speak TLS? If not, leave out `--tls`")
+        return Check(
+            "tls", FAILED, "the handshake did not complete", "if the broker does not use TLS, leave out `--tls`"
+        )
     except BasculeError as error:
         return Check("tls", FAILED, error.message, error.hint or "")
     certificate = writer.get_extra_info("peercert") or {}
@@ -212,10 +218,10 @@ async def _tls(target: Target, host: str, port: int) -> Check:
         return Check(
             "tls",
             WARNING,
-            f"{chosen}; the certificate ends in {days:.0f} days",
-            "renew it, then send the broker SIGHUP",
+            f"{chosen}; the certificate expires in {days:.0f} days",
+            "renew it, then send SIGHUP to the broker",
         )
-    return Check("tls", OK, f"{chosen}; the certificate is good for {days:.0f} days")
+    return Check("tls", OK, f"{chosen}; the certificate is valid for {days:.0f} days")
 
 
 # ── the cluster ──────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +239,7 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
                 yield await _broker(target, broker)
             yield _streams(streams)
             if facts.CURSORS_STREAM in {one.name for one in streams}:
-                yield Check("cursors", OK, "kept: consumer groups can go on where they were")
+                yield Check("cursors", OK, "kept, for consumer groups and readers")
             else:
                 yield Check(
                     "cursors",
@@ -244,13 +250,15 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
             if write:
                 yield await _write(client)
             else:
-                yield Check("clock", SKIPPED, "seen only by publishing: `bascule doctor --write`")
+                yield Check("clock", SKIPPED, "needs a published message: `bascule doctor --write`")
     except BasculeError as error:
-        yield Check("api", FAILED, error.message, "is it a broker, and does it want TLS or a certificate of yours?")
+        yield Check(
+            "api", FAILED, error.message, "check that it is a broker, and whether it requires TLS or a certificate"
+        )
 
 
 async def _broker(target: Target, broker: BrokerInfo) -> Check:
-    """At the address that it tells clients, which is where they go."""
+    """Connect to a broker at its advertised address, as clients do."""
     import asyncio
 
     name = f"broker {broker.id}"
@@ -261,8 +269,8 @@ async def _broker(target: Target, broker: BrokerInfo) -> Check:
         return Check(
             name,
             FAILED,
-            f"tells clients to come to {broker.host}:{broker.port}, which cannot be reached from here",
-            "start it; if it runs, set its `host` to a name that clients can reach",
+            f"its advertised address {broker.host}:{broker.port} cannot be reached from here",
+            "start the broker; if it runs, set its `host` to a name that clients can reach",
         )
     writer.close()
     return Check(name, OK, f"{broker.host}:{broker.port}, leads {plural(broker.leader_count, 'partition')}")
@@ -284,7 +292,7 @@ def _streams(streams: list[StreamInfo]) -> Check:
 
 
 async def _write(client: Client) -> Check:
-    """There and back again, with a look at the broker's clock on the way."""
+    """Publish a message, read it back, and compare the broker's clock with ours."""
     import secrets
 
     name = f"bascule-doctor-{secrets.token_hex(4)}"
@@ -293,17 +301,23 @@ async def _write(client: Client) -> Check:
         started, sent_at = time.monotonic(), time.time()
         ack = await client.publish(name, b"doctor", ack="all", timeout=5.0)
         seconds, answered_at = time.monotonic() - started, time.time()
-        assert ack is not None
         async for _ in client.subscribe(name, start="earliest", stop="latest"):
             pass
     finally:
         await client.delete_stream(name)
-    received = ack.reception_timestamp / 1e9
+    received = sent_at if ack is None else ack.reception_timestamp / 1e9
     off = max(sent_at - received, received - answered_at, 0.0)
     if off > CLOCK_SECONDS_MAX:
-        return Check("clock", WARNING, f"the broker's differs from ours by {off:.1f} s", "synchronise both with NTP")
+        return Check(
+            "clock",
+            WARNING,
+            f"the broker's clock differs from this machine's by {off:.1f} s",
+            "synchronise both with NTP",
+        )
     return Check(
-        "clock", OK, f"agrees with the broker's; a message was stored by all in {milliseconds(seconds)} and read back"
+        "clock",
+        OK,
+        f"agrees with the broker's; all replicas stored a message in {milliseconds(seconds)}, and it was read",
     )
 
 
@@ -312,7 +326,7 @@ async def _write(client: Client) -> Check:
 
 async def _nats(url: str | None, timeout: float) -> Check:
     if url is None:
-        return Check("nats", SKIPPED, "no address known: `--nats nats://HOST:4222`")
+        return Check("nats", SKIPPED, "no address given: `--nats nats://HOST:4222`")
     from bascule.net.nats.link import LinkOptions, NatsLink
 
     link = None
@@ -332,15 +346,15 @@ async def _nats(url: str | None, timeout: float) -> Check:
     finally:
         if link is not None:
             await link.close()
-    return Check("nats", OK, f"answers in {milliseconds(seconds)}, takes messages of up to {size:,} bytes")
+    return Check("nats", OK, f"answers in {milliseconds(seconds)}, accepts messages of up to {size:,} bytes")
 
 
 def _disk(directory: Path) -> list[Check]:
     name = "data directory"
     if not directory.is_dir():
-        return [Check(name, FAILED, f"{directory} is no directory", "name the broker's `data.dir`")]
+        return [Check(name, FAILED, f"{directory} is not a directory", "give the broker's `data.dir`")]
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        return [Check(name, FAILED, f"{directory} cannot be read and written by us", "run as the broker's user")]
+        return [Check(name, FAILED, f"{directory} is not readable and writable", "run as the broker's user")]
     usage = shutil.disk_usage(directory)
     share = usage.free / usage.total
     found = f"{usage.free / 1e9:,.1f} GB free ({share:.0%})"
@@ -349,7 +363,12 @@ def _disk(directory: Path) -> list[Check]:
     if share < DISK_FREE_SHARE_MIN:
         return [
             *checks,
-            Check("disk", WARNING, found, "make room, or keep less: `bascule stream create --max-age`, `--max-bytes`"),
+            Check(
+                "disk",
+                WARNING,
+                found,
+                "free space, or limit retention: `bascule stream create --max-age`, `--max-bytes`",
+            ),
         ]
     return [*checks, Check("disk", OK, found)]
 
@@ -360,6 +379,9 @@ def _open_files() -> Check:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 < soft < OPEN_FILES_MIN:
         return Check(
-            "open files", WARNING, f"at most {soft:,} here", f"raise it for a broker: `ulimit -n {OPEN_FILES_MIN * 16}`"
+            "open files",
+            WARNING,
+            f"limited to {soft:,} here",
+            f"raise the limit for a broker: `ulimit -n {OPEN_FILES_MIN * 16}`",
         )
-    return Check("open files", OK, f"at most {soft:,}" if soft > 0 else "without limit")
+    return Check("open files", OK, f"limited to {soft:,}" if soft > 0 else "not limited")

@@ -1,4 +1,4 @@
-"""`bascule doctor spark`: whether Spark can run here, looked at without starting it unless it is asked for."""
+"""`bascule doctor spark`: checks whether Spark can run here; it starts Spark only with `--write`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WANTED: Final[tuple[tuple[str, tuple[int, ...], tuple[int, ...] | None], ...]] =
     ("pyarrow", (18,), None),
     ("pandas", (2, 2), (3,)),
 )
-"""Packages, the version that each must have at least, and the first that is too new."""
+"""Packages, their minimum version, and the first unsupported version."""
 
 CONNECT: Final = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
 ASK_SECONDS_MAX: Final = 60.0
@@ -30,7 +30,7 @@ _WORKER: Final = "import pyarrow, pyspark_bascule; assert pyspark_bascule.Defaul
 
 
 def look(checkpoint: Path | None, run: bool) -> Iterator[Check]:
-    """From what is quick to what takes long."""
+    """Yield the checks, the quick ones first."""
     yield Check("python", OK, f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
     packages = [_package(*wanted) for wanted in WANTED]
     yield from packages
@@ -70,7 +70,7 @@ def _connect() -> Check:
     missing = [name for name in CONNECT if _version(name) is None]
     if missing:
         return Check("connect", WARNING, f"Spark Connect cannot be used: {', '.join(missing)} missing", INSTALL)
-    return Check("connect", OK, "what Spark Connect needs is installed")
+    return Check("connect", OK, "the packages for Spark Connect are installed")
 
 
 def _java() -> Iterator[Check]:
@@ -81,7 +81,7 @@ def _java() -> Iterator[Check]:
     except JavaNotFound as error:
         yield Check("java", FAILED, error.message, error.hint or "")
         return
-    how = ", through a launcher, since it lacks a module" if found.is_launched else ""
+    how = ", started by a wrapper because it lacks a module" if found.is_launched else ""
     yield Check("java", OK, f"{found.version}, from {found.origin}: {found.real_home}{how}")
     command = [str(found.home / "bin" / "java"), f"--add-modules={java.VECTOR_MODULE}", "-version"]
     answer = _ask(command)
@@ -93,7 +93,7 @@ def _java() -> Iterator[Check]:
 
 
 def _workers() -> Check:
-    """Sessions that we make have workers run this Python; those of others go by the environment."""
+    """Check the Python of workers: our sessions set it to this one, others use PYSPARK_PYTHON."""
     answer = _ask([sys.executable, "-c", _WORKER])
     if answer is None or answer.returncode:
         said = "it does not answer" if answer is None else (answer.stderr.strip().splitlines() or ["no reason"])[-1]
@@ -104,7 +104,7 @@ def _workers() -> Check:
             "workers",
             WARNING,
             f"`PYSPARK_PYTHON` is {other}",
-            f"sessions that `bascule.spark.session` did not make use it: set it to {sys.executable}",
+            f"sessions not created by `bascule.spark.session` use it: set it to {sys.executable}",
         )
     return Check("workers", OK, f"{sys.executable} finds the format `bascule`")
 
@@ -117,7 +117,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def _checkpoint(directory: Path) -> Check:
-    """Spark writes a file and renames it; whoever cannot do that there loses its place."""
+    """Check that files can be written and renamed there: Spark's checkpoints depend on it."""
     draft, final = directory / f".bascule-doctor-{os.getpid()}.tmp", directory / f".bascule-doctor-{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _checkpoint(directory: Path) -> Check:
         final.unlink()
     except OSError as error:
         said = (error.strerror or str(error)).lower()
-        return Check("checkpoint", FAILED, f"{directory}: {said}", "choose a directory that can be written to")
+        return Check("checkpoint", FAILED, f"{directory}: {said}", "choose a writable directory")
     if not is_whole:
         return Check(
             "checkpoint", FAILED, f"{directory}: a file changed when it was renamed", "choose another file system"
@@ -145,10 +145,10 @@ def _job() -> Check:
             rows = spark.range(1_000).mapInArrow(lambda batches: batches, "id long").count()
         finally:
             spark.stop()
-    except Exception as error:  # whatever Spark raises is what we look for
+    except Exception as error:  # any error of Spark fails the check
         return Check(
-            "job", FAILED, str(error).strip().splitlines()[0], "`bascule spark shell` shows everything it says"
+            "job", FAILED, str(error).strip().splitlines()[0], "`bascule spark shell` shows Spark's full output"
         )
     if rows != 1_000:
-        return Check("job", FAILED, f"a job over 1000 rows gave {rows}", "look at the workers' Python")
+        return Check("job", FAILED, f"a job over 1,000 rows returned {rows:,}", "check the workers' Python")
     return Check("job", OK, f"a session started and ran a job in {time.monotonic() - started:.0f} s")

@@ -1,4 +1,4 @@
-"""`bascule log …`: look into the files of a partition log. Nothing is changed, and a broker may be using them."""
+"""`bascule log …`: reads the files of a partition log. It changes nothing, and a broker may be running on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PIPE_COLUMNS: Final = 240
 
-app = typer.Typer(help="Look into the files of a partition log.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and verify the files of a partition log.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @app.command()
 def verify(directory: Directory, as_json: AsJson = False) -> None:
-    """Check every checksum and every record. Exit code 4 when anything is damaged."""
+    """Check every checksum and every record. Exits with code 4 if there is damage."""
     from bascule.log.recovery.inspection import find_logs, inspect_log
 
     reports = [inspect_log(path) for path in find_logs(directory)]
@@ -42,7 +42,7 @@ def verify(directory: Directory, as_json: AsJson = False) -> None:
     if damaged:
         raise StorageError(
             f"{damaged} damaged place{'s' if damaged > 1 else ''} in {directory}",
-            hint="what is intact stays readable; a replica of the partition can replace the rest",
+            hint="intact messages stay readable; the rest can be restored from another replica of the partition",
         )
 
 
@@ -62,13 +62,13 @@ def _print_verdict(report: LogInspection) -> None:
 @app.command()
 def inspect(
     directory: Directory,
-    batches: Annotated[bool, typer.Option("--batches", help="List every batch.")] = False,
-    show_records: Annotated[bool, typer.Option("--records", help="List every record.")] = False,
-    offset: Annotated[int, typer.Option(min=0, help="Begin at this offset (with --batches or --records).")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="Stop after so many lines.")] = 100,
+    batches: Annotated[bool, typer.Option("--batches", help="List the batches.")] = False,
+    show_records: Annotated[bool, typer.Option("--records", help="List the records.")] = False,
+    offset: Annotated[int, typer.Option(min=0, help="First offset to list (with --batches or --records).")] = 0,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the segments of a log; with --batches or --records what is in them."""
+    """Show the segments of a log, or with --batches or --records their contents."""
     from bascule.log.recovery.inspection import find_logs, inspect_log
 
     found = find_logs(directory)
@@ -167,7 +167,7 @@ def _records_of(segment: Segment, found: BatchFacts, offset: int, sealer: Sealer
 def _show_rows(rows: Any, limit: int, as_json: bool) -> None:
     for number, row in enumerate(rows):
         if number == limit:
-            typer.echo(f"… more: raise --limit above {limit} or begin at a later --offset", err=True)
+            typer.echo(f"… more: raise --limit above {limit}, or give a later --offset", err=True)
             return
         if as_json:
             typer.echo(json.dumps(row, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`bascule server` and `bascule demo`: become the broker's own programs, so that signals and exit codes are theirs."""
+"""`bascule server` and `bascule demo`: replace this process by the program, so that signals reach it directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def server(context: typer.Context) -> None:
 
 
 def demo(context: typer.Context) -> None:
-    """A broker, NATS, a sample stream and a publisher, to try things out: `bascule demo --help` shows its options."""
+    """Run a broker with NATS, a sample stream, a publisher and an archive to try out: `bascule demo --help` shows its options."""
     _become("bascule.demo.main", context.args)
 
 

@@ -1,1 +1,1 @@
-"""Commands that create, read and write streams."""
+"""Commands that create, read and write streams, and measure them."""

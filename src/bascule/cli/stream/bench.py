@@ -1,4 +1,4 @@
-"""`bascule bench …`: what this cluster gives, from this machine. Without a stream it makes one of its own and deletes it."""
+"""`bascule bench …`: measures a cluster from this machine, on a given stream or on a temporary one."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Measure publishing, subscribing and latency.", no_args_is_help=True)
 
 CHUNK: Final = 10_000
-"""Messages handed to the client at a time."""
+"""Messages per call of the client."""
 
 ARRIVAL_SECONDS_MAX: Final = 30.0
-"""For what was acked to reach a subscriber."""
+"""Maximum time from the last ack until the subscriber has the last message."""
 
 Stream = Annotated[
     str | None,
     typer.Argument(
-        help="The stream. Without it a new one, which is deleted afterwards.",
+        help="The stream. Default: a temporary stream, deleted afterwards.",
         show_default=False,
         autocompletion=completion.streams,
         metavar="[STREAM]",
     ),
 ]
-Count = Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages.")]
-Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Of each message.")]
-Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Of the new stream.")]
-AckPolicy = Annotated[str, typer.Option("--ack", metavar="POLICY", help="`leader` or `all`.")]
+Count = Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of messages.")]
+Size = Annotated[str, typer.Option("--size", metavar="SIZE", help="Size of each message.")]
+Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the temporary stream.")]
+AckPolicy = Annotated[str, typer.Option("--ack", metavar="POLICY", help="Ack policy: `leader` or `all`.")]
 
 
 @app.command()
@@ -55,7 +55,7 @@ def publish(
     ack: AckPolicy = "leader",
     as_json: Json = False,
 ) -> None:
-    """Publish as fast as it goes, every message acked."""
+    """Measure the throughput of publishing, with an ack for every message."""
     values.choice("--ack", ack, ("leader", "all"))
     _show(target.run(_publish, stream, count, values.size("--size", size) or 0, partitions, ack), as_json)
 
@@ -68,10 +68,10 @@ def subscribe(
     count: Count = 100_000,
     size: Size = "128B",
     partitions: Partitions = 1,
-    objects: Annotated[bool, typer.Option("--objects", help="Message by message instead of in batches.")] = False,
+    objects: Annotated[bool, typer.Option("--objects", help="Read single messages instead of batches.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read a stream from its beginning as fast as it goes. Without a stream, one is filled first."""
+    """Measure the throughput of reading a stream from its beginning. A temporary stream is filled first."""
     _show(target.run(_subscribe, stream, count, values.size("--size", size) or 0, partitions, objects), as_json)
 
 
@@ -85,7 +85,7 @@ def latency(
     ack: AckPolicy = "leader",
     as_json: Json = False,
 ) -> None:
-    """Publish one message after the other: how long until its ack, and until a subscriber has it."""
+    """Publish one message at a time, and measure the time until its ack and until its delivery to a subscriber."""
     values.choice("--ack", ack, ("leader", "all"))
     _show(target.run(_latency, stream, count, values.size("--size", size) or 0, ack), as_json)
 
@@ -110,7 +110,7 @@ def _show(document: dict[str, Any], as_json: bool) -> None:
 
 @asynccontextmanager
 async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIterator[tuple[str, list[int]]]:
-    """The stream's name and partitions; one of our own lives no longer than we do."""
+    """The stream's name and partitions; without a name a temporary stream, deleted on exit."""
     if name is not None:
         yield name, list((await facts.one_stream(client, name)).partitions)
         return
@@ -124,11 +124,11 @@ async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIte
         try:
             await client.delete_stream(own)
         except OutcomeUnknown:
-            note(f"Stream `{own}` may still be there.")
+            note(f"Stream `{own}` may still exist: delete it with `bascule stream delete {own}`.")
 
 
 async def _fill(client: Client, name: str, partitions: list[int], count: int, size: int, ack: str) -> float:
-    """Seconds it took to publish."""
+    """Publish `count` messages; returns the elapsed seconds."""
     values_of_one = [os.urandom(size)] * CHUNK
     started = perf_counter()
     with ProgressBar("Publishing", count) as bar:
@@ -206,8 +206,8 @@ async def _latency(client: Client, stream: str | None, count: int, size: int, ac
                 started = perf_counter()
                 answer = await client.publish(name, value, partition=0, ack=ack)  # type: ignore[arg-type]
                 acked.append(perf_counter() - started)
-                assert answer is not None
-                sent_at[answer.offset] = started
+                if answer is not None:
+                    sent_at[answer.offset] = started
                 bar.update(number + 1)
         async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
             while not reading.done() and max(sent_at) not in arrived_at:

@@ -1,4 +1,4 @@
-"""`bascule cursor …`: offsets that the cluster remembers for readers."""
+"""`bascule cursor …`: offsets that the cluster stores for readers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bascule.errors import BasculeError, StateError
 if TYPE_CHECKING:
     from bascule.client.client import Client
 
-app = typer.Typer(help="Look up and set the offsets that readers have reached.", no_args_is_help=True)
+app = typer.Typer(help="Show and set the cursors of readers.", no_args_is_help=True)
 
 CursorId = Annotated[
     str,
     typer.Argument(
-        help="The cursor's name; that of a consumer group is `__group:ID`.", show_default=False, metavar="CURSOR"
+        help="The cursor's id; that of a consumer group is `__group:ID`.", show_default=False, metavar="CURSOR"
     ),
 ]
 Stream = Annotated[
@@ -32,7 +32,7 @@ Partition = Annotated[int, typer.Option("--partition", "-p", min=0, help="The pa
 @app.command()
 @connected
 def get(target: Target, cursor: CursorId, stream: Stream, partition: Partition = 0, as_json: Json = False) -> None:
-    """Print the offset of a cursor. Exit code 3 when it was never set."""
+    """Print the offset of a cursor. Exits with code 3 if the cursor was never set."""
     offset = target.run(_get, cursor, stream, partition)
     if as_json:
         show_json({"cursor": cursor, "stream": stream, "partition": partition, "offset": offset})
@@ -57,10 +57,10 @@ def set_cursor(
     partition: Partition = 0,
     as_json: Json = False,
 ) -> None:
-    """Set a cursor: by custom the offset of the last message that was dealt with."""
+    """Set a cursor, by convention to the offset of the last processed message."""
     known = offset in ("earliest", "latest")
     if not known and not (offset.isascii() and offset.isdigit() and len(offset) < 20 and int(offset) < 1 << 63):
-        raise values.wrong("OFFSET", offset, "a number from 0 on, `earliest` or `latest`")
+        raise values.wrong("OFFSET", offset, "an offset such as `42`, `earliest` or `latest`")
     reached = target.run(_set, cursor, stream, partition, offset if known else int(offset))
     if as_json:
         show_json({"cursor": cursor, "stream": stream, "partition": partition, "offset": reached})
@@ -87,7 +87,7 @@ async def _set(client: Client, cursor: str, stream: str, partition: int, offset:
 
 
 def _explained(error: BasculeError) -> BasculeError:
-    """A cluster keeps cursors only when it was told to."""
+    """The error with a hint if the cluster is configured without cursors."""
     if "cursors.stream.partitions" in error.message:
-        error.hint = "set it on the brokers, to 1 for example, and start them again: cursors are kept from then on"
+        error.hint = "set it on the brokers, for example to 1, and restart them"
     return error

@@ -1,4 +1,4 @@
-"""`bascule group …`: consumer groups, how far they have come, and a member of one."""
+"""`bascule group …`: lists consumer groups and their lag, and reads as a member of a group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bascule.cli.stream import group_positions
-from bascule.cli.stream.group_positions import Progress
+from bascule.cli.stream.group_positions import GroupPosition
 from bascule.cli.stream.subscribe import Few, Renderer, chosen_renderer, write
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
@@ -20,7 +20,7 @@ from bascule.errors import StateError, StreamNotFound
 if TYPE_CHECKING:
     from bascule.client.client import Client
 
-app = typer.Typer(help="Look at consumer groups, or be a member of one.", no_args_is_help=True)
+app = typer.Typer(help="Show consumer groups, or read as a member of one.", no_args_is_help=True)
 
 GroupId = Annotated[str, typer.Argument(help="The consumer group.", show_default=False, metavar="GROUP")]
 
@@ -28,13 +28,13 @@ GroupId = Annotated[str, typer.Argument(help="The consumer group.", show_default
 @app.command("list")
 @connected
 def list_groups(target: Target, as_json: Json = False) -> None:
-    """List the groups that have written a checkpoint: members or not, streams, partitions, and how many messages wait."""
+    """List the groups that have written a checkpoint: state, streams, partitions and lag in messages."""
     found = target.run(_list)
     if as_json:
         show_json(found)
         return
     if not found and sys.stdout.isatty():
-        say("No group has written a checkpoint yet: `bascule group consume GROUP STREAM` reads as a member of one.")
+        say("No group has written a checkpoint yet; `bascule group consume GROUP STREAM` reads as a member of one.")
         return
     show_rows(
         ("Group", "State", "Streams", "Partitions", "Lag"),
@@ -46,8 +46,8 @@ def list_groups(target: Target, as_json: Json = False) -> None:
 async def _list(client: Client) -> list[dict[str, Any]]:
     cursors = await group_positions.read_cursors(client)
     _, streams = await facts.streams(client)
-    by_group: dict[str, list[Progress]] = {}
-    for one in cursors.progress(streams):
+    by_group: dict[str, list[GroupPosition]] = {}
+    for one in cursors.positions(streams):
         by_group.setdefault(one.group, []).append(one)
     active = (await client.fetch_metadata([], groups=list(by_group))).groups
     return [
@@ -65,7 +65,7 @@ async def _list(client: Client) -> list[dict[str, Any]]:
 @app.command()
 @connected
 def describe(target: Target, group: GroupId, as_json: Json = False) -> None:
-    """Show a group: its coordinator, and for each partition the last offset dealt with and how many messages wait."""
+    """Show a group: its coordinator, and for each partition the last processed offset and the lag in messages."""
     info, found = target.run(_describe, group)
     if as_json:
         show_json({**info, "partitions": [one.document() for one in found]})
@@ -81,17 +81,17 @@ def describe(target: Target, group: GroupId, as_json: Json = False) -> None:
         )
 
 
-async def _describe(client: Client, group: str) -> tuple[dict[str, Any], list[Progress]]:
+async def _describe(client: Client, group: str) -> tuple[dict[str, Any], list[GroupPosition]]:
     known = (await client.fetch_metadata([], groups=[group])).groups.get(group)
-    found: list[Progress] = []
+    found: list[GroupPosition] = []
     if facts.CURSORS_STREAM in (await client.fetch_metadata([facts.CURSORS_STREAM])).streams:
         cursors = await group_positions.read_cursors(client)
         _, streams = await facts.streams(client)
-        found = cursors.progress(streams, group)
+        found = cursors.positions(streams, group)
     if known is None and not found:
         raise StateError(
-            f"there is no group `{group}`",
-            hint="`bascule group list` shows those that have written a checkpoint; a group is there while it has members",
+            f"group `{group}` does not exist",
+            hint="`bascule group list` shows the groups with a checkpoint; a group without one exists while it has members",
         )
     info = {
         "group": group,
@@ -114,37 +114,43 @@ def consume(
     streams: Annotated[
         list[str],
         typer.Argument(
-            help="What to read.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
+            help="The streams to read.", show_default=False, autocompletion=completion.streams, metavar="STREAM..."
         ),
     ],
     consumer: Annotated[
         str | None,
-        typer.Option("--consumer", metavar="ID", help="This member's id. Without it a new one.", show_default=False),
+        typer.Option("--consumer", metavar="ID", help="Id of this member. Default: a new one.", show_default=False),
     ] = None,
     start: Annotated[
         str,
         typer.Option(
-            "--from", "-o", metavar="WHERE", help="Where to begin in partitions that the group has not read yet."
+            "--from", "-o", metavar="WHERE", help="Start position in partitions without a checkpoint of the group."
         ),
     ] = "earliest",
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Leave after so many messages.", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of messages.", show_default=False)
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="FORMAT", help="`raw`, `json`, `hex` or `pretty`.", show_default=False),
+        typer.Option(
+            "--format", metavar="FORMAT", help="Output: `raw`, `json`, `hex` or `pretty`.", show_default=False
+        ),
     ] = None,
     template: Annotated[
         str | None,
         typer.Option(
-            "--template", "-t", metavar="TEXT", help=r"Such as `{offset} {key}: {value}\n`.", show_default=False
+            "--template",
+            "-t",
+            metavar="TEXT",
+            help=r"Output template, such as `{offset} {key}: {value}\n`.",
+            show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read as a member of a group. Partitions are shared among the members; what was printed is not printed again.
+    """Read as a member of a group. The members share the partitions; printed messages count as processed.
 
-    The group's cursor is written every five seconds and on leaving, Ctrl-C included.
+    The group's checkpoint is written every five seconds and on exit, Ctrl-C included.
     """
     begin = values.start("--from", start)
     if isinstance(begin, LastMessages):
@@ -167,11 +173,11 @@ async def _consume(
             raise StreamNotFound(f"there is no stream `{name}`")
     render = renderer(sum(len(one.partitions) for one in known.values()) > 1)
 
-    def tell(change: str) -> Any:
+    def noting(change: str) -> Any:
         return lambda places: note(f"{change} " + ", ".join(f"{one.stream}/{one.partition}" for one in places))
 
     member = client.consumer(
-        group, streams, consumer_id=consumer, start=start, on_assigned=tell("Reading"), on_revoked=tell("Given back")
+        group, streams, consumer_id=consumer, start=start, on_assigned=noting("Assigned"), on_revoked=noting("Revoked")
     )
     done = 0
     await member.open()
@@ -182,5 +188,5 @@ async def _consume(
             if done == count:
                 break
     finally:
-        # What was written counts as dealt with, however it ends.
+        # Printed messages count as processed, also after an error.
         await member.close(processed=True)

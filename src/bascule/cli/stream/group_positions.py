@@ -1,7 +1,7 @@
-"""How far consumer groups have come: their cursors, as the stream `__cursors` keeps them.
+"""Positions of consumer groups, read from their cursors in the stream `__cursors`.
 
-The API answers for a group or a cursor that one names; only the stream knows which there are. A group has the cursor `__group:<group>`;
-it stands at the last offset that was dealt with.
+The API returns a group or a cursor by its id but cannot list them, so this module reads the stream. The cursor of a group is
+`__group:<group>`, and its value is the last processed offset.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Place = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a group stands in a partition. `newest` is None when nobody can say, as for a partition that is paused."""
+class GroupPosition:
+    """The last processed offset of a group in a partition. `newest` is None if it is not known: the partition is paused."""
 
     group: str
     stream: str
@@ -36,7 +36,7 @@ class Progress:
 
     @property
     def lag(self) -> int | None:
-        """Messages that wait for the group."""
+        """Number of messages that the group has not processed."""
         return None if self.newest is None else max(0, self.newest - self.offset)
 
     def document(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class Progress:
 
 
 class GroupCursors:
-    """Cursors of groups, read message by message."""
+    """The newest cursor of each group and partition."""
 
     def __init__(self) -> None:
         self.offsets: dict[Place, int] = {}
@@ -60,7 +60,7 @@ class GroupCursors:
 
         for message in messages:
             try:
-                # A cursor is stored with the fields, and the numbers, of the request that set it.
+                # A cursor is stored in the encoding of the request that set it.
                 fields = wire.decode("SetCursorRequest", message.value)
             except BasculeError:
                 continue
@@ -69,22 +69,22 @@ class GroupCursors:
                 place = (cursor.removeprefix(GROUP_PREFIX), fields["stream"], fields["partition"])
                 self.offsets[place] = fields["offset"]
 
-    def progress(self, streams: Iterable[StreamInfo], group: str | None = None) -> list[Progress]:
-        """By group, stream and partition; of streams that are gone, nothing."""
+    def positions(self, streams: Iterable[StreamInfo], group: str | None = None) -> list[GroupPosition]:
+        """The positions ordered by group, stream and partition; deleted streams are left out."""
         newest = {
             (stream.name, one.id): None if one.paused else one.newest_offset
             for stream in streams
             for one in stream.partitions.values()
         }
         return [
-            Progress(name, stream, partition, offset, newest[stream, partition])
+            GroupPosition(name, stream, partition, offset, newest[stream, partition])
             for (name, stream, partition), offset in sorted(self.offsets.items())
             if (stream, partition) in newest and group in (None, name)
         ]
 
 
 async def read_cursors(client: Client) -> GroupCursors:
-    """All there are now. StateError where the cluster keeps no cursors."""
+    """Read all cursors. Raises StateError if the cluster keeps no cursors."""
     found = GroupCursors()
     if CURSORS_STREAM not in (await client.fetch_metadata([CURSORS_STREAM])).streams:
         raise no_cursors()
@@ -97,6 +97,6 @@ async def read_cursors(client: Client) -> GroupCursors:
 
 def no_cursors() -> StateError:
     return StateError(
-        "this cluster keeps no cursors, so it cannot say which groups there are",
-        hint="set `cursors.stream.partitions` of the brokers, to 1 for example",
+        "this cluster keeps no cursors, so its consumer groups cannot be listed",
+        hint="set `cursors.stream.partitions` of the brokers, for example to 1, and restart them",
     )

@@ -1,4 +1,4 @@
-"""`bascule publish`: messages from arguments, a pipe or a file, through a broker or straight to NATS."""
+"""`bascule publish`: publishes messages from arguments, a pipe or a file, through a broker or directly over NATS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal import message_input, values
-from bascule.cli.terminal.message_input import Outgoing
+from bascule.cli.terminal.message_input import InputMessage
 from bascule.cli.terminal.output import json_line, note, say
 from bascule.cli.terminal.progress import ProgressBar
 from bascule.config.values.shown import iso_ns, plural
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 ACKS: Final = ("leader", "all", "none")
 PARTITIONERS: Final = ("key", "round-robin")
 PIECES_AHEAD: Final = 8
-"""Of what was read and not yet published."""
+"""Maximum number of pieces of input that are read ahead of publishing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How to publish."""
+class PublishOptions:
+    """The options of the command."""
 
     stream: str
     ack: str
@@ -54,8 +54,8 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of the messages so far."""
+class PublishResult:
+    """The number of messages sent and stored so far, and the first error."""
 
     sent: int = 0
     stored: int = 0
@@ -80,7 +80,7 @@ Stream = Annotated[
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Argument(help="Messages. Without any, they are read from stdin.", show_default=False, metavar="[VALUE]..."),
+    typer.Argument(help="The messages. Default: read them from stdin.", show_default=False, metavar="[VALUE]..."),
 ]
 File = Annotated[Path | None, typer.Option("--file", "-F", help="Read messages from this file.", show_default=False)]
 Input = Annotated[
@@ -89,7 +89,7 @@ Input = Annotated[
         "--input",
         "-i",
         metavar="FORMAT",
-        help="`lines`: each line a message. `json`: an object a line, with value, key, headers, partition. `whole`: all is one.",
+        help="`lines`: one message per line. `json`: one object per line with value, key, headers, partition. `whole`: one message.",
     ),
 ]
 Header = Annotated[
@@ -98,10 +98,10 @@ Header = Annotated[
 ]
 AckPolicy = Annotated[
     str,
-    typer.Option(metavar="POLICY", help="Wait until the `leader` or `all` in-sync replicas stored it, or for `none`."),
+    typer.Option(metavar="POLICY", help="Ack once the `leader` or `all` in-sync replicas have stored it, or `none`."),
 ]
 How = Annotated[
-    str, typer.Option(metavar="HOW", help="Which partition, where none is said: by `key`, or `round-robin`.")
+    str, typer.Option(metavar="HOW", help="How to choose a partition if none is given: by `key`, or `round-robin`.")
 ]
 
 
@@ -113,42 +113,44 @@ def publish(
     file: File = None,
     form: Input = "lines",
     key: Annotated[
-        str | None, typer.Option("--key", "-k", help="The key of messages that bring none.", show_default=False)
+        str | None, typer.Option("--key", "-k", help="Key of messages without one.", show_default=False)
     ] = None,
     header: Header = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="To this partition.", show_default=False)
+        int | None, typer.Option("--partition", "-p", min=0, help="Publish to this partition.", show_default=False)
     ] = None,
     partitioner: How = "key",
     ack: AckPolicy = "leader",
     expected_offset: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Store the first message only at this offset, the next at the next.", show_default=False
+            min=0,
+            help="Refuse the first message unless it gets this offset, the second unless it gets the next one, …",
+            show_default=False,
         ),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Messages a second, at most.", show_default=False)] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Publish everything so many times.")] = 1,
+    rate: Annotated[float | None, typer.Option(help="Maximum messages per second.", show_default=False)] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Publish the whole input this number of times.")] = 1,
     nats: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Straight to this NATS server, without a broker in between.", show_default=False
+            metavar="URL", help="Publish directly to this NATS server instead of a broker.", show_default=False
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing unless something fails.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each ack as a line of JSON.")] = False,
 ) -> None:
-    """Publish messages and wait for their acks. Stops at the first that is refused.
+    """Publish messages and wait for their acks. Stops at the first refused message.
 
     `bascule publish orders lamp desk`, `tail -f app.log | bascule publish logs`, `bascule publish orders -i json -F orders.jsonl`.
     """
     if rate is not None and not 0 < rate <= 1e9:
-        raise values.wrong("--rate", rate, "more than 0")
+        raise values.wrong("--rate", rate, "greater than 0")
     if partition is not None and partitioner != "key":
         raise InvalidOption("`--partition` and `--partitioner` are given together", hint="choose one of them")
     if texts and file is not None:
-        raise InvalidOption(f"messages are given, and `--file {file}` too", hint="choose one of them")
-    wanted = Wanted(
+        raise InvalidOption(f"both messages and `--file {file}` are given", hint="choose one of them")
+    wanted = PublishOptions(
         stream,
         values.choice("--ack", ack, ACKS),
         partition,
@@ -169,7 +171,7 @@ def publish(
 
 
 @contextmanager
-def _source(texts: list[str], file: Path | None, form: str, repeat: int) -> Iterator[Iterable[list[Outgoing]]]:
+def _source(texts: list[str], file: Path | None, form: str, repeat: int) -> Iterator[Iterable[list[InputMessage]]]:
     if texts:
         arguments = enumerate(texts, 1)
         if form == "json":
@@ -183,17 +185,17 @@ def _source(texts: list[str], file: Path | None, form: str, repeat: int) -> Iter
         return
     name = "stdin" if file is None or str(file) == "-" else f"`{file}`"
     if name == "stdin" and sys.stdin.isatty():
-        note("Type a message a line; Ctrl-D ends.")
+        note("Type one message per line; Ctrl-D ends.")
     with message_input.opened(file) as descriptor:
         pieces = message_input.read(descriptor, form, name)
-        # To be published again, it has to be remembered.
+        # Keep the input in memory only if it is published again.
         yield pieces if repeat == 1 else list(pieces) * repeat
 
 
-def _summary(wanted: Wanted, outcome: Outcome) -> str:
+def _summary(wanted: PublishOptions, outcome: PublishResult) -> str:
     count = plural(outcome.stored, "message")
     if wanted.ack == "none":
-        return f"Sent {count} to `{wanted.stream}`; no ack was asked for."
+        return f"Sent {count} to `{wanted.stream}` without acks."
     if not outcome.stored:
         return f"Published no message to `{wanted.stream}`."
     places = []
@@ -206,11 +208,11 @@ def _summary(wanted: Wanted, outcome: Outcome) -> str:
 # ── publishing ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _publish(client: Client, wanted: Wanted, pieces: Iterable[list[Outgoing]]) -> Outcome:
+async def _publish(client: Client, wanted: PublishOptions, pieces: Iterable[list[InputMessage]]) -> PublishResult:
     stream = await facts.one_stream(client, wanted.stream)
     if wanted.partition is not None and wanted.partition not in stream.partitions:
         raise values.no_partition(wanted.partition, facts.partitions_of(stream))
-    outcome = Outcome()
+    outcome = PublishResult()
     sender = _Sender(wanted, stream, outcome)
     try:
         async with _publisher(client, wanted) as publisher:
@@ -225,34 +227,32 @@ async def _publish(client: Client, wanted: Wanted, pieces: Iterable[list[Outgoin
         sender.settle()
         outcome.fail(outcome.sent + 1, error)
     if outcome.error is not None:
-        raise _told(wanted.stream, outcome)
+        raise _explained(outcome.error, wanted.stream, outcome)
     return outcome
 
 
-def _publisher(client: Client, wanted: Wanted) -> BasePublisher:
+def _publisher(client: Client, wanted: PublishOptions) -> BasePublisher:
     options: dict[str, Any] = {"ack": wanted.ack, "on_error": lambda _: None}
     if wanted.nats is not None:
         return client.nats_publisher(wanted.stream, nats=wanted.nats, **options)
     return client.publisher(wanted.stream, **options)
 
 
-def _told(stream: str, outcome: Outcome) -> BasculeError:
-    error = outcome.error
-    assert error is not None
+def _explained(error: BasculeError, stream: str, outcome: PublishResult) -> BasculeError:
     if isinstance(error, PartitionReadonly):
         error.message = f"stream `{stream}` is readonly"
     if error.hint is not None and "client.publisher" in error.hint:
-        error.hint = "publish through a broker: without `--nats`"
+        error.hint = "publish through a broker: leave out `--nats`"
     if outcome.sent > 1:
         before = f"message {outcome.failed_at}: {error.message}" if outcome.failed_at <= outcome.sent else error.message
-        error.message = f"{before} ({plural(outcome.stored, 'message')} of {outcome.sent} were stored)"
+        error.message = f"{before} ({outcome.stored:,} of {plural(outcome.sent, 'message')} were stored)"
     return error
 
 
 class _Sender:
-    """Sends messages at their pace, and notes what became of each in their order."""
+    """Sends messages at the requested rate, and records their acks in order."""
 
-    def __init__(self, wanted: Wanted, stream: StreamInfo, outcome: Outcome) -> None:
+    def __init__(self, wanted: PublishOptions, stream: StreamInfo, outcome: PublishResult) -> None:
         from bascule.client.publish.partitioner import partitioner
 
         self._wanted = wanted
@@ -263,8 +263,8 @@ class _Sender:
         self._waiting: deque[tuple[int, int, asyncio.Future[Any]]] = deque()
         self._due = monotonic()
 
-    async def send_all(self, publisher: BasePublisher, piece: list[Outgoing]) -> bool:
-        """False when one was refused: what follows stays unsent."""
+    async def send_all(self, publisher: BasePublisher, piece: list[InputMessage]) -> bool:
+        """Send the messages; returns False after one was refused, without sending the rest."""
         wanted, outcome = self._wanted, self._outcome
         for message in piece:
             if wanted.rate is not None:
@@ -284,7 +284,7 @@ class _Sender:
                 return False
         return True
 
-    def _partition(self, message: Outgoing) -> int:
+    def _partition(self, message: InputMessage) -> int:
         found = self._wanted.partition if message.partition is None else message.partition
         if found is None:
             key = self._wanted.key if message.key is None else message.key
@@ -297,14 +297,14 @@ class _Sender:
         import asyncio
 
         now = monotonic()
-        # Whoever was late does not catch up in a burst.
+        # After a delay, continue at the same rate instead of catching up in a burst.
         self._due = max(self._due, now - 1 / rate)
         if self._due > now:
             await asyncio.sleep(self._due - now)
         self._due += 1 / rate
 
     def settle(self, *, only_done: bool = False) -> None:
-        """Note outcomes, the oldest first."""
+        """Record the results of sent messages, the oldest first."""
         while self._waiting and (self._waiting[0][2].done() or not only_done):
             number, partition, future = self._waiting.popleft()
             if not future.done() or future.cancelled():
@@ -330,8 +330,8 @@ class _Sender:
             typer.echo(json_line(document))
 
 
-async def _arriving(pieces: Iterable[list[Outgoing]]) -> AsyncIterator[list[Outgoing]]:
-    """Read beside the loop: a pipe may say nothing for hours, and acks have to be read meanwhile."""
+async def _arriving(pieces: Iterable[list[InputMessage]]) -> AsyncIterator[list[InputMessage]]:
+    """Yield the pieces, read by a thread: the event loop must receive acks while a pipe is idle."""
     if isinstance(pieces, list):
         for piece in pieces:
             yield piece
@@ -340,24 +340,24 @@ async def _arriving(pieces: Iterable[list[Outgoing]]) -> AsyncIterator[list[Outg
     import threading
 
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[list[Outgoing] | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[list[InputMessage] | BaseException | None] = asyncio.Queue()
     room = threading.Semaphore(PIECES_AHEAD)
 
-    def tell(found: list[Outgoing] | BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is gone, and nobody listens
+    def deliver(found: list[InputMessage] | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(queue.put_nowait, found)
 
     def read() -> None:
         try:
             for piece in pieces:
                 room.acquire()
-                tell(piece)
+                deliver(piece)
         except BaseException as error:
-            tell(error)
+            deliver(error)
         else:
-            tell(None)
+            deliver(None)
 
-    # A daemon, since a thread that waits for input cannot be told to leave.
+    # A daemon thread, because a thread that is blocked in a read cannot be stopped.
     threading.Thread(target=read, name="input", daemon=True).start()
     while (found := await queue.get()) is not None:
         if isinstance(found, BaseException):

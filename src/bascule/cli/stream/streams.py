@@ -1,4 +1,4 @@
-"""`bascule stream …`: made, listed, looked at, paused, closed for writing, deleted."""
+"""`bascule stream …`: creates, lists, describes, pauses and deletes streams, and makes them readonly."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _switch(flags: str, meaning: str) -> Any:
 
 Subject = Annotated[
     str | None,
-    typer.Option(help="The NATS subject to keep; `*` and `>` are wildcards. Without it, the name.", show_default=False),
+    typer.Option(help="The NATS subject; `*` and `>` are wildcards. Default: the stream's name.", show_default=False),
 ]
 Replicas = Annotated[
-    int, typer.Option("--replicas", "-r", min=-1, help="Copies of each partition; -1 is one on every broker.")
+    int, typer.Option("--replicas", "-r", min=-1, help="Replicas of each partition; -1 for one on every broker.")
 ]
 QueueGroup = Annotated[
     str,
@@ -58,8 +58,8 @@ QueueGroup = Annotated[
         help="Share the subject's messages with the other streams of this NATS queue group.", show_default=False
     ),
 ]
-MaxMessages = Annotated[int | None, _limit("--max-messages", "Keep so many messages of each partition.", "COUNT")]
-Cleaner = Annotated[str | None, _limit("--cleaner-interval", "How often to look at retention.", "DURATION")]
+MaxMessages = Annotated[int | None, _limit("--max-messages", "Retention: messages per partition.", "COUNT")]
+Cleaner = Annotated[str | None, _limit("--cleaner-interval", "Interval of retention and compaction.", "DURATION")]
 Compact = Annotated[bool | None, _switch("--compact/--no-compact", "Keep only the newest message of each key.")]
 MinLag = Annotated[
     str | None,
@@ -93,20 +93,24 @@ SyncInterval = Annotated[
 AutoPause = Annotated[
     str | None,
     typer.Option(
-        metavar="DURATION", help="Pause partitions idle for so long.", rich_help_panel=BEHAVIOUR, show_default=False
+        metavar="DURATION", help="Pause partitions after this idle time.", rich_help_panel=BEHAVIOUR, show_default=False
     ),
 ]
 PauseSubscribed = Annotated[
     bool | None,
-    _switch("--auto-pause-subscribed/--no-auto-pause-subscribed", "Pause idle partitions that somebody reads."),
+    _switch("--auto-pause-subscribed/--no-auto-pause-subscribed", "Also pause idle partitions with subscribers."),
 ]
 MinInSync = Annotated[
     int | None,
-    typer.Option(min=1, help="In-sync replicas that a message needs.", rich_help_panel=BEHAVIOUR, show_default=False),
+    typer.Option(
+        min=1, help="Minimum in-sync replicas to commit a message.", rich_help_panel=BEHAVIOUR, show_default=False
+    ),
 ]
 ExpectOffsets = Annotated[
     bool | None,
-    _switch("--expect-offsets/--no-expect-offsets", "Check the offset a publisher expects (optimistic concurrency)."),
+    _switch(
+        "--expect-offsets/--no-expect-offsets", "Check the offsets that publishers expect (optimistic concurrency)."
+    ),
 ]
 
 
@@ -116,14 +120,14 @@ def create(
     target: Target,
     name: Annotated[str, typer.Argument(help="The new stream's name.", show_default=False, metavar="NAME")],
     subject: Subject = None,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")] = 1,
     replicas: Replicas = 1,
     group: QueueGroup = "",
-    max_bytes: Annotated[str | None, _limit("--max-bytes", "Keep so much of each partition.", "SIZE")] = None,
+    max_bytes: Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")] = None,
     max_messages: MaxMessages = None,
-    max_age: Annotated[str | None, _limit("--max-age", "Keep messages so long.", "DURATION")] = None,
-    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Begin another file at this size.", "SIZE")] = None,
-    segment_age: Annotated[str | None, _limit("--segment-age", "Begin another file after so long.", "DURATION")] = None,
+    max_age: Annotated[str | None, _limit("--max-age", "Retention: age of a message.", "DURATION")] = None,
+    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Maximum size of a segment.", "SIZE")] = None,
+    segment_age: Annotated[str | None, _limit("--segment-age", "Maximum age of a segment.", "DURATION")] = None,
     cleaner_interval: Cleaner = None,
     compact: Compact = None,
     compact_min_lag: MinLag = None,
@@ -135,15 +139,15 @@ def create(
     sync_interval: SyncInterval = None,
     min_in_sync: MinInSync = None,
     expect_offsets: ExpectOffsets = None,
-    encrypt: Annotated[bool | None, _switch("--encrypt/--no-encrypt", "Encrypt what is stored.")] = None,
+    encrypt: Annotated[bool | None, _switch("--encrypt/--no-encrypt", "Encrypt the stored messages.")] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content when it is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the stream exists already.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a stream that keeps what is published to a NATS subject. What is not said here, the server's settings say."""
+    """Create a stream that stores the messages of a NATS subject. Options that are left out have the server's settings."""
     if replicas == 0:
-        raise values.wrong("--replicas", replicas, "a number from 1 on, or -1 for every broker")
+        raise values.wrong("--replicas", replicas, "1 or greater, or -1 for every broker")
     settings: dict[str, Any] = {
         "partitions": partitions,
         "replication_factor": replicas,
@@ -174,12 +178,12 @@ def create(
             f"Created stream `{name}` on subject `{stream.subject}` with {plural(len(stream.partitions), 'partition')}."
         )
     else:
-        say(f"Stream `{name}` is there already, on subject `{stream.subject}`.")
+        say(f"Stream `{name}` exists already, on subject `{stream.subject}`.")
 
 
 def _count(option: str, number: int | None) -> int | None:
     if number is not None and number < 0:
-        raise values.wrong(option, number, "a number from 0 on; 0 is without limit")
+        raise values.wrong(option, number, "0 or greater; 0 means no limit")
     return number
 
 
@@ -199,7 +203,7 @@ async def _create(
         await client.create_stream(name, subject, **settings)
     except StreamExists:
         if not if_not_exists:
-            raise StreamExists(f"there is a stream `{name}` already") from None
+            raise StreamExists(f"stream `{name}` exists already") from None
         created = False
     return created, await facts.one_stream(client, name)
 
@@ -211,17 +215,17 @@ async def _create(
 @connected
 def list_streams(
     target: Target,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also streams the cluster keeps for itself.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include internal streams.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the streams: name, subject, partitions, messages received so far, state, creation."""
+    """List the streams: name, subject, partitions, messages received so far, state, creation time."""
     _, found = target.run(facts.streams)
     shown = [stream for stream in found if everything or not facts.is_internal(stream.name)]
     if as_json:
         show_json([facts.stream_document(stream) for stream in shown])
         return
     if not shown and sys.stdout.isatty():
-        say("There are no streams yet: `bascule stream create NAME` makes one.")
+        say("There are no streams yet; `bascule stream create NAME` creates one.")
         return
     show_rows(
         ("Name", "Subject", "Partitions", "Received", "State", "Created"),
@@ -243,7 +247,7 @@ def list_streams(
 @app.command()
 @connected
 def describe(target: Target, name: Name, as_json: Json = False) -> None:
-    """Show a stream, its settings and each of its partitions: leader, replicas in sync, offsets, state, last message."""
+    """Show a stream, its settings and its partitions: leader, in-sync replicas, offsets, state, time of the last message."""
     stream = target.run(facts.one_stream, name)
     if as_json:
         show_json(facts.stream_document(stream))
@@ -290,13 +294,13 @@ def delete(
         list[str],
         typer.Argument(help="The streams.", show_default=False, autocompletion=completion.streams, metavar="NAME..."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete streams and all their messages. Asks first; scripts say `--yes`."""
+    """Delete streams and all their messages. Asks for confirmation; scripts give `--yes`."""
     if not yes:
         shown = ", ".join(f"`{name}`" for name in names)
         if not sys.stdin.isatty():
-            raise CallerError(f"{shown} would be deleted with all messages", hint="say `--yes` if that is meant")
+            raise CallerError(f"{shown} would be deleted with all messages", hint="give `--yes` to confirm")
         if not typer.confirm(f"Delete {shown} and all messages?", err=True):
             raise typer.Exit(1)
     target.run(_delete, names)
@@ -305,7 +309,7 @@ def delete(
 
 
 async def _delete(client: Client, names: list[str]) -> None:
-    # All or, because of a misspelt name, none.
+    # Delete nothing if one of the names does not exist.
     await facts.streams(client, names)
     for name in names:
         await client.delete_stream(name)
@@ -318,10 +322,10 @@ def pause(
     name: Name,
     partition: Partitions = None,
     resume_all: Annotated[
-        bool, typer.Option("--resume-all", help="Publishing to one of the paused partitions later resumes all of them.")
+        bool, typer.Option("--resume-all", help="A later publish to one of the paused partitions resumes all of them.")
     ] = False,
 ) -> None:
-    """Pause a stream: its partitions take no messages over NATS and hold no files open until they are resumed."""
+    """Pause a stream: until it is resumed, its partitions store no messages from NATS and keep no files open."""
     numbers = values.partitions("--partition", partition or ()) or []
     target.run(_on_partitions, name, numbers, "pause", resume_all)
     say(f"Paused {_what(name, numbers)}.")
@@ -330,13 +334,13 @@ def pause(
 @app.command()
 @connected
 def resume(target: Target, name: Name, partition: Partitions = None) -> None:
-    """Resume partitions that are paused. Nothing is published."""
+    """Resume paused partitions."""
     numbers = values.partitions("--partition", partition or ()) or []
     resumed = target.run(_resume, name, numbers)
     if resumed:
         say(f"Resumed {_what(name, resumed)}.")
     else:
-        say(f"Nothing is paused in {_what(name, numbers)}.")
+        say(f"Nothing to resume in {_what(name, numbers)}.")
 
 
 @app.command()
@@ -345,13 +349,13 @@ def readonly(
     target: Target,
     name: Name,
     partition: Partitions = None,
-    off: Annotated[bool, typer.Option("--off", help="Take messages again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Make it writable again.")] = False,
 ) -> None:
-    """Have a stream take no more messages; what it holds can be read. `--off` undoes it."""
+    """Make a stream readonly: new messages are refused, stored ones can be read. `--off` makes it writable again."""
     numbers = values.partitions("--partition", partition or ()) or []
     target.run(_on_partitions, name, numbers, "readonly", not off)
     what = _what(name, numbers)
-    say(f"{what[0].upper()}{what[1:]} {'takes messages again' if off else 'is readonly'}.")
+    say(f"{what[0].upper()}{what[1:]} {'is' if len(numbers) < 2 else 'are'} {'writable again' if off else 'readonly'}.")
 
 
 def _what(name: str, numbers: list[int]) -> str:
@@ -370,7 +374,7 @@ async def _on_partitions(client: Client, name: str, numbers: list[int], action: 
 
 
 async def _checked(client: Client, name: str, numbers: list[int]) -> StreamInfo:
-    """The stream, which has these partitions."""
+    """The stream. Raises if it does not exist or lacks one of these partitions."""
     found = (await client.fetch_metadata([name])).streams.get(name)
     if found is None:
         raise StreamNotFound(f"there is no stream `{name}`")
@@ -381,7 +385,7 @@ async def _checked(client: Client, name: str, numbers: list[int]) -> StreamInfo:
 
 
 async def _resume(client: Client, name: str, numbers: list[int]) -> list[int]:
-    """The API resumes what is subscribed to with `resume`; so that is done, and left at once."""
+    """Resume paused partitions by subscribing with `resume` and closing the subscription: the API has no call of its own."""
     stream = await _checked(client, name, numbers)
     paused = [one.id for one in stream.partitions.values() if one.paused and one.id in (numbers or stream.partitions)]
     for number in paused:
@@ -389,5 +393,5 @@ async def _resume(client: Client, name: str, numbers: list[int]) -> list[int]:
             async with client.subscribe(name, partition=number, start="new", resume=True):
                 pass
         except EndOfPartition:
-            pass  # readonly and empty-handed, but awake
+            pass  # the partition is readonly and at its end; it was resumed
     return paused

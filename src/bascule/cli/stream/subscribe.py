@@ -1,4 +1,4 @@
-"""`bascule subscribe`: read a stream, from where you like to where you like."""
+"""`bascule subscribe`: reads a stream from one position to another, or follows it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from bascule.client.messages import Message, MessageBatch
 
 Renderer = Callable[[bool], Callable[[messages.Messages], bytes]]
-"""From whether several partitions are read to what turns messages into bytes."""
+"""Returns the function that renders messages as bytes; the argument says whether the stream has several partitions."""
 
 BATCHES_AHEAD: Final = 16
-"""Of each partition, while several are read one by one."""
+"""Maximum number of batches that are received ahead of printing, with several partitions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for."""
+class SubscribeOptions:
+    """The options of the command."""
 
     stream: str
     partitions: list[int] | None
@@ -59,21 +59,24 @@ def subscribe(
             "--from",
             "-o",
             metavar="WHERE",
-            help="`earliest`, `latest`, `new`, an offset, the last ten as `-10`, a time, or how long ago as `15m`.",
+            help="Start: `earliest`, `latest`, `new`, an offset, `-10` for the last ten, a time, or `15m` for 15 minutes ago.",
             show_default=False,
         ),
     ] = None,
     stop: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="WHERE", help="`latest`, an offset, a time, or how long ago. Included.", show_default=False
+            "--to",
+            metavar="WHERE",
+            help="Last message: `latest`, an offset, a time, or `15m` for 15 minutes ago.",
+            show_default=False,
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Leave after so many messages.", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of messages.", show_default=False)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f/-e", help="Wait for new messages, or leave at the present end.")
+        bool, typer.Option("--follow/--no-follow", "-f/-e", help="Wait for new messages, or exit at the current end.")
     ] = True,
     partition: Annotated[
         list[str] | None,
@@ -81,28 +84,32 @@ def subscribe(
             "--partition",
             "-p",
             metavar="NUMBER",
-            help="A partition, several, or `all`. Without it all.",
+            help="A partition, several separated by commas, or `all`. Default: all.",
             show_default=False,
         ),
     ] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="From the newest message to the oldest.")] = False,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Read from the newest message to the oldest.")] = False,
     form: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="`raw` (the value and a line break), `json` (one object a line), `hex`, or `pretty`. "
-            "Without it `pretty` on a terminal, `raw` in a pipe.",
+            help="`raw` (the value and a line break), `json` (one object per line), `hex`, or `pretty`. "
+            "Default: `pretty` on a terminal, `raw` in a pipe.",
             show_default=False,
         ),
     ] = None,
     template: Annotated[
         str | None,
         typer.Option(
-            "--template", "-t", metavar="TEXT", help=r"Such as `{offset} {key}: {value}\n`.", show_default=False
+            "--template",
+            "-t",
+            metavar="TEXT",
+            help=r"Output template, such as `{offset} {key}: {value}\n`.",
+            show_default=False,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Wake partitions that are paused.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume paused partitions.")] = False,
     replica: Annotated[
         bool, typer.Option("--replica", help="Read from any in-sync replica, not only from the leader.")
     ] = False,
@@ -110,11 +117,11 @@ def subscribe(
 ) -> None:
     r"""Read a stream from the beginning and follow it. Ends at `--to`, after `--count` messages, or with Ctrl-C.
 
-    It lives through restarts of brokers without a gap or a repeat. Fields of a template: offset, partition, stream, subject,
-    reply, key, value, timestamp, time, headers, and one header as `headers\[name]`.
+    When a broker restarts, it reconnects and continues without gaps or duplicates. Fields of a template: offset, partition, stream,
+    subject, reply, key, value, timestamp, time, headers, and one header as `headers\[name]`.
     """
     render = chosen_renderer(form, template, as_json)
-    wanted = Wanted(
+    wanted = SubscribeOptions(
         stream,
         values.partitions("--partition", partition or ()),
         values.start("--from", start if start is not None else ("latest" if reverse else "earliest")),
@@ -137,29 +144,29 @@ def chosen_renderer(form: str | None, template: str | None, as_json: bool) -> Re
     is_terminal = sys.stdout.isatty()
     chosen = "json" if as_json else form or ("pretty" if is_terminal else "raw")
     values.choice("--format", chosen, messages.FORMATS)
-    # A wrong template is refused before anything is connected.
+    # Refuses a wrong template before connecting.
     messages.renderer(chosen, template, colour=False, partitions=False)
     return lambda several: messages.renderer(
         chosen, template, colour=is_terminal and wants_colour(), partitions=several
     )
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: SubscribeOptions) -> None:
     if wanted.reverse and isinstance(wanted.start, LastMessages):
         raise InvalidOption(
             f"`--from` is `-{wanted.start.count}` with `--reverse`",
-            hint=f"say `--reverse --count {wanted.start.count}`",
+            hint=f"use `--reverse --count {wanted.start.count}`",
         )
     if wanted.reverse and wanted.start in ("new", "earliest"):
-        raise values.wrong("--from", wanted.start, "`latest`, an offset or a time when reading with `--reverse`")
+        raise values.wrong("--from", wanted.start, "`latest`, an offset or a time with `--reverse`")
     if isinstance(wanted.start, int) and isinstance(wanted.stop, int):
         backward = wanted.stop > wanted.start if wanted.reverse else wanted.stop < wanted.start
         if backward:
-            side = "at or before" if wanted.reverse else "at or behind"
+            side = "at or before" if wanted.reverse else "at or after"
             raise values.wrong("--to", wanted.stop, f"{side} `--from`, which is {wanted.start}")
 
 
-async def _subscribe(client: Client, wanted: Wanted, renderer: Renderer) -> int:
+async def _subscribe(client: Client, wanted: SubscribeOptions, renderer: Renderer) -> int:
     stream = await facts.one_stream(client, wanted.stream)
     numbers = wanted.partitions if wanted.partitions is not None else list(stream.partitions)
     for number in numbers:
@@ -181,7 +188,7 @@ async def _subscribe(client: Client, wanted: Wanted, renderer: Renderer) -> int:
 
 
 class Few:
-    """The first messages of a batch, as renderers see batches."""
+    """A part of a batch, with the interface that renderers use."""
 
     def __init__(self, found: list[Message]) -> None:
         self._found = found
@@ -201,7 +208,7 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _start(client: Client, wanted: Wanted, number: int) -> str | int | datetime:
+async def _start(client: Client, wanted: SubscribeOptions, number: int) -> str | int | datetime:
     if not isinstance(wanted.start, LastMessages):
         return wanted.start
     newest = (await client.fetch_partition_metadata(wanted.stream, number)).newest_offset
@@ -209,7 +216,7 @@ async def _start(client: Client, wanted: Wanted, number: int) -> str | int | dat
 
 
 async def _batches(
-    client: Client, wanted: Wanted, starts: dict[int, str | int | datetime], stack: AsyncExitStack
+    client: Client, wanted: SubscribeOptions, starts: dict[int, str | int | datetime], stack: AsyncExitStack
 ) -> AsyncIterator[MessageBatch]:
     if len(starts) == 1:
         subscription = await stack.enter_async_context(_one(client, wanted, list(starts), next(iter(starts.values()))))
@@ -218,7 +225,7 @@ async def _batches(
         return
     import asyncio
 
-    # One subscription for each: one that ends, since it is readonly, ends nothing but itself. What comes first is shown first.
+    # One subscription per partition: the end of a readonly partition must not end the others. Batches are printed as they arrive.
     queue: asyncio.Queue[MessageBatch | BaseException | None] = asyncio.Queue(BATCHES_AHEAD)
     subscriptions = [
         await stack.enter_async_context(_one(client, wanted, [number], start)) for number, start in starts.items()
@@ -240,7 +247,7 @@ async def _batches(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _one(client: Client, wanted: Wanted, numbers: list[int], start: str | int | datetime) -> Subscription:
+def _one(client: Client, wanted: SubscribeOptions, numbers: list[int], start: str | int | datetime) -> Subscription:
     return client.subscribe(
         wanted.stream,
         partition=numbers,
@@ -253,12 +260,12 @@ def _one(client: Client, wanted: Wanted, numbers: list[int], start: str | int | 
 
 
 async def _until_end(subscription: Subscription) -> AsyncIterator[MessageBatch]:
-    """A readonly partition that was read to its end is no failure: all of it was shown."""
+    """The batches of a subscription. The end of a readonly partition is not an error."""
     try:
         async for batch in subscription.batches():
             yield batch
     except EndOfPartition:
-        note("The stream is readonly: nothing more will come.")
+        note("The partition is readonly, and all its messages have been read.")
 
 
 async def _forward(subscription: Subscription, queue: asyncio.Queue[MessageBatch | BaseException | None]) -> None:

@@ -1,4 +1,4 @@
-"""What a shell may complete: streams of the cluster, contexts of this machine. Whatever goes wrong here, the shell stays quiet."""
+"""Shell completion of streams, servers and contexts. Errors are ignored: completion must not print anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def streams(context: typer.Context, incomplete: str) -> Iterator[str]:
-    """Names of streams, asked of the broker that the command line names so far."""
+    """Names of the streams, from the broker that the options so far select."""
     try:
         yield from (name for name in _stream_names(context.params) if name.startswith(incomplete))
     except Exception:
@@ -33,7 +33,7 @@ def _ask(given: dict[str, Any], question: Any) -> list[str]:
 
 
 def servers(context: typer.Context, incomplete: str) -> Iterator[str]:
-    """Ids of the cluster's servers."""
+    """Ids of the servers, from the broker that the options so far select."""
     try:
         yield from (name for name in _ask(context.params, _servers) if name.startswith(incomplete))
     except Exception:

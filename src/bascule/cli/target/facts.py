@@ -1,4 +1,4 @@
-"""What several commands want to know of a cluster: streams with their leaders' offsets, and in which state they are."""
+"""Facts about a cluster that several commands show: streams with the offsets of their leaders, and their states."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 CURSORS_STREAM: Final = "__cursors"
 QUESTIONS_AT_ONCE: Final = 64
-"""To leaders, about their partitions."""
+"""Maximum number of requests in flight to leaders."""
 UNLIMITED_AT_ZERO: Final = frozenset(
     {"retention_max_bytes", "retention_max_messages", "retention_max_age", "segment_max_age", "auto_pause_time"}
 )
 LEADER_SECONDS_MAX: Final = 1.5
-"""For an answer. A leader that takes longer counts as away."""
+"""Timeout of a request to a leader. A leader that takes longer is treated as down."""
 
 
 async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[Metadata, list[StreamInfo]]:
-    """All streams, or those that are named, each partition as its leader knows it; one whose leader is away has none.
+    """All streams, or the named ones, with each partition as its leader reports it. If the leader is down, `leader` is empty.
 
-    Raises StreamNotFound for a name.
+    Raises StreamNotFound if a named stream does not exist.
     """
     import asyncio
     from dataclasses import replace
@@ -39,14 +39,14 @@ async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[M
     gate = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     async def known_to_leader(stream: str, partition: PartitionInfo) -> PartitionInfo:
-        # The broker that was asked knows the offsets of what it leads, and nobody knows those of a paused partition.
+        # The broker that answered has reported the offsets of its own partitions; a paused partition has no offsets to report.
         if partition.paused or not partition.leader or partition.leader == asked:
             return partition
         async with gate:
             try:
                 return await client.fetch_partition_metadata(stream, partition.id, timeout=LEADER_SECONDS_MAX)
             except Unavailable:
-                return replace(partition, leader="")  # until it is back, or another is chosen, nobody leads
+                return replace(partition, leader="")  # no leader until this one returns or another is elected
             except BasculeError:
                 return partition
 
@@ -63,12 +63,12 @@ async def one_stream(client: Client, name: str) -> StreamInfo:
 
 
 def is_internal(name: str) -> bool:
-    """Kept by the cluster for itself."""
+    """Whether the cluster keeps this stream for itself."""
     return name.startswith("__")
 
 
 def state(partition: PartitionInfo) -> str:
-    """In one word, or several with commas, the worst first."""
+    """The partition's state as one or more words, separated by commas, the worst first."""
     found = []
     if not partition.leader:
         found.append("no leader")
@@ -82,7 +82,7 @@ def state(partition: PartitionInfo) -> str:
 
 
 def stream_state(stream: StreamInfo) -> str:
-    """Of the partitions together: a word that holds for some of them says for how many."""
+    """The states of all partitions; a state of only some partitions is followed by their number."""
     counts: dict[str, int] = {}
     for partition in stream.partitions.values():
         for word in state(partition).split(", "):
@@ -95,14 +95,14 @@ def stream_state(stream: StreamInfo) -> str:
 
 
 def received(stream: StreamInfo) -> int | None:
-    """Messages that the partitions have ever taken: offsets are given out one by one. None while one that is paused cannot say."""
+    """Number of messages ever appended to all partitions; None if it is not known because a partition is paused."""
     if any(partition.paused and partition.newest_offset < 0 for partition in stream.partitions.values()):
         return None
     return sum(partition.newest_offset + 1 for partition in stream.partitions.values())
 
 
 def partitions_of(stream: StreamInfo) -> str:
-    """For hints: which numbers there are."""
+    """The partition numbers of a stream, as a sentence for hints."""
     last = len(stream.partitions) - 1
     return f"`{stream.name}` has partitions 0 to {last}" if last else f"`{stream.name}` has only partition 0"
 

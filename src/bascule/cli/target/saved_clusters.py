@@ -1,9 +1,9 @@
-"""Clusters that somebody works with, by name: `$XDG_CONFIG_HOME/bascule/contexts.json`.
+"""Named clusters ("contexts"), kept in `$XDG_CONFIG_HOME/bascule/contexts.json`.
 
     {"current": "production",
      "contexts": {"production": {"server": "broker.example:9292", "tls_ca": "/etc/ca.pem", "timeout": "10s"}}}
 
-Files are named, never copied: the secret of a cluster stays where its owner keeps it.
+The file holds paths of keys and tokens, never their contents.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Context:
     timeout: str | None = None
 
     def document(self) -> dict[str, object]:
-        """What was set; what is left out has its default."""
+        """The settings that differ from their defaults."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
 
 @dataclass(slots=True)
 class Contexts:
-    """All of them, and which one is used unless another is asked for."""
+    """All contexts, and the name of the current one."""
 
     current: str | None = None
     contexts: dict[str, Context] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Contexts:
 
 def unknown(name: str, known: Contexts) -> StateError:
     names = ", ".join(f"`{one}`" for one in known.contexts)
-    hint = f"there are {names}" if names else f"add it with `bascule context add {name} --server HOST:PORT`"
-    return StateError(f"there is no context `{name}`", hint=hint)
+    hint = f"known contexts: {names}" if names else f"add it with `bascule context add {name} --server HOST:PORT`"
+    return StateError(f"context `{name}` does not exist", hint=hint)
 
 
 def check_name(name: str) -> str:
@@ -74,7 +74,7 @@ def check_name(name: str) -> str:
 def file_path(environ: Mapping[str, str] | None = None) -> Path:
     found = os.environ if environ is None else environ
     home = found.get("XDG_CONFIG_HOME", "")
-    # The specification has relative paths ignored.
+    # The XDG specification requires relative paths to be ignored.
     base = Path(home) if Path(home).is_absolute() else Path.home() / ".config"
     return base / "bascule" / "contexts.json"
 
@@ -88,20 +88,22 @@ def load() -> Contexts:
     except (ValueError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
     if not isinstance(document, dict) or not isinstance(document.get("contexts", {}), dict):
-        raise _damaged(path, "it is no object with `contexts`")
+        raise _damaged(path, "it is not a JSON object with `contexts`")
     current = document.get("current")
     if current is not None and not isinstance(current, str):
-        raise _damaged(path, "`current` is no name")
+        raise _damaged(path, "`current` is not a string")
     return Contexts(current, {name: _parse(path, name, one) for name, one in document.get("contexts", {}).items()})
 
 
 def _parse(path: Path, name: str, document: Any) -> Context:
     kinds = {one.name: bool if one.name == "tls" else str for one in fields(Context)}
     if not isinstance(document, dict):
-        raise _damaged(path, f"context `{name}` is no object")
+        raise _damaged(path, f"context `{name}` is not a JSON object")
     for key, value in document.items():
         if key not in kinds or not isinstance(value, kinds[key]):
-            raise _damaged(path, f"`{key}` of context `{name}` is no setting, or has a value of the wrong kind")
+            raise _damaged(
+                path, f"context `{name}` has the setting `{key}`, which is unknown or has a value of the wrong type"
+            )
     return Context(**document)
 
 
@@ -112,7 +114,7 @@ def _damaged(path: Path, reason: str) -> OperatorError:
 
 
 def save(contexts: Contexts) -> None:
-    """Whole or not at all, readable by nobody else."""
+    """Replace the file atomically; only the user can read it."""
     path = file_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     document = {
@@ -134,7 +136,7 @@ def save(contexts: Contexts) -> None:
 
 
 def chosen(name: str | None, server: str | None) -> tuple[str | None, Context]:
-    """The name, if any, and the context: `--context`, then plain `--server`, then the environment, then the current one."""
+    """The context to use and its name: from `--context`, else none with `--server`, else BASCULE_CONTEXT, else the current one."""
     wanted = name or (None if server is not None else os.environ.get(VARIABLE) or None)
     if wanted is None and server is not None:
         return None, Context()
@@ -151,9 +153,9 @@ def read_token(path: str | None) -> str | None:
     try:
         token = Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidOption(
-            f"the token file `{path}` cannot be read: {reason}", hint="name a file that holds only the token"
+            f"the token file `{path}` cannot be read: {reason}", hint="give a file that holds only the token"
         ) from None
     if not token or not token.isascii() or not token.isprintable():
         raise InvalidOption(

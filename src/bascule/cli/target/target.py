@@ -1,11 +1,11 @@
-"""Which cluster a command speaks to. `@connected` gives a command the options for it, and a `Target` to connect with.
+"""Chooses the cluster of a command. `@connected` gives a command the connection options, and a `Target` to connect with.
 
     @app.command("list")
     @connected
     def list_streams(target: Target, …) -> None:
         target.run(_list, …)              # async def _list(client, …)
 
-Also here: errors of the client, whose hints speak Python, get hints that speak shell.
+It also replaces the hints of client errors, which name Python calls, by hints that name commands.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Server = Annotated[
         "--server",
         "-s",
         metavar="HOST:PORT",
-        help="A broker, or several with commas. Without it, the context says, else 127.0.0.1:9292.",
+        help="Address of a broker, or several separated by commas. Default: that of the context, else 127.0.0.1:9292.",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -49,7 +49,7 @@ ContextName = Annotated[
     typer.Option(
         "--context",
         metavar="NAME",
-        help="A context of `bascule context list`. `BASCULE_CONTEXT` does the same.",
+        help="Use this context of `bascule context list`. Also set by `BASCULE_CONTEXT`.",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -59,7 +59,7 @@ Timeout = Annotated[
     typer.Option(
         "--timeout",
         metavar="DURATION",
-        help="How long an answer may take, such as `2s`. Without it 5s.",
+        help="Timeout of a request, such as `2s`. Default: 5s.",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -68,7 +68,7 @@ Tls = Annotated[
     bool | None,
     typer.Option(
         "--tls/--no-tls",
-        help="Speak TLS, checked with the system's authorities.",
+        help="Use TLS and verify the server with the system's certificate authorities.",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -78,7 +78,7 @@ TlsCa = Annotated[
     typer.Option(
         "--tls-ca",
         metavar="FILE",
-        help="Trust this authority (PEM). Speaks TLS.",
+        help="Use TLS and trust this certificate authority (PEM).",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -88,7 +88,7 @@ TlsCert = Annotated[
     typer.Option(
         "--tls-cert",
         metavar="FILE",
-        help="Our certificate (PEM). Speaks TLS.",
+        help="Use TLS with this client certificate (PEM).",
         rich_help_panel=PANEL,
         show_default=False,
     ),
@@ -96,13 +96,21 @@ TlsCert = Annotated[
 TlsKey = Annotated[
     str | None,
     typer.Option(
-        "--tls-key", metavar="FILE", help="The key of our certificate (PEM).", rich_help_panel=PANEL, show_default=False
+        "--tls-key",
+        metavar="FILE",
+        help="Key of the client certificate (PEM).",
+        rich_help_panel=PANEL,
+        show_default=False,
     ),
 ]
 TokenFile = Annotated[
     str | None,
     typer.Option(
-        "--token-file", metavar="FILE", help="A file with the token to show.", rich_help_panel=PANEL, show_default=False
+        "--token-file",
+        metavar="FILE",
+        help="File that holds the access token.",
+        rich_help_panel=PANEL,
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -121,7 +129,7 @@ CONNECTION_OPTIONS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that was chosen. Nothing is connected yet."""
+    """The chosen cluster, not yet connected."""
 
     name: str | None
     context: Context
@@ -139,7 +147,7 @@ class Target:
         return self.context.tls or any((self.context.tls_ca, self.context.tls_cert, self.context.tls_key))
 
     def client_options(self) -> dict[str, Any]:
-        """For `bascule.connect`."""
+        """Keyword arguments for `bascule.connect`."""
         from bascule.client.connection.options import TlsOptions
 
         context = self.context
@@ -149,7 +157,7 @@ class Target:
     def run(
         self, command: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """Connect, do it, leave. Errors say what to type next."""
+        """Connect, run the command, disconnect. Hints of errors name commands."""
         import asyncio
 
         async def connected() -> T:
@@ -167,27 +175,27 @@ class Target:
 
 
 _HINTS: Final[dict[type[errors.BasculeError], str]] = {
-    errors.StreamDeleted: "`bascule stream list` shows the streams there are",
-    errors.StreamNotFound: "`bascule stream list` shows the streams there are, `bascule stream create NAME` makes one",
-    errors.StreamExists: "choose another name, or look at it with `bascule stream describe NAME`",
-    errors.PartitionPaused: "`bascule stream resume NAME` wakes it, and so does `--resume` of `bascule subscribe`",
-    errors.PartitionReadonly: "`bascule stream readonly NAME --off` has it take messages again",
-    errors.IncorrectOffset: "`bascule stream describe NAME` shows the newest offset; the next one is to be expected",
+    errors.StreamDeleted: "`bascule stream list` shows the existing streams",
+    errors.StreamNotFound: "`bascule stream list` shows the existing streams, `bascule stream create NAME` creates one",
+    errors.StreamExists: "choose another name; `bascule stream describe NAME` shows the existing stream",
+    errors.PartitionPaused: "`bascule stream resume NAME` resumes it, and so does `--resume` of `bascule subscribe`",
+    errors.PartitionReadonly: "`bascule stream readonly NAME --off` makes it writable again",
+    errors.IncorrectOffset: "`bascule stream describe NAME` shows the newest offset; expect the one after it",
     errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
-    errors.PermissionDenied: "ask whoever keeps the broker's policy, or show another certificate (`--tls-cert`, `--tls-key`)",
-    errors.DeadlineExceeded: "try again, or give it more time with `--timeout 30s`",
+    errors.PermissionDenied: "ask the operator of the brokers, or use another certificate (`--tls-cert`, `--tls-key`)",
+    errors.DeadlineExceeded: "retry, or raise the timeout with `--timeout 30s`",
 }
 
 
 def explain(error: errors.BasculeError, target: Target) -> None:
-    """Replace a hint that speaks of Python by one that can be typed."""
+    """Replace a hint that names a Python call by one that names a command."""
     hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), None)
     if isinstance(error, errors.StreamNotFound) and "no partition" in error.message:
         hint = "`bascule stream describe NAME` shows its partitions"
     elif hint is None and isinstance(error, errors.Unavailable):
         where = f"context `{target.name}`" if target.name else "`--server`"
         hint = (
-            "is a broker there? `bascule doctor` looks for the reason; start one with `bascule server`, or correct "
+            "check that a broker runs there: `bascule doctor` looks for the cause; start one with `bascule server`, or correct "
             + where
         )
         if "NATS server" in error.message:
@@ -207,7 +215,7 @@ def choose(
     tls_key: str | None = None,
     token_file: str | None = None,
 ) -> Target:
-    """What the options ask for, on top of the context's settings."""
+    """The target that the options select; they override the settings of the context."""
     name, found = contexts.chosen(context, server)
     given: dict[str, Any] = {
         "server": server,
@@ -236,7 +244,7 @@ def _check_server(text: str) -> None:
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a connection in place of its parameter `target`."""
+    """Replace the parameter `target` of a command by the connection options."""
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> None:

@@ -1,1 +1,1 @@
-"""Input and output of a command: values as typed, tables, progress bars, messages."""
+"""Input and output of commands: option values, tables, progress bars, messages."""

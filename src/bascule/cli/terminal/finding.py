@@ -1,4 +1,4 @@
-"""What a doctor says of each thing that was looked at."""
+"""The result of one check of `bascule doctor` or `bascule pipeline check`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, how it is, and what to do next if it is not well."""
+    """The thing that was checked, its state, what was found, and what to do next if it failed."""
 
     name: str
     state: str

@@ -1,9 +1,9 @@
-"""Messages to be published, from the command line, a pipe or a file: each line one, the whole one, or a JSON object a line.
+"""Parses messages to publish from arguments, a pipe or a file: one per line, one JSON object per line, or the whole input as one.
 
     {"value": "lamp", "key": "customer-7", "headers": {"trace": "4711"}, "partition": 0}
 
-`value` may be any JSON: text is sent as it is, everything else as JSON. `value_base64`, `key_base64` and `headers_base64` carry bytes.
-Fields that `bascule subscribe --format json` adds (`offset`, `time`, …) are passed over, so that a stream can be copied through a pipe.
+`value` may be any JSON: a string is sent as its text, everything else as JSON. `value_base64`, `key_base64` and `headers_base64` carry
+bytes. Fields that `bascule subscribe --format json` adds (`offset`, `time`, …) are ignored: a stream can be copied through a pipe.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bascule.errors import InvalidOption
 PIECE_BYTES: Final = 256 << 10
 INPUTS: Final = ("lines", "json", "whole")
 _READ: Final = ("value", "value_base64", "key", "key_base64", "headers", "headers_base64", "partition")
-_PASSED_OVER: Final = ("stream", "offset", "timestamp", "time", "subject", "reply")
-RIGHT: Final = 'write one JSON object a line, such as {"key": "a", "value": "lamp", "headers": {"trace": "1"}}'
+_IGNORED: Final = ("stream", "offset", "timestamp", "time", "subject", "reply")
+RIGHT: Final = 'write one JSON object per line, such as {"key": "a", "value": "lamp", "headers": {"trace": "1"}}'
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message that wants to be published."""
+class InputMessage:
+    """A message to publish."""
 
     value: bytes
     key: bytes | None = None
@@ -38,14 +38,14 @@ class Outgoing:
     partition: int | None = None
 
 
-def from_arguments(texts: Iterable[str]) -> Iterator[Outgoing]:
-    # An argument that is no UTF-8 reaches us with surrogates in it; these are its bytes again.
-    return (Outgoing(text.encode("utf-8", "surrogateescape")) for text in texts)
+def from_arguments(texts: Iterable[str]) -> Iterator[InputMessage]:
+    # Python decodes an argument that is not UTF-8 with surrogates; this restores its bytes.
+    return (InputMessage(text.encode("utf-8", "surrogateescape")) for text in texts)
 
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[int]:
-    """The descriptor of a file, or of stdin."""
+    """The file descriptor of `path`, or of stdin for None and `-`."""
     if path is None or str(path) == "-":
         yield sys.stdin.fileno()
         return
@@ -53,10 +53,10 @@ def opened(path: Path | None) -> Iterator[int]:
         yield file.fileno()
 
 
-def read(descriptor: int, form: str, name: str) -> Iterator[list[Outgoing]]:
-    """What has arrived, as soon as it has: a slow pipe is published line by line, a file in large pieces."""
+def read(descriptor: int, form: str, name: str) -> Iterator[list[InputMessage]]:
+    """Yield messages as their input arrives: from a slow pipe line by line, from a file in large pieces."""
     if form == "whole":
-        yield [Outgoing(b"".join(_pieces(descriptor)))]
+        yield [InputMessage(b"".join(_pieces(descriptor)))]
         return
     number = 0
     for lines in _lines(descriptor):
@@ -65,14 +65,14 @@ def read(descriptor: int, form: str, name: str) -> Iterator[list[Outgoing]]:
             number += 1
             line = line.removesuffix(b"\r")
             if form == "lines":
-                found.append(Outgoing(line))
+                found.append(InputMessage(line))
             elif line.strip():
                 found.append(parse(line, f"line {number} of {name}"))
         yield found
 
 
 def _pieces(descriptor: int) -> Iterator[bytes]:
-    # Not through sys.stdin: its lock, held by a thread that waits for input, would stop the interpreter from leaving.
+    # Not through sys.stdin: a thread that waits for input would hold its lock and keep the interpreter from exiting.
     while piece := os.read(descriptor, PIECE_BYTES):
         yield piece
 
@@ -90,16 +90,16 @@ def _lines(descriptor: int) -> Iterator[list[bytes]]:
         yield [b"".join(rest)]
 
 
-def parse(line: bytes, place: str) -> Outgoing:
+def parse(line: bytes, place: str) -> InputMessage:
     try:
         document = json.loads(line)
     except (ValueError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidOption(f"{place} is no JSON: {error}", hint=RIGHT) from None
+        raise InvalidOption(f"{place} is not valid JSON: {error}", hint=RIGHT) from None
     if not isinstance(document, dict):
-        raise InvalidOption(f"{place} is no JSON object", hint=RIGHT)
-    strange = sorted(document.keys() - {*_READ, *_PASSED_OVER})
+        raise InvalidOption(f"{place} is not a JSON object", hint=RIGHT)
+    strange = sorted(document.keys() - {*_READ, *_IGNORED})
     if strange:
-        raise InvalidOption(f"{place} has the field `{strange[0]}`, which a message does not have", hint=RIGHT)
+        raise InvalidOption(f"{place} has the unknown field `{strange[0]}`", hint=RIGHT)
     headers = {str(name): _bytes(value, place) for name, value in _map(document, "headers", place).items()}
     headers |= {
         name: _unbase64(value, "headers_base64", place)
@@ -107,8 +107,8 @@ def parse(line: bytes, place: str) -> Outgoing:
     }
     partition = document.get("partition")
     if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int) or partition < 0):
-        raise InvalidOption(f"`partition` of {place} is `{partition}`", hint="it must be a number from 0 on")
-    return Outgoing(_content(document, "value", place) or b"", _content(document, "key", place), headers, partition)
+        raise InvalidOption(f"`partition` of {place} is `{partition}`", hint="it must be an integer, 0 or greater")
+    return InputMessage(_content(document, "value", place) or b"", _content(document, "key", place), headers, partition)
 
 
 def _content(document: dict[str, Any], name: str, place: str) -> bytes | None:
@@ -124,21 +124,21 @@ def _bytes(value: object, place: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise InvalidOption(
-            f"{place} holds half of a character", hint="give bytes in base64, as `value_base64`"
+            f"{place} contains an unpaired surrogate", hint="give bytes in base64, as `value_base64`"
         ) from None
 
 
 def _map(document: dict[str, Any], name: str, place: str) -> dict[str, Any]:
     found = document.get(name) or {}
     if not isinstance(found, dict):
-        raise InvalidOption(f"`{name}` of {place} is no object", hint=RIGHT)
+        raise InvalidOption(f"`{name}` of {place} is not a JSON object", hint=RIGHT)
     return found
 
 
 def _unbase64(value: object, name: str, place: str) -> bytes:
     try:
         if not isinstance(value, str):
-            raise ValueError("no text")
+            raise ValueError("not a string")
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidOption(f"`{name}` of {place} is no base64", hint=RIGHT) from None
+        raise InvalidOption(f"`{name}` of {place} is not valid base64", hint=RIGHT) from None

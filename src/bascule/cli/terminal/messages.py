@@ -1,7 +1,7 @@
-"""Messages as they are shown: raw bytes, JSON lines, hex dumps, a template, or lines for the eye.
+"""Renders messages as raw bytes, JSON lines, hex dumps, a template, or readable lines.
 
-JSON is exact: text that is UTF-8 stands as it is, anything else in base64 under `key_base64`, `value_base64`, `headers_base64`. What
-`bascule subscribe --format json` prints, `bascule publish --input json` reads.
+JSON loses nothing: UTF-8 is printed as text, other bytes in base64 as `key_base64`, `value_base64`, `headers_base64`. `bascule publish
+--input json` reads the output of `bascule subscribe --format json`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FORMATS: Final = ("pretty", "raw", "json", "hex")
 HEX_COLUMNS: Final = 16
 
 FIELDS: Final = ("offset", "partition", "stream", "subject", "reply", "key", "value", "timestamp", "time", "headers")
-"""What a template may name. A single header is `{headers[name]}`."""
+"""Fields of a template. A single header is `{headers[name]}`."""
 
 _SERVER_HEADERS: Final = ("subject", "reply")
 
 
 class Messages(Protocol):
-    """What is shown together: a batch, or a part of one."""
+    """Messages that are rendered together: a batch, or a part of one."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Message]: ...
@@ -39,7 +39,7 @@ class Messages(Protocol):
 
 
 def document(message: Message) -> dict[str, object]:
-    """A message as JSON has it."""
+    """A message as a JSON object."""
     found: dict[str, object] = {
         "stream": message.stream,
         "partition": message.partition,
@@ -75,7 +75,7 @@ def _put(found: dict[str, object], name: str, value: bytes | None) -> None:
 
 
 def own_headers(message: Message) -> dict[str, bytes]:
-    """The publisher's, without those that servers add."""
+    """The publisher's headers, without those that the server adds."""
     return {name: value for name, value in message.headers.items() if name not in _SERVER_HEADERS}
 
 
@@ -83,7 +83,7 @@ def own_headers(message: Message) -> dict[str, bytes]:
 
 
 def renderer(form: str, template: str | None, *, colour: bool, partitions: bool) -> Callable[[Messages], bytes]:
-    """What turns a batch into bytes for stdout."""
+    """The function that renders a batch as bytes for stdout."""
     if template is not None:
         return _each(_template(template))
     if form == "raw":
@@ -118,7 +118,7 @@ def _dump(data: bytes) -> Iterable[str]:
 
 
 def pretty(message: Message, *, colour: bool, partitions: bool) -> str:
-    """A line for the eye: place, time, key, value, headers. Nothing in it can steer the terminal."""
+    """A readable line: position, time, key, value, headers. Control characters are escaped."""
     place = f"{message.partition}/{message.offset}" if partitions else str(message.offset)
     time = iso_ns(message.timestamp)[:23] + "Z"
     parts = [_paint(place, "36", colour), _paint(time, "2", colour)]
@@ -140,7 +140,7 @@ def _paint(text: str, code: str, colour: bool) -> str:
 
 
 def _template(text: str) -> Render:
-    """`{offset} {key}: {value}\\n`. Only whole fields: no attributes, no conversions, so that nothing of Python shows through."""
+    """Compile a template such as `{offset} {key}: {value}\\n`. Only plain fields are allowed: no attributes, conversions or formats."""
     right = "text with fields such as `{offset}`: " + ", ".join(f"`{one}`" for one in FIELDS) + ", `headers[name]`"
     steps: list[tuple[bytes, str]] = []
     try:

@@ -1,6 +1,6 @@
-"""How results look: tables on a terminal, tab-separated lines without a header in a pipe, JSON when asked for.
+"""Prints results: tables on a terminal, tab-separated lines without a header in a pipe, JSON with `--json`.
 
-Lines in a pipe are meant for `cut`, `awk` and `read`: a column that says nothing is `-`, nothing is shortened, nothing has colour.
+Lines in a pipe are for `cut`, `awk` and `read`: an empty column is `-`, nothing is shortened or coloured.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(text: str) -> None:
-    """A sentence about what was done."""
+    """Print a line of the result to stdout."""
     typer.echo(text)
 
 
 def note(text: str) -> None:
-    """A remark for whoever watches: not part of the result, so never in a pipe."""
+    """Print a remark to stderr, which is not part of the result; only if stderr is a terminal."""
     if sys.stderr.isatty():
         styled(text, dim=True, err=True)
 
 
 def show_json(document: object) -> None:
-    """One document: readable on a terminal and in a pipe."""
+    """Print one indented JSON document."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2, default=_plain))
 
 
@@ -56,11 +56,11 @@ def json_line(document: object) -> str:
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return iso(value)
-    raise TypeError(f"{type(value).__name__} in a document")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def show_rows(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table. `right` names the columns of numbers."""
+    """Print a table. `right` names the columns that are aligned to the right."""
     if not is_terminal():
         for row in rows:
             typer.echo("\t".join(map(_cell, row)))
@@ -82,7 +82,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Seq
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one below the other."""
+    """Print names and values, one pair per line."""
     if not is_terminal():
         for name, value in facts:
             typer.echo(f"{name}\t{_cell(value)}")
@@ -98,7 +98,7 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 def _cell(value: object) -> str:
     text = iso(value) if isinstance(value, datetime) else str(value)
-    # A tab or a line break inside a value would be another column, or another row.
+    # A tab or a line break in a value would start another column or row.
     return printable(text) if text else NOTHING
 
 
@@ -129,17 +129,17 @@ def _style(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that cannot steer a terminal or break a line."""
+    """The text with control characters and line breaks escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def text_of(data: bytes) -> str:
-    """Bytes for people: UTF-8, and what is none as `\\xff`."""
+    """Bytes decoded as UTF-8, with invalid bytes as `\\xff`."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def known(number: int | None) -> int | str:
-    """For a table: nothing, where nobody can say."""
+    """The number for a table cell, empty if it is not known."""
     return "" if number is None else number

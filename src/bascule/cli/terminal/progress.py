@@ -1,4 +1,4 @@
-"""How far a long command is, for whoever watches the terminal: nothing in a pipe, nothing when it is over at once."""
+"""A progress bar on stderr for long commands: shown only on a terminal, and only after half a second."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 QUIET_SECONDS: Final = 0.5
-"""A command that is over by then shows no bar."""
+"""A command that ends sooner shows no bar."""
 
 
 class ProgressBar:
-    """`total` None for an end that is not known."""
+    """A progress bar; `total` is None if the end is not known."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what = what

@@ -1,4 +1,4 @@
-"""Values as people type them: durations, sizes, times, positions, headers. What is wrong is named with what would be right."""
+"""Parses option values: durations, sizes, times, positions, headers. An error names the wrong value and the valid ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DURATION_RIGHT: Final = "a duration such as `500ms`, `90s`, `1h30m` or `7d`"
 
 @dataclass(frozen=True, slots=True)
 class LastMessages:
-    """So many before the end of each partition."""
+    """The last `count` messages of each partition."""
 
     count: int
 
@@ -41,7 +41,7 @@ def wrong(option: str, value: object, right: str) -> InvalidOption:
 
 
 def duration(option: str, text: str | None) -> timedelta | None:
-    """`500ms`, `90s`, `1h30m`, `7d`, `1d12h`; a bare number counts seconds."""
+    """Parse `500ms`, `90s`, `1h30m`, `7d`, `1d12h`; a bare number is in seconds."""
     if text is None:
         return None
     try:
@@ -51,17 +51,17 @@ def duration(option: str, text: str | None) -> timedelta | None:
 
 
 def seconds(option: str, text: str | None) -> float | None:
-    """A duration above zero, in seconds."""
+    """Parse a duration greater than zero; returns seconds."""
     found = duration(option, text)
     if found is None:
         return None
     if found <= timedelta(0):
-        raise wrong(option, text, f"{DURATION_RIGHT}, more than 0")
+        raise wrong(option, text, f"{DURATION_RIGHT}, greater than 0")
     return found.total_seconds()
 
 
 def _duration_ns(text: str) -> int:
-    # The configuration is a large package, and most commands need nothing of it.
+    # Imported here because the configuration is a large package that most commands do not need.
     from bascule.config.values.duration import parse_duration
 
     if _NUMBER.fullmatch(text):
@@ -76,7 +76,7 @@ def _duration_ns(text: str) -> int:
 
 
 def size(option: str, text: str | None) -> int | None:
-    """Bytes of `1048576`, `64KiB`, `1GB`."""
+    """Parse `1048576`, `64KiB`, `1GB`; returns bytes."""
     if text is None:
         return None
     from bascule.config.values.size import parse_size
@@ -91,7 +91,7 @@ def size(option: str, text: str | None) -> int | None:
 
 
 def moment(option: str, text: str, right: str, now: datetime | None = None) -> datetime:
-    """A point in time, or how long ago. One without a zone is in this machine's."""
+    """Parse a time, or a duration before now. A time without a time zone is local time."""
     if any(char.isalpha() for char in text) and text[0].isdigit() and "T" not in text and ":" not in text:
         try:
             return (now or datetime.now(UTC)) - timedelta(microseconds=_duration_ns(text) / 1000)
@@ -121,14 +121,14 @@ def stop(option: str, text: str | None) -> str | int | datetime | None:
 
 
 def partitions(option: str, texts: Sequence[str]) -> list[int] | None:
-    """None for all of them."""
+    """Parse partition numbers; returns None for all partitions."""
     found: set[int] = set()
     for text in texts:
         for part in text.split(","):
             if part == "all":
                 return None
             if not (part.isascii() and part.isdigit()) or int(part) >= 1 << 31:
-                raise wrong(option, text, "`all`, or numbers from 0 on such as `0` or `0,3`")
+                raise wrong(option, text, "`all`, or partition numbers such as `0` or `0,3`")
             found.add(int(part))
     return sorted(found) or None
 
@@ -154,7 +154,7 @@ def choice(option: str, text: str, choices: Sequence[str]) -> str:
 
 
 def unescaped(text: str) -> str:
-    r"""`\n`, `\t`, `\r`, `\0` and `\\` as shells do not write them."""
+    r"""Replace the escapes `\n`, `\t`, `\r`, `\0` and `\\`, which shells do not interpret."""
     return re.sub(r"\\([ntr0\\])", lambda match: _ESCAPES[match[1]], text)
 
 

@@ -113,7 +113,7 @@ def test_blocks_are_found_and_marked_ones_skipped() -> None:
 _SOURCE = re.compile(r"`((?:[\w*]+/)*[\w*]+\.pyx?)(?::\w+)?`")
 
 
-@pytest.mark.parametrize("page", (ROOT / "docs" / "internals").glob("*.md"), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "internals").glob("*.md")), ids=lambda page: page.name)
 def test_source_files_that_a_page_names_exist(page: Path) -> None:
     """A path is relative to the repository or to src/bascule; a name alone may be that of any source file or test."""
     missing = [

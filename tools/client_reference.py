@@ -37,7 +37,7 @@ SECTIONS: Final = (
     Section("Client: streams and metadata", (("client/streams.py", "StreamCalls"),)),
     Section(
         "Client: publishing",
-        (("client/publish/publishing.py", "PublishCalls"), ("client/publish/publishing.py", "Published")),
+        (("client/publish/calls.py", "PublishCalls"), ("client/publish/calls.py", "Published")),
     ),
     Section("Client: cursors", (("client/consume/cursors.py", "CursorCalls"),)),
     Section("Subscription", (("client/consume/subscription.py", "Subscription"),)),

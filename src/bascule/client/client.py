@@ -13,18 +13,18 @@ from weakref import WeakSet
 from bascule.client.connection import options
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.options import AckPolicy, Duration, TlsOptions
-from bascule.client.connection.retry import Deadline
+from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume import positions
 from bascule.client.consume.consumer import Callback, Consumer
 from bascule.client.consume.cursors import CursorCalls
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.consume.positions import Position, Start, Stop
 from bascule.client.consume.subscription import Subscription
-from bascule.client.publish.nats_publisher import NatsPublisher
+from bascule.client.publish.calls import WINDOW_DEFAULT, PublishCalls
+from bascule.client.publish.engine import Engine
 from bascule.client.publish.partitioner import Partitioner
-from bascule.client.publish.publish_session import AckFuture, PublishSession, PublishSessions, fail
-from bascule.client.publish.publisher import OnError
-from bascule.client.publish.publishing import WINDOW_DEFAULT, PublishCalls
+from bascule.client.publish.publisher import NatsPublisher, OnError
+from bascule.client.publish.sessions import Sessions
 from bascule.client.streams import StreamCalls
 from bascule.errors import BasculeError
 from bascule.net.nats.auth import Login
@@ -66,7 +66,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         self._round_robins = {}
         # Weak: what nobody uses any more need not be kept for closing it.
         self._parts: WeakSet[_Closable] = WeakSet()
-        self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, _fail)
+        self._sessions = Sessions(self._brokers, WINDOW_DEFAULT, _ignore)
+        self._engine = Engine(self._brokers, self._sessions, _ignore)
         self._keep: Callable[[Any], None] = self._parts.add
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -89,7 +90,7 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
         # Messages without acks may still be on their way: a broker that is there takes them in a moment.
         await asyncio.gather(*(session.finish(CLOSE_SECONDS) for session in self._sessions.sessions))
-        self._sessions.close()
+        await self._engine.close()
         await self._brokers.close()
 
     @property
@@ -135,7 +136,7 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
             options.flag("resume", resume), options.flag("read_replica", read_replica), self._patience
         )
 
-        async def make_readers(wake: Callable[[], None], deadline: Deadline) -> list[PartitionReader]:
+        async def make_readers(wake: Callable[[], None], deadline: TimeLimit) -> list[PartitionReader]:
             found = numbers
             if found is None:
                 found = sorted((await self._brokers.stream(name, deadline)).partitions)
@@ -223,8 +224,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         return publisher
 
 
-def _fail(_session: PublishSession, _number: int, waiter: AckFuture | None, error: BasculeError) -> None:
-    fail(waiter, error)
+def _ignore(_error: BasculeError) -> None:
+    """Failures are raised by the calls themselves."""
 
 
 def _numbers(partition: Any) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from bascule import blocking
 from bascule.client.arrow.columns import ColumnPublisher, MessageColumns, Producer, column_publisher
 from bascule.client.blocking import BlockingClient
-from bascule.client.publish.publish_call import LARGE_BYTES
+from bascule.client.publish.unary import LARGE_BYTES
 from bascule.errors import OutOfSequence, ProducerFenced, RecordTooLarge, StreamNotFound, Unavailable
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -9,9 +9,8 @@ from typing import assert_type
 import bascule
 from bascule.client import blocking
 from bascule.client.connection.metadata import Metadata, PartitionInfo
-from bascule.client.publish.nats_publisher import NatsPublisher
-from bascule.client.publish.publisher import BasePublisher
-from bascule.client.publish.publishing import Published
+from bascule.client.publish.calls import Published
+from bascule.client.publish.publisher import BasePublisher, NatsPublisher
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop
 

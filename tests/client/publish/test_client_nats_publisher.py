@@ -9,7 +9,7 @@ import pytest
 
 import bascule
 from bascule import errors
-from bascule.client.publish.nats_publisher import NatsPublisher
+from bascule.client.publish.publisher import NatsPublisher
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

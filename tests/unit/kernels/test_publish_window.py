@@ -102,16 +102,6 @@ def test_an_ack_with_an_error_is_a_failure_in_the_words_of_publish_async(error: 
     assert (window.failed, window.outstanding) == (1, 1)
 
 
-def test_a_decoded_ack_resolves_too() -> None:
-    window, waiter = kernel.PublishWindow(2), Waiter()
-    correlation_id = taken(window, waiter)
-    ack = kernel.decode_ack_envelope(acked(correlation_id, 3))
-    assert ack is not None
-    assert window.resolve(ack)
-    assert waiter.result is ack
-    assert not window.resolve(ack)
-
-
 def test_a_future_that_was_cancelled_is_left_alone() -> None:
     async def scenario() -> None:
         window, future = kernel.PublishWindow(2), asyncio.get_running_loop().create_future()
@@ -191,9 +181,3 @@ def test_nothing_is_made_without_what_it_needs(kind: Any) -> None:
         kind.__new__(kind)
     with pytest.raises(TypeError):
         kind(None)
-
-
-def test_an_ack_that_says_nothing_resolves_nothing() -> None:
-    window = kernel.PublishWindow(2)
-    with pytest.raises((AttributeError, TypeError)):
-        window.resolve(kernel.Ack())

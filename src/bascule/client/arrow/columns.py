@@ -17,36 +17,33 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
 from typing_extensions import Buffer
 
 from bascule.client.blocking import BlockingClient
 from bascule.client.connection import options
 from bascule.client.connection.brokers import Brokers
-from bascule.client.connection.failures import publish_failure, unknown_outcome
-from bascule.client.connection.retry import Backoff, Deadline
-from bascule.client.publish.many import answered
-from bascule.client.publish.publish_call import LARGE_BYTES, call_publish
-from bascule.client.publish.publish_session import PublishSessions
-from bascule.client.publish.publisher import power_of_two
-from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
+from bascule.client.publish.calls import deliver_alone, subject_message
+from bascule.client.publish.engine import Engine
+from bascule.client.publish.lane import Lane
+from bascule.client.publish.resend_rule import ResendRule
+from bascule.client.publish.rows import Rows
+from bascule.client.publish.sessions import Sessions
+from bascule.client.publish.unary import LARGE_BYTES
+from bascule.errors import BasculeError
 from bascule.kernels.window.headers import encode_publish_headers
+from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import (
-    FAILED,
-    NOT_SENT,
-    OUTCOME_UNKNOWN,
-    SENT,
-    STORED,
-    WAITING,
     PublishColumns,
     PublishTarget,
     encode_publish_request,
     encode_publish_to_subject,
 )
 
-TRY_SECONDS: Final = 10.0
-"""How long acks are waited for before everything that lacks one is sent again: a leader may hang, or have lost its office."""
+RULE: Final = ResendRule(unknown=True, try_seconds=10.0)
+"""Everything without an ack is sent again: after this time too, since a leader may hang."""
 
 HeaderEntries = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
 """Where the entries of each message end; names and where each ends; values and where each ends. Ends are int64."""
@@ -87,6 +84,7 @@ class _Batch:
     header_ends: memoryview | None
     is_numbered: bool
     offsets: array[int]
+    errors: dict[int, BasculeError]
 
     @classmethod
     def of(cls, columns: MessageColumns) -> _Batch:
@@ -104,6 +102,7 @@ class _Batch:
             header_ends,
             columns.producer is not None,
             array("q", [-1]) * count,
+            {},
         )
 
     def large_rows(self) -> list[int]:
@@ -114,7 +113,7 @@ class _Batch:
         sizes = [_lengths(ends) for ends in columns]
         return [row for row, parts in enumerate(zip(*sizes, strict=True)) if sum(parts) > LARGE_BYTES]
 
-    def picked(self, target: PublishTarget, rows: Sequence[int], **more: object) -> PublishColumns:
+    def pick(self, target: PublishTarget, rows: Sequence[int], waiter: Any, deadline: float) -> PublishColumns:
         """Some rows, or all without copying them."""
         is_all = len(rows) == len(self.offsets)
         values, value_ends = (self.values, self.value_ends) if is_all else _pick(self.values, self.value_ends, rows)
@@ -132,17 +131,26 @@ class _Batch:
             key_ends,
             headers=headers,
             header_ends=header_ends,
-            **more,  # type: ignore[arg-type]
+            waiter=waiter,
+            deadline=deadline,
         )
 
-    def request(self, target: PublishTarget, row: int) -> bytes:
-        """A `PublishRequest`. Its fields may come in any order: the headers, which are encoded already, follow the rest."""
+    def store(self, rows: Sequence[int], offsets: memoryview) -> None:
+        if len(rows) == len(self.offsets):
+            self.offsets = array("q", offsets.tobytes())
+            return
+        for row, offset in zip(rows, offsets, strict=True):
+            self.offsets[row] = offset
+
+    def message(self, lane: Lane, row: int, deadline: float) -> PublishMessage:
+        """A row as a message of its own."""
         value = bytes(_span(self.values, self.value_ends, row))
         key = None if self.keys is None or self.key_ends is None else bytes(_span(self.keys, self.key_ends, row))
-        headers = b""
+        request = encode_publish_request(lane.target, value, key or None)
         if self.headers is not None and self.header_ends is not None:
-            headers = bytes(_span(self.headers, self.header_ends, row))
-        return encode_publish_request(target, value, key or None) + headers
+            request += _span(self.headers, self.header_ends, row)  # encoded already; fields may come in any order
+        future = asyncio.get_running_loop().create_future()
+        return PublishMessage(lane, b"", None, None, -1, future, deadline, True, ("Publish", request))
 
 
 def _encoded(count: int, columns: MessageColumns) -> tuple[memoryview, memoryview]:
@@ -197,120 +205,47 @@ class AsyncColumnPublisher:
     """Publishes columns; see the top of the file. `window` messages to each broker may wait for their ack."""
 
     def __init__(self, brokers: Brokers, *, window: int, timeout: float) -> None:
-        self._brokers = brokers
         self._timeout = timeout
-        self._sessions = PublishSessions(brokers, power_of_two(window), lambda *_: None)
+        self._engine = Engine(brokers, Sessions(brokers, window, _ignore), _ignore)
 
     async def publish(self, stream: str, partition: int, columns: MessageColumns, ack: str) -> array[int]:
         """The offset of each message; -1 without acks, or where a message was stored before and its offset is not known any more.
 
         Raises what a broker refused, or why not all were stored in time: Unavailable when some surely were not, OutcomeUnknown else.
         """
-        target = PublishTarget(stream, partition, options.ack_policy(ack))
+        lane = Lane(self._engine, PublishTarget(stream, partition, options.ack_policy(ack)), RULE)
         batch = _Batch.of(columns)
-        deadline = Deadline.after(self._timeout)
-        rows: list[int] = []
-        first = 0
-        for large in [*batch.large_rows(), len(batch.offsets)]:
-            rows = list(range(first, large))
-            await self._publish_rows(target, batch, rows, deadline)
-            if large < len(batch.offsets):
-                await self._publish_alone(target, batch, large, deadline)
+        deadline = monotonic() + self._timeout
+        first, count = 0, len(batch.offsets)
+        for large in [*batch.large_rows(), count]:
+            if large > first:
+                await lane.deliver(Rows(lane, batch, range(first, large), deadline, is_numbered=batch.is_numbered))
+            if large < count and not batch.errors:
+                await deliver_alone(lane, batch.message(lane, large, deadline), batch, large)
+            if batch.errors:
+                raise batch.errors[min(batch.errors)]
             first = large + 1
         return batch.offsets
 
     async def publish_to_subject(self, subject: str, columns: MessageColumns, ack: str) -> array[int]:
-        """The same for a NATS subject, one message after the other: which streams have it, and where, is not known here."""
-        deadline = Deadline.after(self._timeout)
+        """The same for a NATS subject, one message after the other: which streams store them, and where, is not known here."""
+        deadline = monotonic() + self._timeout
         policy = options.ack_policy(ack)
         offsets = array("q")
         for value, key, headers in _messages(columns):
             request = encode_publish_to_subject(subject, value, key or None, headers, ack_policy=policy)
-            offsets.append(await self._call("PublishToSubject", request, deadline))
+            message = subject_message(self._engine, request, policy, deadline, RULE)
+            await message.lane.send(message)
+            found = await message.future
+            offsets.append(-1 if found is None else found.offset)
         return offsets
 
-    def close(self) -> None:
-        self._sessions.close()
-
-    async def _publish_alone(self, target: PublishTarget, batch: _Batch, row: int, deadline: Deadline) -> None:
-        batch.offsets[row] = await self._call("Publish", batch.request(target, row), deadline)
-
-    async def _call(self, method: str, request: bytes, deadline: Deadline) -> int:
-        """Until it is answered: the offset."""
-        backoff = Backoff()
-        while True:
-            try:
-                ack = await call_publish(self._brokers, method, request, min(deadline.left, TRY_SECONDS))
-            except (OutcomeUnknown, Unavailable):
-                if not await backoff.wait(deadline):
-                    raise
-            else:
-                return -1 if ack is None else ack.offset
-
-    async def _publish_rows(
-        self, target: PublishTarget, batch: _Batch, rows: Sequence[int], deadline: Deadline
-    ) -> None:
-        """Those that are not large, again and again until every one has a good answer."""
-        backoff = Backoff()
-        while rows:
-            problem: BasculeError
-            try:
-                session = await self._sessions.get(target.stream, target.partition, deadline)
-                await session.wait_for_room(deadline)
-            except TimeoutError:
-                problem = Unavailable("the messages were not sent in time")
-            except Unavailable as error:
-                problem = error
-            else:
-                done: asyncio.Future[PublishColumns] = asyncio.get_running_loop().create_future()
-                at = min(deadline.at, Deadline.after(TRY_SECONDS).at)
-                session.publish_columns(sent := batch.picked(target, rows, waiter=done, deadline=at))
-                await answered(self._sessions, sent, done, deadline)
-                if sent.done and not sent.failed:
-                    _note_offsets(batch, rows, sent)
-                    return
-                rows, problem = _unanswered(batch, rows, sent)
-            if rows and not await backoff.wait(deadline):
-                raise problem from None
+    async def close(self) -> None:
+        await self._engine.close()
 
 
-def _note_offsets(batch: _Batch, rows: Sequence[int], sent: PublishColumns) -> None:
-    if len(rows) == len(batch.offsets):
-        batch.offsets = array("q", sent.offsets.tobytes())
-        return
-    for row, offset in zip(rows, sent.offsets, strict=True):
-        batch.offsets[row] = offset
-
-
-def _unanswered(batch: _Batch, rows: Sequence[int], sent: PublishColumns) -> tuple[Sequence[int], BasculeError]:
-    """The rows to send again and why. Of numbered messages all from the first on: those behind it were refused for the gap, or are
-    known to be stored when they come again. Raises what was refused for good, the first of it."""
-    outcomes = sent.outcomes.tolist()
-    again: list[int] = []
-    problem: BasculeError | None = None
-    for row, offset, outcome in zip(rows, sent.offsets, outcomes, strict=True):
-        if outcome in (STORED, SENT):
-            batch.offsets[row] = offset
-            continue
-        error = _failure(outcome, sent)
-        if not isinstance(error, Unavailable | OutcomeUnknown) and not again:
-            raise error
-        problem = problem or error
-        again.append(row)
-    assert problem is not None, "something failed"
-    if batch.is_numbered:
-        again = [row for row in rows if row >= again[0]]
-    return again, problem
-
-
-def _failure(outcome: int, sent: PublishColumns) -> BasculeError:
-    if outcome == NOT_SENT:
-        return Unavailable("the messages were not sent in time")
-    if outcome in (OUTCOME_UNKNOWN, WAITING):
-        return unknown_outcome(
-            "the message was sent", "the connection was lost, time was up, or another broker leads now"
-        )
-    return publish_failure(outcome - FAILED, sent.texts.get(outcome, ""))
+def _ignore(_error: BasculeError) -> None:
+    """Failures are raised by `publish`."""
 
 
 # ── without asyncio ──────────────────────────────────────────────────────────────────────────────
@@ -336,7 +271,7 @@ class ColumnPublisher:
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
 
     def close(self) -> None:
-        self._portal.call(self._publisher.close)
+        self._portal.run(self._publisher.close())
 
 
 def column_publisher(client: BlockingClient, *, window: int, timeout: float) -> ColumnPublisher:

@@ -16,7 +16,7 @@ from bascule import limits
 from bascule.client.connection import metadata, wire
 from bascule.client.connection.failures import error_of, is_passing, unknown_outcome
 from bascule.client.connection.metadata import Metadata, PartitionInfo, StreamInfo
-from bascule.client.connection.retry import Backoff, Deadline
+from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.errors import (
     BasculeError,
     ClientClosed,
@@ -76,7 +76,7 @@ class Brokers:
 
     async def connect(self) -> None:
         """Reach one of the seeds, or say why none can be."""
-        deadline = Deadline.after(self.timeout)
+        deadline = TimeLimit.after(self.timeout)
         problem = ""
         for seed in self._seeds:
             try:
@@ -107,7 +107,7 @@ class Brokers:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
-    async def channel_to(self, address: Address, deadline: Deadline) -> Channel:
+    async def channel_to(self, address: Address, deadline: TimeLimit) -> Channel:
         """The connection to this broker, made now if there is none. Raises Unavailable."""
         self.check_open()
         channel = self._channels.get(address)
@@ -167,7 +167,7 @@ class Brokers:
         recently = monotonic() - UNREACHABLE_SECONDS
         return sorted(everybody, key=lambda address: self._failed_at.get(address, 0.0) > recently)
 
-    async def any_channel(self, deadline: Deadline) -> Channel:
+    async def any_channel(self, deadline: TimeLimit) -> Channel:
         """A connection to some broker. Raises Unavailable when none can be reached now."""
         problem = Unavailable("no broker is known")
         for address in self.addresses():
@@ -180,7 +180,7 @@ class Brokers:
                 return channel
         raise problem
 
-    async def broker_channel(self, broker: str, deadline: Deadline) -> Channel:
+    async def broker_channel(self, broker: str, deadline: TimeLimit) -> Channel:
         """A connection to the broker of this id. Raises Unavailable."""
         info = self.known.brokers.get(broker)
         if info is None:
@@ -198,7 +198,7 @@ class Brokers:
         With `once` the request must not be made a second time when it may have been carried out: then OutcomeUnknown is raised.
         """
         self.check_open()
-        deadline = Deadline.after(self.timeout if timeout is None else timeout)
+        deadline = TimeLimit.after(self.timeout if timeout is None else timeout)
         backoff = Backoff()
         while True:
             try:
@@ -221,13 +221,13 @@ class Brokers:
                 raise problem from None
             self.check_open()
 
-    def _share(self, deadline: Deadline) -> Deadline:
+    def _share(self, deadline: TimeLimit) -> TimeLimit:
         """Half of the time for a broker that may hang, when there are others to ask."""
         if len(self.known.brokers) < 2:
             return deadline
-        return Deadline.after(min(deadline.left, max(HANG_SECONDS_MIN, deadline.left / 2)))
+        return TimeLimit.after(min(deadline.left, max(HANG_SECONDS_MIN, deadline.left / 2)))
 
-    async def ask(self, channel: Channel, method: str, request: bytes, deadline: Deadline) -> bytes:
+    async def ask(self, channel: Channel, method: str, request: bytes, deadline: TimeLimit) -> bytes:
         """One call, once. Raises GrpcStatusError."""
         return await channel.call(path_of(method), request, timeout=deadline.left)
 
@@ -235,7 +235,7 @@ class Brokers:
         self, method: str, request: bytes, stream: str, partition: int, *, timeout: float | None = None
     ) -> bytes:
         """Ask a partition's leader; who leads is looked up again when the one we knew does not."""
-        deadline = Deadline.after(self.timeout if timeout is None else timeout)
+        deadline = TimeLimit.after(self.timeout if timeout is None else timeout)
         backoff = Backoff()
         refusals = 0
         while True:
@@ -265,7 +265,7 @@ class Brokers:
         streams: Iterable[str] | None = (),
         groups: Iterable[str] = (),
         *,
-        deadline: Deadline | None = None,
+        deadline: TimeLimit | None = None,
         settings: bool = False,
     ) -> Metadata:
         """What a broker says now. `streams` None means all of them; no stream at all costs nothing."""
@@ -285,7 +285,7 @@ class Brokers:
         self.known.streams.pop(stream, None)
         self._asking.pop(stream, None)
 
-    async def stream(self, name: str, deadline: Deadline) -> StreamInfo:
+    async def stream(self, name: str, deadline: TimeLimit) -> StreamInfo:
         found = self.known.streams.get(name)
         if found is None:
             found = (await self._ask(name, deadline)).streams.get(name)
@@ -295,12 +295,12 @@ class Brokers:
             )
         return found
 
-    async def _ask(self, name: str, deadline: Deadline) -> Metadata:
+    async def _ask(self, name: str, deadline: TimeLimit) -> Metadata:
         """Thousands of publishers may need to know at once, after a failover all of them: it is one question."""
         self.check_open()
         task, seconds = self._asking.get(name), deadline.left
         if is_first := task is None:
-            answer = self.refresh([name], deadline=Deadline.after(max(self.timeout, deadline.left)))
+            answer = self.refresh([name], deadline=TimeLimit.after(max(self.timeout, deadline.left)))
             task = self._asking[name] = asyncio.get_running_loop().create_task(answer, name=f"ask about {name}")
             task.add_done_callback(lambda done: self._asked(name, done))
         try:
@@ -323,7 +323,7 @@ class Brokers:
         if not task.cancelled():
             task.exception()  # whoever waited has it; if nobody does any more, it is nobody's
 
-    async def partition(self, stream: str, number: int, deadline: Deadline) -> PartitionInfo:
+    async def partition(self, stream: str, number: int, deadline: TimeLimit) -> PartitionInfo:
         info = await self.stream(stream, deadline)
         found = info.partitions.get(number)
         if found is None:
@@ -331,14 +331,14 @@ class Brokers:
             raise StreamNotFound(f"stream `{stream}` has no partition {number}", hint=f"its partitions are 0 to {last}")
         return found
 
-    async def leader(self, stream: str, partition: int, deadline: Deadline) -> str:
+    async def leader(self, stream: str, partition: int, deadline: TimeLimit) -> str:
         """Who leads a partition, as far as is known; empty when nobody can say."""
         try:
             return (await self.partition(stream, partition, deadline)).leader
         except BasculeError:
             return ""
 
-    async def leader_channel(self, stream: str, partition: int, deadline: Deadline) -> Channel:
+    async def leader_channel(self, stream: str, partition: int, deadline: TimeLimit) -> Channel:
         info = await self.partition(stream, partition, deadline)
         if not info.leader:
             raise Unavailable(f"partition {partition} of stream `{stream}` has no leader now")

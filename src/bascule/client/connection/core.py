@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule.client.connection import options, wire
 from bascule.client.connection.brokers import Brokers
-from bascule.client.connection.retry import Deadline
+from bascule.client.connection.retry import TimeLimit
 
 
 class ClientCore:
@@ -13,8 +13,8 @@ class ClientCore:
     def _seconds(self, timeout: float | None) -> float:
         return self._brokers.timeout if timeout is None else options.seconds("timeout", timeout)
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline.after(self._seconds(timeout))
+    def _deadline(self, timeout: float | None) -> TimeLimit:
+        return TimeLimit.after(self._seconds(timeout))
 
     async def _call(self, method: str, timeout: float | None, *, once: bool = False, **fields: object) -> bytes:
         request = wire.encode(f"{method}Request", **fields)

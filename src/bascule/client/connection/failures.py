@@ -22,6 +22,7 @@ from bascule.errors import (
     StreamNotFound,
     Unavailable,
 )
+from bascule.net.grpc.channel import GrpcStatusError
 from bascule.net.grpc.status import Status
 
 NO_METADATA_LEADER: Final = "no known metadata leader"
@@ -104,8 +105,13 @@ def publish_failure(code: int, text: str) -> BasculeError:
     return kinds.get(code, OperatorError)(text or f"the broker answered with error {code}")
 
 
-def unary_publish_failure(status: int, text: str) -> BasculeError:
-    """For the status of Publish."""
+def call_failure(error: GrpcStatusError) -> BasculeError:
+    """For the status of a Publish call."""
+    status, text = error.status, error.text
+    if error.unprocessed:
+        return error_of(status, text)
+    if status == Status.UNAVAILABLE and NOT_STORED not in text:
+        return unknown_outcome("the message was sent", text)
     if status == Status.UNKNOWN and _FENCED_TEXT in text:
         return IncorrectOffset(text)
     if status == Status.UNKNOWN and "NATS" in text:

@@ -21,7 +21,8 @@ INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
 AckPolicy = Literal["leader", "all", "none"]
-ACK_POLICIES: Final[Mapping[str, int]] = {"leader": 0, "all": 1, "none": 2}
+ACK_NONE: Final = 2
+ACK_POLICIES: Final[Mapping[str, int]] = {"leader": 0, "all": 1, "none": ACK_NONE}
 Duration = timedelta | float
 """A timedelta, or seconds."""
 Bytes = bytes | bytearray | memoryview | str

@@ -17,13 +17,13 @@ as a dead one needs to be noticed: time alone is no reason to send anything agai
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class TimeLimit:
     """A moment on the monotonic clock."""
 
     at: float
 
     @classmethod
-    def after(cls, seconds: float) -> Deadline:
+    def after(cls, seconds: float) -> TimeLimit:
         return cls(monotonic() + seconds)
 
     @property
@@ -49,7 +49,7 @@ class Backoff:
         self.tries += 1
         return wait * (0.5 + random.random() / 2)
 
-    async def wait(self, deadline: Deadline) -> bool:
+    async def wait(self, deadline: TimeLimit) -> bool:
         """False when the deadline leaves no time for another try."""
         pause = self.next_seconds()
         if pause >= deadline.left:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Self
 
 from bascule.client.connection import options, wire
 from bascule.client.connection.brokers import Brokers
-from bascule.client.connection.retry import Backoff, Deadline
+from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.client.consume.coordination import Coordination
 from bascule.client.consume.cursors import fetch_cursor, replace_cursor, set_cursor
 from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
@@ -428,7 +428,7 @@ class Consumer:
             position.last = max(cursor, -1)
         reader = self._reader(place, position, epoch)
         try:
-            await reader.open(Deadline.after(self._brokers.timeout))
+            await reader.open(TimeLimit.after(self._brokers.timeout))
             begin = position.pinned_start
             if cursor == NEVER and begin is not None:
                 # What comes from now on is the group's, whoever reads it: the next one must not begin with what is new by then.
@@ -455,12 +455,12 @@ class Consumer:
     async def _wait_for_release(self, place: Assignment, epoch: int, holder: int) -> int:
         """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears. What the
         note is then: of a dead member's it stays."""
-        deadline = Deadline.after(self._handover_timeout)
+        deadline = TimeLimit.after(self._handover_timeout)
         nowhere = Position(self._wanted_range)
         nowhere.start_at(options.INT64_MAX)
         reader = self._reader(place, nowhere, epoch)
         try:
-            await reader.open(Deadline.after(self._brokers.timeout))
+            await reader.open(TimeLimit.after(self._brokers.timeout))
             backoff = Backoff()
             while await backoff.wait(deadline):
                 holder = await self._fetch_cursor(HOLD_PREFIX, place)
@@ -482,7 +482,7 @@ class Consumer:
                 raise error
             reader = self._reader(held.place, held.position, held.epoch)
             try:
-                await reader.open(Deadline.after(self._brokers.timeout))
+                await reader.open(TimeLimit.after(self._brokers.timeout))
             except (Unavailable, StateError):
                 continue
             held.reader = reader

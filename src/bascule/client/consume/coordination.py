@@ -12,7 +12,7 @@ from typing import Final
 from bascule.client.connection import wire
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.failures import error_of
-from bascule.client.connection.retry import Deadline
+from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume.group import RETRY_SECONDS, Membership, Next, Place
 from bascule.errors import BasculeError, CallerError, OutcomeUnknown, StateError, Unavailable
 from bascule.net.grpc.channel import GrpcStatusError
@@ -58,7 +58,7 @@ class Coordination:
             "JoinConsumerGroupRequest", groupId=self._group, consumerId=self._consumer_id, streams=self._streams
         )
         in_doubt = False
-        deadline = Deadline.after(self._brokers.timeout)
+        deadline = TimeLimit.after(self._brokers.timeout)
         while True:
             try:
                 answer = await self._brokers.call("JoinConsumerGroup", request, timeout=deadline.left, once=True)
@@ -78,7 +78,7 @@ class Coordination:
             fields["coordinator"], fields["epoch"], fields["consumerTimeout"], fields["coordinatorTimeout"], monotonic()
         )
 
-    async def _find_myself(self, deadline: Deadline) -> None:
+    async def _find_myself(self, deadline: TimeLimit) -> None:
         group = (await self._brokers.refresh((), [self._group], deadline=deadline)).groups.get(self._group)
         if group is None:
             raise Unavailable(f"group `{self._group}` is gone again")
@@ -133,7 +133,7 @@ class Coordination:
         )
         self._hurry.clear()
         try:
-            deadline = Deadline.after(min(HEARTBEAT_SECONDS_MAX, max(member.heartbeat_seconds, 0.5)))
+            deadline = TimeLimit.after(min(HEARTBEAT_SECONDS_MAX, max(member.heartbeat_seconds, 0.5)))
             channel = await self._brokers.broker_channel(member.coordinator, deadline)
             answer = await self._brokers.ask(channel, "FetchConsumerGroupAssignments", request, deadline)
         except GrpcStatusError as error:

@@ -8,7 +8,7 @@ from typing import Final
 from bascule.client.connection import options, wire
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.core import ClientCore
-from bascule.client.connection.retry import Deadline
+from bascule.client.connection.retry import TimeLimit
 from bascule.errors import Conflict, StateError
 
 CURSORS_STREAM: Final = "__cursors"
@@ -52,7 +52,7 @@ async def fetch_cursor(brokers: Brokers, place: wire.Fields, seconds: float) -> 
 
 async def _call(brokers: Brokers, method: str, place: wire.Fields, request: bytes, seconds: float) -> bytes:
     """Our brokers pass it on to the one that keeps this cursor. Liftbridge's refuse, and that one has to be asked."""
-    deadline = Deadline.after(seconds)
+    deadline = TimeLimit.after(seconds)
     try:
         return await brokers.call(method, request, timeout=deadline.left)
     except Conflict:

@@ -21,7 +21,7 @@ from bascule.client.connection import metadata, wire
 from bascule.client.connection.brokers import NOT_LEADER_TRIES_MAX, Brokers, paused, start
 from bascule.client.connection.failures import error_of, is_passing
 from bascule.client.connection.metadata import PartitionInfo
-from bascule.client.connection.retry import Backoff, Deadline
+from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.client.connection.wire import Fields
 from bascule.client.consume.positions import STOP_TIMESTAMP, Position
 from bascule.errors import (
@@ -104,7 +104,7 @@ class PartitionReader:
 
     # ── for the subscriber ───────────────────────────────────────────────────────────────────────
 
-    async def open(self, deadline: Deadline) -> None:
+    async def open(self, deadline: TimeLimit) -> None:
         """Until the broker has confirmed. Raises what stands in the way."""
         await self._pin(deadline)
         if self.position.is_done:
@@ -161,7 +161,7 @@ class PartitionReader:
                     break
                 if self.position.last != before:
                     backoff.reset()
-                deadline = Deadline.after(self._options.patience)
+                deadline = TimeLimit.after(self._options.patience)
                 if backoff.tries:
                     await backoff.wait(deadline)  # confirmed and lost again without a message
                 backoff.tries += 1
@@ -229,7 +229,7 @@ class PartitionReader:
 
     # ── subscribing ──────────────────────────────────────────────────────────────────────────────
 
-    async def _subscribe(self, deadline: Deadline) -> None:
+    async def _subscribe(self, deadline: TimeLimit) -> None:
         """Until a broker has confirmed what is still missing. Raises Unavailable when time is up, _Over when there is no use."""
         backoff = Backoff()
         refusals = 0
@@ -278,7 +278,7 @@ class PartitionReader:
             raise _Over(StreamDeleted(f"stream `{self.stream}` was deleted"))
         raise _Over(error_of(status, text))
 
-    async def _try(self, deadline: Deadline) -> None:
+    async def _try(self, deadline: TimeLimit) -> None:
         if self._may_be_paused:
             info = await self._brokers.partition(self.stream, self.partition, deadline)
             if info.paused:
@@ -292,7 +292,7 @@ class PartitionReader:
         self._changed.set()
         self._wake()
 
-    async def _handshake(self, channel: Channel, request: bytes, deadline: Deadline) -> SubscribeClientStream:
+    async def _handshake(self, channel: Channel, request: bytes, deadline: TimeLimit) -> SubscribeClientStream:
         """A call that the broker has confirmed. Raises _Refused, Unavailable."""
         changed = asyncio.Event()
         call = SubscribeClientStream(request, changed.set, waiting_bytes_max=WAITING_BYTES_MAX)
@@ -322,7 +322,7 @@ class PartitionReader:
             **self.position.request(),
         )
 
-    async def _channel(self, deadline: Deadline) -> Channel:
+    async def _channel(self, deadline: TimeLimit) -> Channel:
         info = await self._brokers.partition(self.stream, self.partition, deadline)
         if self._options.read_replica:
             replicas = [broker for broker in info.in_sync_replicas if broker in self._brokers.known.brokers]
@@ -332,11 +332,11 @@ class PartitionReader:
 
     # ── pinning ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _pin(self, deadline: Deadline) -> None:
+    async def _pin(self, deadline: TimeLimit) -> None:
         """Turn everything that depends on this moment into offsets."""
         self.position.pin((await self._leader_info(deadline)).newest_offset)
 
-    async def _leader_info(self, deadline: Deadline) -> PartitionInfo:
+    async def _leader_info(self, deadline: TimeLimit) -> PartitionInfo:
         try:
             return await fetch_partition(self._brokers, self.stream, self.partition, deadline)
         except PartitionPaused:
@@ -364,7 +364,7 @@ class _Over(Exception):
         self.error = error
 
 
-async def fetch_partition(brokers: Brokers, stream: str, partition: int, deadline: Deadline) -> PartitionInfo:
+async def fetch_partition(brokers: Brokers, stream: str, partition: int, deadline: TimeLimit) -> PartitionInfo:
     """What the partition's leader says about it."""
     request = wire.encode("FetchPartitionMetadataRequest", stream=stream, partition=partition)
     answer = await brokers.call_leader("FetchPartitionMetadata", request, stream, partition, timeout=deadline.left)

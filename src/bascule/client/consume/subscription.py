@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from types import TracebackType
 from typing import Self
 
-from bascule.client.connection.retry import Deadline
+from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume.partition_reader import PartitionReader
 from bascule.errors import ClientClosed
 from bascule.kernels.client.messages import Message, MessageBatch
 
-MakeReaders = Callable[[Callable[[], None], Deadline], Awaitable[list[PartitionReader]]]
+MakeReaders = Callable[[Callable[[], None], TimeLimit], Awaitable[list[PartitionReader]]]
 
 
 class Subscription:
@@ -49,7 +49,7 @@ class Subscription:
         if self._opened:
             return self
         self._opened = True
-        deadline = Deadline.after(self._timeout)
+        deadline = TimeLimit.after(self._timeout)
         try:
             self._readers.extend(await self._make_readers(self._news.set, deadline))
             async with asyncio.TaskGroup() as group:

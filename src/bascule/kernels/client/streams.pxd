@@ -37,6 +37,9 @@ cdef class PublishAsyncClientStream(ClientStream):
     cdef bint is_open(self) except -1
     cdef int pump(self) except -1               # send what waits, tell who waits for room
     cdef int send_columns(self, PublishColumns columns) except -1
+    cdef int64_t publish_one(
+        self, PublishTarget target, bytes value, bytes key, headers, int64_t expected_offset, object waiter, double deadline
+    ) except -2
     cdef size_t send(
         self, PublishTarget target, const uint8_t* key, size_t key_size, const uint8_t* value, size_t value_size,
         const uint8_t* headers, size_t headers_size, Slot* slot, int64_t expected_offset

@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 
 from bascule.kernels.client.messages import MessageBatch
 from bascule.kernels.grpc.client import ClientStream
+from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import PublishColumns, PublishTarget, PublishWindow, Waiter
 
 class SubscribeClientStream(ClientStream):
@@ -86,6 +87,10 @@ class PublishAsyncClientStream(ClientStream):
     ) -> int:
         """Send a message; its number, or −1 when there is no room for it (nothing was sent then). The waiter gets an Ack; with the
         policy NONE it gets nothing and should not be given."""
+    def publish_message(
+        self, target: PublishTarget, message: PublishMessage, headers: Mapping[str, bytes] | None, deadline: float
+    ) -> bool:
+        """Send a message that waits for its own ack. False when there is no room, and nothing was sent."""
     def publish_columns(self, columns: PublishColumns) -> None:
         """Send all of them, in order, as fast as the window allows, without anybody's help. has_room is false until they are sent."""
     def expire(self, now: float) -> int:

@@ -11,6 +11,7 @@ from bascule.kernels.client.messages cimport (
 from bascule.kernels.envelope.messages cimport ACK_ALL, ACK_LEADER
 from bascule.kernels.grpc.client cimport ClientStream
 from bascule.kernels.grpc.messages cimport STATUS_INTERNAL
+from bascule.kernels.window.message cimport PublishMessage
 from bascule.kernels.window.window cimport OUTCOME_SENT, PublishColumns, PublishTarget, PublishWindow, Slot
 from bascule.kernels.window.wire cimport (
     CORRELATION_ID_MAX, ResponseView, encode_headers, publish_request_size, read_publish_response, write_decimal,
@@ -147,15 +148,26 @@ cdef class PublishAsyncClientStream(ClientStream):
         self, PublishTarget target not None, bytes value not None, bytes key=None, headers=None, int64_t expected_offset=-1,
         waiter=None, double deadline=0.0,
     ):
+        return self.publish_one(target, value, key, headers, expected_offset, waiter, deadline)
+
+    def publish_message(self, PublishTarget target not None, PublishMessage message not None, headers, double deadline):
+        cdef bint acked = target.ack_policy == ACK_LEADER or target.ack_policy == ACK_ALL
+        return 0 <= self.publish_one(
+            target, message.value, message.key, headers, message.expected_offset, message if acked else None, deadline,
+        )
+
+    cdef int64_t publish_one(
+        self, PublishTarget target, bytes value, bytes key, headers, int64_t expected_offset, object waiter, double deadline
+    ) except -2:
         cdef Slot* slot = NULL
         cdef bytes more = None
         cdef bint acked = target.ack_policy == ACK_LEADER or target.ack_policy == ACK_ALL
+        cdef int64_t number = self.window.published
         if not self.is_open() or (acked and self.window.outstanding == self.window.size):
             self.room_wanted = True
             return -1
         if headers:
             more = encode_headers(headers, REQUEST_HEADERS_FIELD)
-        number = self.window.published
         if acked:
             slot = self.window.occupy(waiter, -1, deadline)
         else:

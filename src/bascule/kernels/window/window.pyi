@@ -157,10 +157,10 @@ class PublishWindow:
         """Answers to nothing we wait for."""
     def take(self, waiter: Waiter | None = None, deadline: float = 0.0) -> bytes | None:
         """A slot: its correlation id. None when the window is full."""
-    def resolve(self, ack: Ack) -> bool:
-        """An ack for one of ours; False when it is not."""
     def resolve_envelope(self, data: Buffer) -> bool:
-        """The same with an ack envelope, as it comes over NATS. False too for what is no ack envelope."""
+        """Answer a publish with an ack envelope, as it comes over NATS. False for other bytes, and for an ack of another publish."""
+    def pending(self) -> list[Any]:
+        """The waiters of unanswered publishes, oldest first, without rows of columns."""
     def expire(self, now: float) -> int:
         """Give up those whose deadline has passed, by on_lost; how many they were."""
     def lose_all(self) -> int:

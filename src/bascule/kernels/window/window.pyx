@@ -15,6 +15,7 @@ from bascule.kernels.envelope.messages cimport (
     write_publish_envelope,
 )
 from bascule.kernels.window.columns cimport Column, new_column
+from bascule.kernels.window.message cimport PublishMessage
 from bascule.kernels.window.wire cimport (
     CORRELATION_ID_MAX, ResponseView, encode_headers, merge_ack, publish_request_size, read_publish_response, write_decimal,
     write_publish_request,
@@ -389,6 +390,8 @@ cdef class PublishWindow:
         self.acknowledged += 1
         if row >= 0:
             return (<PublishColumns> waiter).answer(row, OUTCOME_STORED, view.offset, None)
+        if type(waiter) is PublishMessage:
+            return (<PublishMessage> waiter).succeed(self.make_ack(view))
         if waiter is not None and not waiter.done():
             waiter.set_result(self.make_ack(view))
         return 0
@@ -460,24 +463,6 @@ cdef class PublishWindow:
         size = write_decimal(id, self.occupy(waiter, -1, deadline).id)
         return PyBytes_FromStringAndSize(<const char*> id, size)
 
-    def resolve(self, Ack ack not None):
-        cdef bytes id = ack.correlation_id.encode()
-        cdef AckView view
-        cdef Slot* slot = self.find(<const uint8_t*> PyBytes_AS_STRING(id), <uint32_t> PyBytes_GET_SIZE(id))
-        cdef object waiter
-        if slot == NULL:
-            self.strays += 1
-            return False
-        if ack.error != ACK_OK:
-            code, text = refusal(ack.error)
-            self.end_slot(slot, code, text)
-            return True
-        waiter = self.vacate(slot)
-        self.acknowledged += 1
-        if waiter is not None and not waiter.done():
-            waiter.set_result(ack)
-        return True
-
     def resolve_envelope(self, data):
         cdef Bytes source = Bytes(data)
         cdef AckView view
@@ -486,6 +471,15 @@ cdef class PublishWindow:
             return False
         self.succeed(&view)
         return self.strays == strays
+
+    def pending(self):
+        cdef list found = []
+        cdef uint32_t index
+        for index in range(self.size):
+            if self.slots[index].used and self.slots[index].row < 0:
+                found.append((self.slots[index].number, self.waiters[index]))
+        found.sort(key=first_of)
+        return [waiter for _, waiter in found]
 
     def expire(self, double now):
         return self.lose(now, False)

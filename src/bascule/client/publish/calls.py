@@ -1,24 +1,30 @@
-"""Publishing: one message and its ack, many at once, or a publisher that stays."""
+"""The publish calls of a client: one message and its ack, many at once, or a publisher that stays."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from time import monotonic
 from typing import Any
 
 from bascule.client.connection import options
 from bascule.client.connection.core import ClientCore
-from bascule.client.connection.options import AckPolicy, Bytes
-from bascule.client.connection.retry import Deadline
-from bascule.client.publish.idempotent import IdempotentPublisher
-from bascule.client.publish.many import publish_many
+from bascule.client.connection.options import ACK_NONE, AckPolicy, Bytes
+from bascule.client.connection.retry import TimeLimit
+from bascule.client.publish.engine import Engine
+from bascule.client.publish.lane import Lane
 from bascule.client.publish.partitioner import Partitioner, choose, partitioner
-from bascule.client.publish.publish_call import call_publish, is_large
-from bascule.client.publish.publish_session import PublishSessions
-from bascule.client.publish.publisher import BasePublisher, OnError, Publisher, publish_one
+from bascule.client.publish.publisher import BasePublisher, IdempotentPublisher, OnError, Publisher
+from bascule.client.publish.resend_rule import ResendRule
+from bascule.client.publish.rows import Batch, Rows
+from bascule.client.publish.unary import is_large
 from bascule.errors import BasculeError
+from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import (
     Ack,
+    PublishColumns,
     PublishTarget,
     encode_publish_request,
     encode_publish_to_subject,
@@ -37,7 +43,7 @@ class Published:
 
 
 class PublishCalls(ClientCore):
-    _sessions: PublishSessions
+    _engine: Engine
     _patience: float
     _keep: Callable[[Any], None]
 
@@ -76,17 +82,23 @@ class PublishCalls(ClientCore):
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
         target = PublishTarget(stream, number, policy)
-        if policy != options.ACK_POLICIES["none"] and not correlation_id and not is_large(body, key_bytes, extra):
-            return await publish_one(self._sessions, target, body, key_bytes, extra, expected, seconds, resends=resends)
-        request = encode_publish_request(
-            target, body, key_bytes, extra, correlation_id=correlation_id.encode(), expected_offset=expected
+        call = None
+        if correlation_id or policy == ACK_NONE:
+            name = correlation_id.encode()
+            request = encode_publish_request(
+                target, body, key_bytes, extra, correlation_id=name, expected_offset=expected
+            )
+            call = ("Publish", request)
+        is_alone = call is not None or is_large(body, key_bytes, extra)
+        lane = Lane(self._engine, target, ResendRule(unknown=resends))
+        future: asyncio.Future[Ack | None] = asyncio.get_running_loop().create_future()
+        await lane.send(
+            PublishMessage(lane, body, key_bytes, extra, expected, future, monotonic() + seconds, is_alone, call)
         )
-        return await call_publish(
-            self._brokers, "Publish", request, seconds, resend_to=(stream, number) if resends else None
-        )
+        return await future
 
     def _publish_seconds(self, timeout: float | None, *, resends: bool) -> float:
-        """A cluster needs a while to agree on another leader: who may send again has the client's patience."""
+        """A cluster needs time to elect another leader: a publish that may be sent again has the client's patience."""
         return self._patience if timeout is None and resends else self._seconds(timeout)
 
     async def publish_to_subject(
@@ -102,15 +114,20 @@ class PublishCalls(ClientCore):
     ) -> Ack | None:
         """Publish to a NATS subject through a broker, whatever streams it has. The ack is that of the first stream that stored
         it; with no stream there, none comes and OutcomeUnknown is raised."""
+        policy = options.ack_policy(ack)
         request = encode_publish_to_subject(
             options.subject_name(subject),
             options.payload("value", value),
             None if key is None else options.payload("key", key),
             options.headers(headers),
             correlation_id=correlation_id.encode(),
-            ack_policy=options.ack_policy(ack),
+            ack_policy=policy,
         )
-        return await call_publish(self._brokers, "PublishToSubject", request, self._seconds(timeout))
+        deadline = monotonic() + self._seconds(timeout)
+        message = subject_message(self._engine, request, policy, deadline, ResendRule())
+        await message.lane.send(message)
+        found: Ack | None = await message.future
+        return found
 
     async def publish_many(
         self,
@@ -138,20 +155,13 @@ class PublishCalls(ClientCore):
         if names is not None and len(names) != len(bodies):
             raise options.wrong("keys", f"{len(names)} keys", f"as long as `values`, {len(bodies)}")
         rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
-        result = Published([-1] * len(bodies), {})
-        await publish_many(
-            self._brokers,
-            self._sessions,
-            stream,
-            policy,
-            rows,
-            bodies,
-            names,
-            seconds,
-            result.offsets,
-            result.errors,
-            resends=resends,
-        )
+        batch = _Lists(bodies, names)
+        deadline = monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            for number, places in rows.items():
+                lane = Lane(self._engine, PublishTarget(stream, number, policy), ResendRule(unknown=resends))
+                group.create_task(_deliver(lane, batch, places, deadline))
+        result = Published(batch.offsets, batch.errors)
         if result.errors and raise_errors:
             raise result.errors[min(result.errors)]
         return result
@@ -208,6 +218,8 @@ class PublishCalls(ClientCore):
         self._keep(publisher)
         return publisher
 
+    # ── partitions ───────────────────────────────────────────────────────────────────────────────
+
     async def _choose(
         self,
         stream: str,
@@ -233,7 +245,7 @@ class PublishCalls(ClientCore):
         keys: list[bytes | None] | None,
         seconds: float,
     ) -> dict[int, list[int]]:
-        """Which values go to which partition, by their places in the list."""
+        """The places of the values for each partition."""
         if partition is not None or choice is None:
             return {await self._choose(stream, partition, None, None, b"", seconds): list(range(len(values)))}
         chosen = self._partitioner(stream, choice)
@@ -244,7 +256,7 @@ class PublishCalls(ClientCore):
         return rows
 
     async def _count_partitions(self, stream: str, seconds: float) -> int:
-        return len((await self._brokers.stream(stream, Deadline.after(seconds))).partitions)
+        return len((await self._brokers.stream(stream, TimeLimit.after(seconds))).partitions)
 
     _round_robins: dict[str, Partitioner]
 
@@ -253,3 +265,65 @@ class PublishCalls(ClientCore):
         if choice == "round-robin":
             return self._round_robins.setdefault(stream, partitioner(choice))
         return partitioner(choice)
+
+
+def subject_message(engine: Engine, request: bytes, policy: int, deadline: float, rule: ResendRule) -> PublishMessage:
+    """A message for a NATS subject, in a lane of its own: which partitions store it is not known here."""
+    lane = Lane(engine, PublishTarget("", 0, policy), rule)
+    future = asyncio.get_running_loop().create_future()
+    return PublishMessage(lane, b"", None, None, -1, future, deadline, True, ("PublishToSubject", request))
+
+
+# ── many at once ─────────────────────────────────────────────────────────────────────────────────
+
+
+class _Lists:
+    """Values and keys as lists: a batch, see rows.py."""
+
+    def __init__(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+        self.values = values
+        self.keys = keys
+        self.offsets = [-1] * len(values)
+        self.errors: dict[int, BasculeError] = {}
+
+    def key(self, place: int) -> bytes | None:
+        return None if self.keys is None else self.keys[place]
+
+    def is_large(self, place: int) -> bool:
+        return is_large(self.values[place], self.key(place), None)
+
+    def pick(self, target: PublishTarget, rows: Sequence[int], waiter: Any, deadline: float) -> PublishColumns:
+        is_all = len(rows) == len(self.values)
+        values = self.values if is_all else [self.values[place] for place in rows]
+        keys = self.keys if is_all or self.keys is None else [self.keys[place] for place in rows]
+        return PublishColumns(target, values, keys=keys, waiter=waiter, deadline=deadline)
+
+    def store(self, rows: Sequence[int], offsets: memoryview) -> None:
+        if len(rows) == len(self.offsets):
+            self.offsets[:] = offsets.tolist()
+            return
+        for place, offset in zip(rows, offsets, strict=True):
+            self.offsets[place] = offset
+
+
+async def _deliver(lane: Lane, batch: _Lists, places: list[int], deadline: float) -> None:
+    """One partition's messages in order: large ones as calls of their own, those between them as rows."""
+    for large, group in groupby(places, batch.is_large):
+        if not large:
+            await lane.deliver(Rows(lane, batch, list(group), deadline))
+            continue
+        for place in group:
+            future: asyncio.Future[Ack | None] = asyncio.get_running_loop().create_future()
+            message = PublishMessage(lane, batch.values[place], batch.key(place), None, -1, future, deadline, True)
+            await deliver_alone(lane, message, batch, place)
+
+
+async def deliver_alone(lane: Lane, message: PublishMessage, batch: Batch, row: int) -> None:
+    """Deliver one row of a batch as a message of its own."""
+    await lane.deliver(message)
+    error = message.future.exception()
+    if isinstance(error, BasculeError):
+        batch.errors[row] = error
+    else:
+        ack = message.future.result()
+        batch.offsets[row] = -1 if ack is None else ack.offset

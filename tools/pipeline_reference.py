@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bascule.config.values.key import Key
-from bascule.pipeline.spec.document import Part, slots
+from bascule.pipeline.spec.document import KeyGroup, slots
 from bascule.pipeline.spec.pipeline import PipelineSpec
 
 HEAD: Final = """\
@@ -25,7 +25,7 @@ def render_pipelines() -> str:
     return "\n".join([HEAD, *_sections(PipelineSpec, "", 2)])
 
 
-def _sections(kind: type[Part], name: str, level: int) -> Iterator[str]:
+def _sections(kind: type[KeyGroup], name: str, level: int) -> Iterator[str]:
     title = (kind.__doc__ or "").splitlines()[0]
     heading = f"`{name}`: {title[0].lower()}{title[1:]}" if name and not title.startswith("`") else title
     rows = [_row(slot.key, kind) for slot in slots(kind) if slot.key is not None]
@@ -41,12 +41,12 @@ def _sections(kind: type[Part], name: str, level: int) -> Iterator[str]:
                 yield from _sections(variant, "", 3)
 
 
-def _short(kind: type[Part]) -> Iterator[str]:
+def _short(kind: type[KeyGroup]) -> Iterator[str]:
     if kind.short is not None:
         yield f"A bare value is its `{kind.short}`.\n"
 
 
-def _row(key: Key, kind: type[Part]) -> str:
+def _row(key: Key, kind: type[KeyGroup]) -> str:
     meaning = " ".join(text for text in (key.meaning, key.consequence, key.advice) if text)
     default = "must be given" if key.name in kind.required else _default(key)
     return f"| `{key.name}`<br>{_escaped(key.kind.name)} | {default} | {_escaped(meaning)} |"

@@ -13,7 +13,11 @@ Each class has a `code` (stable, for scripts and logs) and may carry a `hint`: t
 
 from __future__ import annotations
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of the operating system that mean DiskFull: of a disk, of a quota, and of a file."""
 
 
 class BasculeError(Exception):

@@ -89,7 +89,7 @@ def _without_overlaps(files: Iterator[DataFile]) -> Iterator[DataFile]:
             yield one
 
 
-class Follower:
+class ArchiveFollower:
     """An archive as it is now, again and again: a look costs a few questions to the file system unless something is new."""
 
     def __init__(self, archive: Archive) -> None:

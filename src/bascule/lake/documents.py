@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import time
@@ -11,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bascule.errors import ArchiveConflict, ArchiveDamaged, DiskFull, StorageError
+from bascule.errors import NO_ROOM, ArchiveConflict, ArchiveDamaged, DiskFull, StorageError
 
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Of a disk, of a quota, and of a file: what the operating system says when nothing more may be written."""
 ROOM_HINT: Final = "make room there, then start it again: it goes on where it was, and nothing is written twice"
 
 

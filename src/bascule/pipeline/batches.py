@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError, ExpectationBroken
-from bascule.pipeline.checkpoint import Checkpoint
-from bascule.pipeline.progress import BatchReport, Progress
+from bascule.pipeline.checkpoint import PipelineCheckpoint
+from bascule.pipeline.progress import BatchReport, PipelineProgress
 from bascule.pipeline.sinks.archive import ArchiveBatches, archive_options
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch
 from bascule.pipeline.sinks.console import ConsoleBatches
 from bascule.pipeline.sinks.dead_letters import DeadLetterBatches
 from bascule.pipeline.sinks.stream import sink_of
@@ -26,7 +26,7 @@ from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
 from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, LatestSink, Sink, StreamSink, TableSink
 from bascule.pipeline.spec.steps import Expect, Otherwise, Sql
-from bascule.pipeline.steps.apply import Broken, Outcome, apply, read, sift, split_at_dedup
+from bascule.pipeline.steps.apply import Broken, Sifted, apply, read, sift, split_at_dedup
 from bascule.pipeline.steps.decode import Decoding
 from bascule.pipeline.steps.rows import MESSAGE, Rows
 from bascule.spark.options.failures import with_code
@@ -41,7 +41,7 @@ ROW: Final = "_row"
 EXAMPLES_MAX: Final = 3
 
 
-def make_sink(spec: PipelineSpec, sink: Sink, checkpoint: Checkpoint, checkpoint_id: str) -> BatchSink:
+def make_sink(spec: PipelineSpec, sink: Sink, checkpoint: PipelineCheckpoint, checkpoint_id: str) -> BatchSink:
     match sink:
         case ArchiveSink():
             return ArchiveBatches(archive_options(spec, sink, checkpoint.spark_path))
@@ -140,12 +140,12 @@ class _Opened:
 
     def __init__(self, spec: PipelineSpec) -> None:
         self._spec = spec
-        self._checkpoint = Checkpoint.of(spec)
+        self._checkpoint = PipelineCheckpoint.of(spec)
         self._held = ExitStack()
         self._sinks: list[BatchSink] = []
         self._dead: DeadLetterBatches | None = None
         self._decoding: Decoding | None = None
-        self._progress = Progress()
+        self._progress = PipelineProgress()
         self._counting = threading.Lock()
         """Batches are written in a thread of Spark's."""
 
@@ -163,7 +163,7 @@ class _Opened:
             if spec.dlq is not None:
                 self._dead = DeadLetterBatches(spec, checkpoint_id)
                 self._dead.open(spark)
-            self._progress = Progress.load(checkpoint.progress_path)
+            self._progress = PipelineProgress.load(checkpoint.progress_path)
             self._held = held.pop_all()
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class _Opened:
     def _archive_alone(self, frame: DataFrame, batch_id: int) -> BatchReport:
         """Nobody else wants the messages: they are neither kept nor counted. Those of a batch that comes again are."""
         (sink,) = self._sinks
-        count = sink.write(Batch(batch_id, Rows(frame, has_message=False), 0, frame)) or frame.count()
+        count = sink.write(SinkBatch(batch_id, Rows(frame, has_message=False), 0, frame)) or frame.count()
         return BatchReport(batch_id, count, count, {sink.name: count})
 
     def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
@@ -202,7 +202,7 @@ class _Opened:
             report = BatchReport(batch_id, counts.pop("read"), counts.pop("rows"), broken=counts)
             self._must_hold(shared.broken, counts)
             report.dead_letters = self._bury(shared.broken, counts, batch_id)
-            batch = Batch(batch_id, shared.rows, report.rows, shared.messages)
+            batch = SinkBatch(batch_id, shared.rows, report.rows, shared.messages)
             for sink in self._sinks:
                 report.sinks[sink.name] = sink.write(batch)
         return report
@@ -256,7 +256,7 @@ class _Shared:
         self._kept.callback(found.unpersist)
         return found
 
-    def _keep_rows(self, outcome: Outcome, is_queried: bool) -> Rows:
+    def _keep_rows(self, outcome: Sifted, is_queried: bool) -> Rows:
         """A query is run once: all sinks get the same rows."""
         return Rows(self._keep(outcome.rows.frame), outcome.rows.has_message) if is_queried else outcome.rows
 

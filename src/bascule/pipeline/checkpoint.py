@@ -25,12 +25,12 @@ FORMAT: Final = 1
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class PipelineCheckpoint:
     path: Path
     _lock: int | None = None
 
     @classmethod
-    def of(cls, spec: PipelineSpec) -> Checkpoint:
+    def of(cls, spec: PipelineSpec) -> PipelineCheckpoint:
         return cls(Path(spec.checkpoint))
 
     @property

@@ -16,7 +16,7 @@ from bascule.errors import BasculeError, CallerError, MalformedValue, StorageErr
 from bascule.lake.manifest import Archive
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
-from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.sinks.latest import placed
 from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
 from bascule.pipeline.spec.sinks import ArchiveSink, LatestSink, StreamSink, TableSink
@@ -169,7 +169,7 @@ def _dlq(spec: PipelineSpec) -> str:
 
 
 def _checkpoint(spec: PipelineSpec) -> str:
-    checkpoint = Checkpoint.of(spec)
+    checkpoint = PipelineCheckpoint.of(spec)
     if checkpoint.exists:
         checkpoint.check(spec)
         _writable(checkpoint.path)
@@ -263,7 +263,7 @@ class _Schemas:
             if sink.key not in frame.columns:
                 frame.selectExpr(sink.key)
             return _shown(self._rows)
-        made = make_sink(self._spec, sink, Checkpoint.of(self._spec), UNKNOWN_ID)
+        made = make_sink(self._spec, sink, PipelineCheckpoint.of(self._spec), UNKNOWN_ID)
         made.check(self._rows.visible.schema)
         return _shown(self._rows)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bascule.config.values.shown import iso_ns, plural, rate, size
 from bascule.exits import styled
-from bascule.pipeline.progress import BatchReport, Progress, late_of
+from bascule.pipeline.progress import BatchReport, PipelineProgress, late_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ class Display:
         self._is_live = live and sys.stderr.isatty()
         self._live: Live | None = None
         self._began = monotonic()
-        self._totals = Progress()
+        self._totals = PipelineProgress()
         self._rate = 0.0
         self._lag: dict[str, float] | None = None
         self._late = 0

@@ -30,7 +30,7 @@ class BatchReport:
 
 
 @dataclass(slots=True)
-class Progress:
+class PipelineProgress:
     """All batches so far."""
 
     batch: int = -1
@@ -48,7 +48,7 @@ class Progress:
     """The last batch that had such rows. Spark tells of them when a batch is over: behind the numbers above by one."""
 
     @classmethod
-    def load(cls, path: Path) -> Progress:
+    def load(cls, path: Path) -> PipelineProgress:
         """It is a report: one that cannot be read begins anew."""
         try:
             found = json.loads(path.read_text("utf-8"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.config.values.duration import MILLISECOND_NS, format_duration
 from bascule.errors import BasculeError
 from bascule.pipeline.batches import PipelineBatches, planned
-from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, late_of
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.steps.apply import split_at_dedup
@@ -51,7 +51,7 @@ class Pipeline:
         self._warn = warn
         self._has_warned = False
         self.spec = spec
-        self.checkpoint = Checkpoint.of(spec)
+        self.checkpoint = PipelineCheckpoint.of(spec)
         self.batches = PipelineBatches(spec, on_batch)
 
     def open(self) -> None:

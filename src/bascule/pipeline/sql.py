@@ -22,7 +22,7 @@ from bascule.errors import CallerError, CheckpointMismatch, InvalidOption, Inval
 from bascule.lake.manifest import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.runner import is_connect
-from bascule.pipeline.sinks.base import Batch
+from bascule.pipeline.sinks.base import SinkBatch
 from bascule.pipeline.sinks.stream import StreamBatches, message_frame, producer_id, written_columns
 from bascule.pipeline.sinks.table import TableBatches, write_document
 from bascule.pipeline.steps.rows import Rows, quoted
@@ -251,7 +251,7 @@ class _TableFunction:
         self.table.open(frame.sparkSession)
         rows = frame.persist()
         try:
-            self.table.write(Batch(batch_id, Rows(rows, has_message=False), rows.count()))
+            self.table.write(SinkBatch(batch_id, Rows(rows, has_message=False), rows.count()))
         finally:
             rows.unpersist()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from bascule.lake.manifest import Archive
 from bascule.pipeline.brokers import streams_at
-from bascule.pipeline.checkpoint import Checkpoint
-from bascule.pipeline.progress import Progress
+from bascule.pipeline.checkpoint import PipelineCheckpoint
+from bascule.pipeline.progress import PipelineProgress
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink
 from bascule.pipeline.spec.steps import Dedup
@@ -28,10 +28,10 @@ from bascule.spark.read.resolve import require, select
 
 def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
     """Raises Unavailable when no broker answers, CheckpointMismatch for a checkpoint of another pipeline."""
-    checkpoint = Checkpoint.of(spec)
+    checkpoint = PipelineCheckpoint.of(spec)
     if checkpoint.exists:
         checkpoint.check(spec)
-    progress = Progress.load(checkpoint.progress_path)
+    progress = PipelineProgress.load(checkpoint.progress_path)
     streams = _lags(spec, checkpoint)
     return {
         "name": spec.name,
@@ -60,7 +60,7 @@ def _lost(spec: PipelineSpec) -> int:
     return sum(archive.state().lost_offsets for archive in archives if archive.exists)
 
 
-def _lags(spec: PipelineSpec, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
+def _lags(spec: PipelineSpec, checkpoint: PipelineCheckpoint) -> dict[str, dict[str, Any]]:
     options = source_options(spec.source_options(), STREAMING)
     streams_at(spec.connection_options())  # who has no broker hears of it soon
     connection = cluster.connect(options.connection)

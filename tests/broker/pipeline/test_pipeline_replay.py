@@ -37,7 +37,7 @@ from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost  # noq
 from bascule.pipeline.jobs import replay as replay_module  # noqa: E402
 from bascule.pipeline.jobs import replay_trace  # noqa: E402
 from bascule.pipeline.jobs.replay import Replay, ReplayOptions, ReplayReport  # noqa: E402
-from bascule.pipeline.jobs.replay_source import ArchiveSource, LogSource, Source  # noqa: E402
+from bascule.pipeline.jobs.replay_source import ArchiveSource, LogSource, ReplaySource  # noqa: E402
 from tests.cli.command_line import COMMAND  # noqa: E402
 from tests.cli.command_line import run as run_command  # noqa: E402
 from tests.support.broker_fixtures import unique_name  # noqa: E402
@@ -87,7 +87,7 @@ class Streams:
         keys = [f"k{place % 7}" if place % 3 else "" for place in range(len(values))]
         self.client.publish_many(self.source, values, keys=keys, partition=number, ack="all")
 
-    def run(self, source: Source | None = None, **options: Any) -> ReplayReport:
+    def run(self, source: ReplaySource | None = None, **options: Any) -> ReplayReport:
         given = {"target": self.target, "create": True, **options}
         return Replay(self.client, self.tables, source or self.log(), ReplayOptions(**given)).run()
 

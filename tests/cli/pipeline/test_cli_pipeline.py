@@ -11,7 +11,7 @@ import pytest
 from bascule.cli import main
 from bascule.errors import CallerError
 from bascule.pipeline.display import Display, lag_of
-from bascule.pipeline.progress import BatchReport, Progress, late_of
+from bascule.pipeline.progress import BatchReport, PipelineProgress, late_of
 from tests.cli.command_line import Outcome
 from tests.cli.command_line import run as run_command
 
@@ -144,14 +144,14 @@ def test_batches_that_are_written_elsewhere_are_told_of_by_spark(capsys: pytest.
 
 
 def test_a_batch_that_comes_again_is_counted_once(tmp_path: Path) -> None:
-    progress, path = Progress(), tmp_path / "progress.json"
+    progress, path = PipelineProgress(), tmp_path / "progress.json"
     assert progress.add(BatchReport(0, 10, 5, {"a": 5}, broken={"x": 1}))
     progress.save(path)
-    again = Progress.load(path)
+    again = PipelineProgress.load(path)
     assert not again.add(BatchReport(0, 10, 5, {"a": 5}, broken={"x": 1}))
     assert again.add(BatchReport(1, 1, 1, {"a": 1, "b": 1}))
     assert (again.read, again.rows, again.sinks, again.broken) == (11, 6, {"a": 6, "b": 1}, {"x": 1})
     assert again.add_late(0, 4) and again.add_late(1, 2) and not again.add_late(1, 2)
     assert again.late == 6
     path.write_text("{")
-    assert Progress.load(path).batches == 0
+    assert PipelineProgress.load(path).batches == 0

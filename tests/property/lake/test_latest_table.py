@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow")
 from bascule.errors import ArchiveDamaged, CallerError, InvalidRecord, StreamRecreated  # noqa: E402
 from bascule.flight.schema import table_schema  # noqa: E402
 from bascule.lake.latest.bucket import BucketTask  # noqa: E402
-from bascule.lake.latest.merge import Kept, empty, merge  # noqa: E402
+from bascule.lake.latest.merge import KeptRows, empty, merge  # noqa: E402
 from bascule.lake.latest.table import LatestStore, latest_files  # noqa: E402
 from tests.support.latest_tables import Message, Table, latest, places, stored, table_of  # noqa: E402
 
@@ -100,7 +100,7 @@ def test_the_order_in_which_partitions_are_read_does_not_matter(
     assert {*keys, *graves} == {message.key for message in whole if message.key is not None}
 
 
-def _places(kept: Kept) -> list[tuple[object, ...]]:
+def _places(kept: KeptRows) -> list[tuple[object, ...]]:
     rows = kept.rows.to_pylist()
     return sorted((row["partition"], row["offset"], row["key"] or b"", row["value"]) for row in rows)
 

@@ -22,7 +22,7 @@ from bascule.client.blocking import BlockingClient
 from bascule.client.messages import Message
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
-from bascule.pipeline.progress import Progress
+from bascule.pipeline.progress import PipelineProgress
 from tests.spark.conftest import MakeStream
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess, clean_environ
@@ -110,12 +110,12 @@ checkpoint: state
     with FlightConnection(tables.address) as connection:
         report = Verification(Archive(tmp_path / "lake"), connection, lambda _: None).run()
     assert (report.is_equal, report.rows) == (True, publisher.count)
-    progress = Progress.load(tmp_path / "state/progress.json")
+    progress = PipelineProgress.load(tmp_path / "state/progress.json")
     assert (progress.read, progress.rows) == (publisher.count, sum(wanted.values()))
 
 
 def batches(folder: Path) -> int:
-    return Progress.load(folder / "state/progress.json").batches
+    return PipelineProgress.load(folder / "state/progress.json").batches
 
 
 def has_batches(folder: Path, count: int) -> bool:

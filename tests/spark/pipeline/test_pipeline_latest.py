@@ -18,7 +18,7 @@ from bascule.cli.main import app
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import BasculeError, CallerError, InvalidOption, InvalidSchema
-from bascule.lake.latest.table import LatestStore, Snapshot, latest_files, read_latest
+from bascule.lake.latest.table import LatestStore, TableSnapshot, latest_files, read_latest
 from bascule.lake.latest.verification import verify_latest
 from bascule.lake.verification import Report
 from bascule.pipeline.jobs.latest import LatestOptions, LatestTable, latest_frame, run_latest
@@ -122,11 +122,11 @@ def test_a_random_history_in_many_batches_is_what_a_dict_says(
     assert (texts(verify(path)), LatestStore(path).snapshot().number) == ([], last.number)
 
 
-def _dying(calls: int, is_done: bool) -> Callable[[LatestStore, Snapshot], None]:
+def _dying(calls: int, is_done: bool) -> Callable[[LatestStore, TableSnapshot], None]:
     """The commit of this number is the last, or is not made."""
     commit, left = LatestStore.commit, iter(range(calls, 0, -1))
 
-    def die(store: LatestStore, snapshot: Snapshot) -> None:
+    def die(store: LatestStore, snapshot: TableSnapshot) -> None:
         is_last = next(left) == 1
         if not is_last or is_done:
             commit(store, snapshot)

@@ -23,7 +23,7 @@ from bascule.errors import (
 from bascule.lake.manifest import Archive
 from bascule.lake.verification import Verification
 from bascule.pipeline.checks import look_around, look_with_spark, must_run
-from bascule.pipeline.progress import Progress
+from bascule.pipeline.progress import PipelineProgress
 from bascule.pipeline.runner import Pipeline
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec.pipeline import PipelineSpec, load
@@ -48,7 +48,7 @@ class Play:
         self.spec = load(path, {})
         return self.spec
 
-    def run(self, text: str | None = None, **options: Any) -> Progress:
+    def run(self, text: str | None = None, **options: Any) -> PipelineProgress:
         spec = self.write(text) if text is not None else self.spec
         assert spec is not None
         pipeline = Pipeline(options.pop("spark", self.spark), spec)
@@ -56,8 +56,8 @@ class Play:
         return self.progress
 
     @property
-    def progress(self) -> Progress:
-        return Progress.load(self.folder / "state/progress.json")
+    def progress(self) -> PipelineProgress:
+        return PipelineProgress.load(self.folder / "state/progress.json")
 
     def forget_last_commit(self) -> None:
         """What a driver leaves that died between a batch and Spark's note of it."""

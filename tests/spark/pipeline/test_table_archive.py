@@ -16,7 +16,7 @@ from bascule.client.blocking import BlockingClient
 from bascule.errors import CallerError, InvalidOption, MissingExtra, StreamRecreated
 from bascule.lake.tables import DELTA, ICEBERG, TableFormat
 from bascule.pipeline.jobs.archive import ArchiveOptions
-from bascule.pipeline.jobs.table_archive import Appended, TableArchive, require_format, run_table_archive
+from bascule.pipeline.jobs.table_archive import AppendedBatch, TableArchive, require_format, run_table_archive
 from tests.spark.conftest import MakeStream, publish
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
@@ -31,8 +31,8 @@ def table(spark: SparkSession) -> Iterator[str]:
     spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
-def run(spark: SparkSession, tables: BrokerProcess, notes: Path, table: str, *streams: str) -> list[Appended]:
-    appended: list[Appended] = []
+def run(spark: SparkSession, tables: BrokerProcess, notes: Path, table: str, *streams: str) -> list[AppendedBatch]:
+    appended: list[AppendedBatch] = []
     options = ArchiveOptions(path=str(notes), streams=streams, servers=tables.address)
     run_table_archive(TableArchive(spark, options, table, STAND_IN, appended.append), once=True)
     return appended

@@ -40,7 +40,7 @@ from bascule.spark.read.stream_reader import StreamReader
 from bascule.spark.source import BasculeSource
 from bascule.spark.write import task as sink_task
 from bascule.spark.write.sink import StreamWriter, stream_writer
-from bascule.spark.write.task import Identity
+from bascule.spark.write.task import TaskIdentity
 from tests.spark.conftest import MakeStream, publish
 from tests.spark.write.test_spark_sink import values
 from tests.support.broker_process import BrokerProcess
@@ -267,10 +267,10 @@ class AttemptWriter(StreamWriter):
     """Numbers rows by what the API offers: the attempt of the task."""
 
     def write(self, iterator: Iterator[Any]) -> Any:
-        def naive_identity(options: Any) -> Identity:
+        def naive_identity(options: Any) -> TaskIdentity:
             del options
             context: Any = TaskContext.get()
-            return Identity(f"task:{context.taskAttemptId()}", 0, context.partitionId())
+            return TaskIdentity(f"task:{context.taskAttemptId()}", 0, context.partitionId())
 
         honest, sink_task.identity = sink_task.identity, naive_identity
         try:

@@ -12,7 +12,7 @@ import pytest
 from bascule import limits
 from bascule.errors import ArchiveDamaged, ArchiveUnreachable
 from bascule.flight.schema import COLUMNS, schema_of, table_schema
-from bascule.lake.coverage import Coverage, Follower, coverage_of
+from bascule.lake.coverage import ArchiveFollower, Coverage, coverage_of
 from bascule.lake.manifest import Archive, DataFile
 from bascule.lake.ranges import offset_at, read_rows
 from tests.support.archives import archive_rows, compact
@@ -124,7 +124,7 @@ def test_a_hole_behind_the_last_message_belongs_to_what_the_archive_has(tmp_path
 
 def test_a_follower_sees_what_is_committed_and_what_is_compacted(tmp_path: Path) -> None:
     archive_rows(tmp_path / "lake", 1, [rows([0, 1, 2])])
-    follower = Follower(Archive(tmp_path / "lake"))
+    follower = ArchiveFollower(Archive(tmp_path / "lake"))
     follower.look()
     archive_rows(tmp_path / "lake", 1, [rows([3, 4])])
     archive_rows(tmp_path / "lake", 1, [rows([0], partition=1)])
@@ -140,7 +140,7 @@ def test_a_follower_sees_what_is_committed_and_what_is_compacted(tmp_path: Path)
 
 def test_a_follower_that_slept_while_commits_were_summed_up_sees_what_they_say(tmp_path: Path) -> None:
     archive_rows(tmp_path / "lake", 1, [rows([0])])
-    follower = Follower(Archive(tmp_path / "lake"))
+    follower = ArchiveFollower(Archive(tmp_path / "lake"))
     follower.look()
     for offset in range(1, 5):
         archive_rows(tmp_path / "lake", 1, [rows([offset])])
@@ -155,7 +155,7 @@ def test_a_follower_that_slept_while_commits_were_summed_up_sees_what_they_say(t
 def test_an_archive_that_is_made_anew_in_the_same_folder_is_another(tmp_path: Path) -> None:
     archive_rows(tmp_path / "lake", 1, [rows([0, 1, 2])])
     archive_rows(tmp_path / "lake", 1, [rows([3])])
-    follower = Follower(Archive(tmp_path / "lake"))
+    follower = ArchiveFollower(Archive(tmp_path / "lake"))
     follower.look()
     shutil.rmtree(tmp_path / "lake")
     with pytest.raises(ArchiveUnreachable, match="there is no archive in"):
@@ -169,7 +169,7 @@ def test_an_archive_whose_commits_are_damaged_is_not_followed(tmp_path: Path) ->
     archive_rows(tmp_path / "lake", 1, [rows([0])])
     (tmp_path / "lake/_bascule/commits/00000000000000000001.json").write_text("{", "utf-8")
     with pytest.raises(ArchiveDamaged):
-        Follower(Archive(tmp_path / "lake")).look()
+        ArchiveFollower(Archive(tmp_path / "lake")).look()
 
 
 def test_bytes_of_a_range_are_those_of_its_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from bascule.errors import BasculeError, InvalidOption, Unavailable
 from bascule.lake.manifest import Covered
-from bascule.pipeline.jobs.archive import ArchiveOptions, Cursors, read_stream_ids
+from bascule.pipeline.jobs.archive import ArchiveCursors, ArchiveOptions, read_stream_ids
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def covered(*ends: int) -> tuple[Covered, ...]:
 
 
 def test_cursors_that_take_too_long_wait_and_none_is_starved(brokers: Brokers) -> None:
-    cursors = Cursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
+    cursors = ArchiveCursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
     brokers.seconds = 1.0
     cursors.set(covered(10, 10, 10))
     assert brokers.calls == [0, 1]
@@ -107,7 +107,7 @@ def test_cursors_that_take_too_long_wait_and_none_is_starved(brokers: Brokers) -
 
 
 def test_a_cursor_that_fails_is_said_once_and_tried_again(brokers: Brokers, capsys: pytest.CaptureFixture[str]) -> None:
-    cursors = Cursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
+    cursors = ArchiveCursors(ArchiveOptions(path="/lake/x", streams=("orders",)))
     brokers.failure = Unavailable("nobody there")
     for _ in range(3):
         cursors.set(covered(10))
@@ -118,7 +118,7 @@ def test_a_cursor_that_fails_is_said_once_and_tried_again(brokers: Brokers, caps
 
 
 def test_without_a_cursor_nobody_is_asked(brokers: Brokers) -> None:
-    Cursors(ArchiveOptions(path="/lake/x", streams=("orders",), cursor="")).set(covered(10))
+    ArchiveCursors(ArchiveOptions(path="/lake/x", streams=("orders",), cursor="")).set(covered(10))
     assert brokers.calls == []
 
 

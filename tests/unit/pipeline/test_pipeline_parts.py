@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, MalformedValue, StateError
 from bascule.pipeline.batches import PipelineBatches, needs_messages
-from bascule.pipeline.checkpoint import Checkpoint
+from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.runner import Reports
 from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
@@ -59,7 +59,7 @@ def test_another_checkpoint_is_another_producer() -> None:
 
 def test_a_checkpoint_is_of_one_pipeline(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    checkpoint = Checkpoint.of(spec)
+    checkpoint = PipelineCheckpoint.of(spec)
     assert not checkpoint.exists
     found = checkpoint.begin(spec)
     assert checkpoint.begin(spec) == checkpoint.check(spec) == found
@@ -76,16 +76,16 @@ def test_a_checkpoint_is_of_one_pipeline(tmp_path: Path) -> None:
 def test_a_folder_with_something_else_is_no_checkpoint(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     (tmp_path / "state/spark/commits").mkdir(parents=True)
-    assert Checkpoint.of(spec).begin(spec)  # Spark has just begun it
+    assert PipelineCheckpoint.of(spec).begin(spec)  # Spark has just begun it
     (tmp_path / "state/pipeline.json").unlink()
     (tmp_path / "state/spark/commits/0").touch()
     with pytest.raises(CheckpointMismatch, match="not empty"):
-        Checkpoint.of(spec).begin(spec)
+        PipelineCheckpoint.of(spec).begin(spec)
 
 
 def test_a_pipeline_runs_once_at_a_time(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    first, second = Checkpoint.of(spec), Checkpoint.of(spec)
+    first, second = PipelineCheckpoint.of(spec), PipelineCheckpoint.of(spec)
     first.begin(spec)
     assert not second.is_held
     first.hold()
@@ -99,7 +99,7 @@ def test_a_pipeline_runs_once_at_a_time(tmp_path: Path) -> None:
 
 
 def test_the_offsets_are_those_of_the_last_batch_that_is_done(tmp_path: Path) -> None:
-    checkpoint = Checkpoint.of(spec_of(tmp_path))
+    checkpoint = PipelineCheckpoint.of(spec_of(tmp_path))
     assert checkpoint.offsets() is None
     for number, has_commit in ((9, True), (10, True), (11, False)):
         for folder in ("offsets", *(["commits"] if has_commit else [])):

@@ -9,7 +9,7 @@ from pyspark.sql import types
 
 from bascule.errors import InvalidOption, InvalidSchema
 from bascule.spark.options.declaration import BATCH, STREAMING
-from bascule.spark.options.writing import AckPolicy, Delivery, Partitioner, sink_options
+from bascule.spark.options.writing import AckPolicy, Partitioner, SinkDelivery, sink_options
 from bascule.spark.write.columns import check_columns
 
 ONCE = {"delivery": "exactly-once"}
@@ -19,7 +19,7 @@ def test_a_write_needs_no_option_but_a_stream() -> None:
     options = sink_options({"path": "orders"}, BATCH)
     assert options.stream == "orders"
     assert options.connection.servers == "127.0.0.1:9292"
-    assert options.sureness.delivery is Delivery.AT_LEAST_ONCE
+    assert options.sureness.delivery is SinkDelivery.AT_LEAST_ONCE
     assert options.sureness.ack_policy is AckPolicy.ALL, "safe unless somebody says otherwise"
     assert options.target.partitioner is Partitioner.AUTO
 

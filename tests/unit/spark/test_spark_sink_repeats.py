@@ -12,7 +12,7 @@ import pytest
 from bascule.errors import RowsChanged, Unavailable
 from bascule.spark.options.reading import ConnectionOptions
 from bascule.spark.write.routing import Group
-from bascule.spark.write.task import Identity, Repeats, SinkConnection
+from bascule.spark.write.task import Repeats, SinkConnection, TaskIdentity
 
 STORED = [(10, b"k0", b"v0"), (11, b"k1", b"v1"), (12, b"", b"")]
 """Offsets, keys and values of an earlier attempt."""
@@ -38,7 +38,7 @@ class Connection:
 
 def check(rows: list[tuple[str | None, str | None]], offsets: list[int], stored: Any = STORED, newest: int = 12) -> Any:
     connection: Any = Connection(stored, newest)
-    repeats = Repeats(connection, Identity("spark:q", 7, 1))
+    repeats = Repeats(connection, TaskIdentity("spark:q", 7, 1))
     repeats.begin("s", 0)
     batch = pa.RecordBatch.from_pydict(
         {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from datetime import UTC
+from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from bascule.cli.pipeline import archive_arguments as arguments
+from bascule.cli.pipeline.narrator import Narrator
 from bascule.cli.pipeline.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
 from bascule.cli.pipeline.run import archives_of, show_status
 from bascule.cli.pipeline.silent_spark import quiet_session
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from bascule.lake.manifest import Archive, Commit, Lost
     from bascule.lake.verification import Report
     from bascule.pipeline.jobs.archive import ArchiveOptions
-    from bascule.pipeline.jobs.table_archive import Appended
+    from bascule.pipeline.jobs.table_archive import AppendedBatch
 
 
 SINCE_RIGHT: Final = "a time such as `2026-11-15`, or `7d` for 7 days ago"
@@ -126,7 +127,7 @@ def _must_have_streams(options: ArchiveOptions, target: Target) -> None:
 def _run(spark: SparkSession, options: ArchiveOptions, once: bool) -> str:
     from bascule.pipeline.jobs.archive import run_archive
 
-    state = run_archive(spark, options, once=once, on_commit=_CommitNotes())
+    state = run_archive(spark, options, once=once, on_commit=partial(_narrate, Narrator()))
     return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
 
 
@@ -144,26 +145,19 @@ class _BatchNotes:
     def __init__(self) -> None:
         self.rows = 0
 
-    def __call__(self, appended: Appended) -> None:
+    def __call__(self, appended: AppendedBatch) -> None:
         self.rows += appended.rows
         note(f"batch {appended.batch}: {plural(appended.rows, 'message')}")
 
 
-class _CommitNotes:
-    """Prints a line for every commit."""
-
-    def __init__(self) -> None:
-        self._last = monotonic()
-
-    def __call__(self, commit: Commit) -> None:
-        if commit.kind == "compact":
-            note(f"{iso_ns(commit.at_ns)}  merged {plural(len(commit.removed), 'file')} into {len(commit.added)}")
-            return
-        rows = sum(one.rows for one in commit.added)
-        seconds, self._last = monotonic() - self._last, monotonic()
-        note(f"{iso_ns(commit.at_ns)}  {plural(rows, 'message')}, {plural(len(commit.added), 'file')}, {seconds:.1f} s")
-        for one in commit.lost:
-            note(f"{iso_ns(commit.at_ns)}  {_lost_text(one)}")
+def _narrate(narrator: Narrator, commit: Commit) -> None:
+    if commit.kind == "compact":
+        narrator.remark(commit.at_ns, f"merged {plural(len(commit.removed), 'file')} into {len(commit.added)}")
+        return
+    rows = sum(one.rows for one in commit.added)
+    narrator.commit(commit.at_ns, f"{plural(rows, 'message')}, {plural(len(commit.added), 'file')}")
+    for one in commit.lost:
+        narrator.remark(commit.at_ns, _lost_text(one))
 
 
 def compact(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bascule.cli.pipeline.narrator import Narrator
 from bascule.cli.pipeline.pipeline_target import Master, source_options
 from bascule.cli.target import completion
 from bascule.cli.target.target import Target, connected, explain
 from bascule.cli.terminal import values
 from bascule.cli.terminal.output import note, say
-from bascule.config.values.shown import iso_ns, plural
+from bascule.config.values.shown import plural
 from bascule.errors import BasculeError
 
 if TYPE_CHECKING:
-    from bascule.lake.latest.table import Snapshot
+    from bascule.lake.latest.table import TableSnapshot
 
 VALUE_RIGHT = "a format and its schema such as `json:id bigint, name string` or `avro:{…}`"
 
@@ -86,7 +87,7 @@ def latest(
         raise
     spark = session(f"latest {path.name}", master)
     try:
-        snapshot = run_latest(spark, options, once=once, on_commit=_SnapshotNotes())
+        snapshot = run_latest(spark, options, once=once, on_commit=partial(_narrate, Narrator()))
     except KeyboardInterrupt:
         note("stopped; run it again to continue")
         raise
@@ -105,12 +106,5 @@ def value_options(text: str | None) -> dict[str, str]:
     return {"valueFormat": name, "valueSchema": schema.strip()}
 
 
-class _SnapshotNotes:
-    """Prints a line for every snapshot."""
-
-    def __init__(self) -> None:
-        self._last = monotonic()
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        seconds, self._last = monotonic() - self._last, monotonic()
-        note(f"{iso_ns(snapshot.at_ns)}  snapshot {snapshot.number}, {plural(snapshot.rows, 'row')}, {seconds:.1f} s")
+def _narrate(narrator: Narrator, snapshot: TableSnapshot) -> None:
+    narrator.commit(snapshot.at_ns, f"snapshot {snapshot.number}, {plural(snapshot.rows, 'row')}")

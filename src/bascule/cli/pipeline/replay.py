@@ -23,7 +23,7 @@ from bascule.errors import BasculeError, InvalidOption, Unavailable
 if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
     from bascule.pipeline.jobs.replay import ReplayOptions, ReplayReport
-    from bascule.pipeline.jobs.replay_source import Position, Source
+    from bascule.pipeline.jobs.replay_source import Position, ReplaySource
 
 POSITION_RIGHT = "an offset such as `42`, a time such as `2026-03-01T12:00`, or `15m` for 15 minutes ago"
 
@@ -162,7 +162,7 @@ class _Progress:
         self._bar.update(done, f"replaying, {speed} messages/s")
 
 
-def _source(connection: FlightConnection, source: str, stream: str | None) -> Source:
+def _source(connection: FlightConnection, source: str, stream: str | None) -> ReplaySource:
     from bascule.pipeline.jobs.replay_source import ArchiveSource, LogSource
 
     if os.sep in source:

@@ -54,11 +54,11 @@ def spec_at(file: Path, target: Target) -> PipelineSpec:
 
 
 def _at(spec: PipelineSpec, target: Target) -> PipelineSpec:
-    from bascule.pipeline.spec.sinks import Connection
+    from bascule.pipeline.spec.sinks import BrokerConnection
 
     here = target.context
     token = target.client_options()["token"]
-    connection = Connection(target.speaks_tls, here.tls_ca, here.tls_cert, here.tls_key, token)
+    connection = BrokerConnection(target.speaks_tls, here.tls_ca, here.tls_cert, here.tls_key, token)
     return spec.at(target.server, connection)
 
 
@@ -71,7 +71,7 @@ def init(
     """Write a sample pipeline to FILE: it archives a stream; comments show the other settings."""
     from bascule.config.values.kinds import Unfit
     from bascule.pipeline.sample import sample
-    from bascule.pipeline.spec.kinds import StreamName
+    from bascule.spark.options.declaration import StreamName
 
     try:
         StreamName().parse(stream)
@@ -183,12 +183,12 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
 
 def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
     """The archives that a pipeline writes, and a function that connects to its brokers: for `bascule pipeline verify FILE`."""
-    from bascule.pipeline.checkpoint import Checkpoint
+    from bascule.pipeline.checkpoint import PipelineCheckpoint
     from bascule.pipeline.sinks.archive import archive_options
     from bascule.pipeline.spec.sinks import ArchiveSink
 
     spec = spec_at(file, target)
-    place = Checkpoint.of(spec).spark_path
+    place = PipelineCheckpoint.of(spec).spark_path
     found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     if not found:
         raise CallerError(f"{file} writes no archive", hint="only sinks `archive` can be verified: add one")

@@ -13,7 +13,7 @@ from bascule.errors import InvalidRecord
 from bascule.flight.arrow import require
 from bascule.kernels.wire.checksum import crc32c
 from bascule.lake.documents import sync_directory, writing
-from bascule.lake.latest.merge import DELETED, Floors, Kept, empty, graves_schema, merge
+from bascule.lake.latest.merge import DELETED, Floors, KeptRows, empty, graves_schema, merge
 from bascule.lake.latest.table import GRAVES, ROWS, Bucket
 
 if TYPE_CHECKING:
@@ -84,19 +84,19 @@ class BucketTask:
             hint="set `null_keys` to `keep` or `skip`, or choose another key",
         )
 
-    def _kept(self, bucket: Bucket, schema: pa.Schema) -> Kept:
+    def _kept(self, bucket: Bucket, schema: pa.Schema) -> KeptRows:
         import pyarrow.parquet as pq
 
         kept = empty(schema, self.key)
         root = Path(self.root)
         if bucket.path:
-            kept = Kept(pq.ParquetFile(root / bucket.path).read().cast(schema), kept.graves)
+            kept = KeptRows(pq.ParquetFile(root / bucket.path).read().cast(schema), kept.graves)
         if bucket.graves_path:
             graves = pq.ParquetFile(root / bucket.graves_path).read()
-            kept = Kept(kept.rows, graves.cast(graves_schema(schema, self.key)))
+            kept = KeptRows(kept.rows, graves.cast(graves_schema(schema, self.key)))
         return kept
 
-    def _written(self, number: int, kept: Kept) -> Bucket:
+    def _written(self, number: int, kept: KeptRows) -> Bucket:
         rows_path, size, crc = self._write(ROWS, number, kept.rows)
         graves_path, _, _ = self._write(GRAVES, number, kept.graves)
         return Bucket(number, rows_path, kept.rows.num_rows, size, crc, graves_path, kept.graves.num_rows)

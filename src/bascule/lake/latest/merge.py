@@ -29,7 +29,7 @@ Floors = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptRows:
     """What a table, or a bucket of it, holds. No key is in both, and none is twice in one."""
 
     rows: pa.Table
@@ -42,11 +42,11 @@ def graves_schema(schema: pa.Schema, key: str) -> pa.Schema:
     return require().schema([schema.field(name) for name in names])
 
 
-def empty(schema: pa.Schema, key: str) -> Kept:
-    return Kept(schema.empty_table(), graves_schema(schema, key).empty_table())
+def empty(schema: pa.Schema, key: str) -> KeptRows:
+    return KeptRows(schema.empty_table(), graves_schema(schema, key).empty_table())
 
 
-def merge(kept: Kept, batch: pa.Table, key: str, floors: Floors, *, graves_from_us: int = 0) -> Kept | None:
+def merge(kept: KeptRows, batch: pa.Table, key: str, floors: Floors, *, graves_from_us: int = 0) -> KeptRows | None:
     """What there is with the batch, or None if it changes nothing. The batch has the columns of the rows and `DELETED`.
 
     Graves older than `graves_from_us` (of the messages' own times) are filled in when something changes anyway.
@@ -68,7 +68,7 @@ def merge(kept: Kept, batch: pa.Table, key: str, floors: Floors, *, graves_from_
         [_without_keys(kept.rows, key, replaced), *(part.select(kept.rows.column_names) for part in (live, unkeyed))]
     )
     graves = pa.concat_tables([_without_keys(kept.graves, key, replaced), dead.select(kept.graves.column_names)])
-    return Kept(rows.combine_chunks(), _filled(graves, graves_from_us).combine_chunks())
+    return KeptRows(rows.combine_chunks(), _filled(graves, graves_from_us).combine_chunks())
 
 
 def _above(batch: pa.Table, floors: Floors) -> pa.Table:

@@ -58,7 +58,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TableSnapshot:
     """The table at one moment."""
 
     number: int = 0
@@ -101,11 +101,11 @@ class Snapshot:
         schema: pa.Schema,
         buckets: Iterable[Bucket],
         ends: Mapping[tuple[str, int, int], int],
-    ) -> Snapshot:
+    ) -> TableSnapshot:
         """The next one: these buckets in place of what they were, and the partitions read to these ends."""
         changed = {one.number: one for one in buckets}
         offsets = {key: max(end, self.next_offsets.get(key, 0)) for key, end in ends.items()}
-        return Snapshot(
+        return TableSnapshot(
             self.number + 1,
             max(at_ns, self.at_ns),
             batch,
@@ -171,29 +171,29 @@ class LatestStore:
 
     # ── snapshots ────────────────────────────────────────────────────────────────────────────────
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         """The newest. Before the first one there is an empty one with number 0."""
         self.describe()
         while True:
             numbers = self._numbers()
             if not numbers:
-                return Snapshot()
+                return TableSnapshot()
             # One that is gone when it is read was replaced long ago: there is a newer one.
             with contextlib.suppress(FileNotFoundError):
                 return self._read(numbers[-1])
 
-    def snapshots(self) -> list[Snapshot]:
+    def snapshots(self) -> list[TableSnapshot]:
         """All that are kept, the oldest first. For the one who writes."""
         return [self._read(number) for number in self._numbers()]
 
     def _numbers(self) -> list[int]:
         return sorted(int(path.stem) for path in self._snapshots.glob("[0-9]*.json"))
 
-    def _read(self, number: int) -> Snapshot:
+    def _read(self, number: int) -> TableSnapshot:
         path = self._snapshots / _snapshot_name(number)
         return _decoded(read_document(path), path)
 
-    def commit(self, snapshot: Snapshot) -> None:
+    def commit(self, snapshot: TableSnapshot) -> None:
         """From now on readers find this one. Raises ArchiveConflict when another writer was faster: then nothing has happened."""
         write_document(self._snapshots / _snapshot_name(snapshot.number), _encoded(snapshot))
 
@@ -260,17 +260,17 @@ def _snapshot_name(number: int) -> str:
     return f"{number:020d}.json"
 
 
-def _encoded(snapshot: Snapshot) -> dict[str, Any]:
+def _encoded(snapshot: TableSnapshot) -> dict[str, Any]:
     document = asdict(replace(snapshot, buckets={}, next_offsets={}))
     offsets = [[*key, end] for key, end in sorted(snapshot.next_offsets.items())]
     buckets = [asdict(one) for _, one in sorted(snapshot.buckets.items())]
     return {"format": FORMAT, **document, "buckets": buckets, "next_offsets": offsets}
 
 
-def _decoded(document: dict[str, Any], path: Path) -> Snapshot:
+def _decoded(document: dict[str, Any], path: Path) -> TableSnapshot:
     try:
         buckets = [Bucket(**one) for one in document["buckets"]]
-        return Snapshot(
+        return TableSnapshot(
             document["number"],
             document["at_ns"],
             document["batch"],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.flight.schema import COLUMNS
 from bascule.kernels.wire.checksum import crc32c
 from bascule.lake.latest.merge import ORDER
-from bascule.lake.latest.table import LatestStore, Snapshot
+from bascule.lake.latest.table import LatestStore, TableSnapshot
 from bascule.lake.verification import Fault, Report
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def verify_latest(path: str | Path, tables: FlightConnection | None, key_of: Key
     nor where an expression says which messages delete. For tables of messages as they were read: rows that a pipeline has
     filtered or changed are not in the log.
     """
-    return _Verification(LatestStore(path), tables, key_of).run()
+    return _TableVerification(LatestStore(path), tables, key_of).run()
 
 
-class _Verification:
+class _TableVerification:
     def __init__(self, store: LatestStore, tables: FlightConnection | None, key_of: KeyOf | None) -> None:
         self._store = store
         self._tables = tables
@@ -86,7 +86,7 @@ class _Verification:
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────
 
-    def _rows(self, snapshot: Snapshot) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _rows(self, snapshot: TableSnapshot) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Key and columns of each row; faults of files on the way."""
         key_column = self._key if not snapshot.number or self._key in snapshot.arrow_schema().names else "latestKey"
         seen: dict[Any, str] = {}
@@ -119,7 +119,7 @@ class _Verification:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────
 
-    def _compare(self, snapshot: Snapshot, rows: list[tuple[Any, dict[str, Any]]]) -> None:
+    def _compare(self, snapshot: TableSnapshot, rows: list[tuple[Any, dict[str, Any]]]) -> None:
         names = tuple(name for name in COLUMNS if _is_raw(snapshot.arrow_schema(), name))
         log = self._log(snapshot, names)
         self._report.rows_compared = log.rows
@@ -145,7 +145,7 @@ class _Verification:
         if unknown:
             self._report.unchecked.append(f"{unknown} rows whose messages the log no longer has")
 
-    def _log(self, snapshot: Snapshot, names: tuple[str, ...]) -> _Log:
+    def _log(self, snapshot: TableSnapshot, names: tuple[str, ...]) -> _Log:
         assert self._tables is not None and self._key_of is not None
         found = _Log()
         logs = self._tables.offsets(sorted({stream for stream, _, _ in snapshot.next_offsets}))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.errors import InvalidOption, InvalidSchema, StreamRecreated
 from bascule.lake.latest.bucket import BucketTask, Merged
 from bascule.lake.latest.merge import ORDER
-from bascule.lake.latest.table import BUCKETS_DEFAULT, BUCKETS_MAX, KEEP_SECONDS_DEFAULT, LatestStore, Snapshot
+from bascule.lake.latest.table import BUCKETS_DEFAULT, BUCKETS_MAX, KEEP_SECONDS_DEFAULT, LatestStore, TableSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class LatestWriter:
         self._compression = compression
         self._held = contextlib.ExitStack()
         self._expires_at = 0.0
-        self.snapshot = Snapshot()
+        self.snapshot = TableSnapshot()
         self.buckets = buckets
         """As the table has them: how many there are was settled when it was made."""
 
@@ -100,7 +100,7 @@ class LatestWriter:
 
     def commit(
         self, merged: Iterable[Merged], batch: int, stream_ids: Mapping[str, int], schema: pa.Schema
-    ) -> Snapshot | None:
+    ) -> TableSnapshot | None:
         """Make what the tasks have written the table. None if they have changed nothing."""
         outcomes = list(merged)
         changed = [one.bucket for one in outcomes if one.bucket is not None]

@@ -6,13 +6,10 @@ Paths are strings and handles are small integers. Reads and writes name their po
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import NoReturn, Protocol
 
-from bascule.errors import DiskFull, StorageError
-
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+from bascule.errors import NO_ROOM, DiskFull, StorageError
 
 
 class Disk(Protocol):
@@ -154,7 +151,7 @@ class PosixDisk:
 
 
 def raise_storage_error(error: OSError, doing: str) -> NoReturn:
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         raise DiskFull(
             f"{doing}: {error.strerror}", hint="free some room; nothing was lost and appends go on by themselves"
         ) from error

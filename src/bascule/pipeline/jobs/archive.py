@@ -193,7 +193,7 @@ class ArchiveJob:
         self._is_open = False
         self._state = ArchiveState()
         self._stream_ids: dict[str, int] = {}
-        self._cursors = Cursors(options)
+        self._cursors = ArchiveCursors(options)
         self._housekeeping = Housekeeping(self.archive, options.keep_replaced_seconds)
         self._compaction = Compaction(
             self.archive, target_bytes=min(options.file_bytes, MERGED_BYTES_MAX), compression=options.compression
@@ -391,7 +391,7 @@ def start_query(
     return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
 
 
-class Cursors:
+class ArchiveCursors:
     """Tell brokers how far the archive is. It is advice: whatever comes of it, the archive goes on, and waits for a moment at most."""
 
     def __init__(self, options: ArchiveOptions) -> None:

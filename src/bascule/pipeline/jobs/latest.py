@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.errors import CallerError, InvalidOption, InvalidSchema, StreamNotFound
 from bascule.lake.latest.bucket import BUCKET, OUTCOME_DDL, decoded
 from bascule.lake.latest.merge import DELETED, ORDER
-from bascule.lake.latest.table import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, Snapshot
+from bascule.lake.latest.table import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, TableSnapshot
 from bascule.lake.latest.writer import LatestWriter
 from bascule.lake.manifest import FOLDER
 from bascule.pipeline.jobs.archive import COMPRESSIONS, ArchiveOptions, read_stream_ids
@@ -114,7 +114,7 @@ class LatestTable:
     """Lives in the driver. Between `open` and `close` nobody else writes the table."""
 
     def __init__(
-        self, spark: SparkSession, options: LatestOptions, on_commit: Callable[[Snapshot], None] = lambda _: None
+        self, spark: SparkSession, options: LatestOptions, on_commit: Callable[[TableSnapshot], None] = lambda _: None
     ) -> None:
         self._spark = spark
         self._options = options
@@ -123,7 +123,7 @@ class LatestTable:
         self._stream_ids: dict[str, int] = {}
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TableSnapshot:
         """The newest that this one has made or found."""
         return self._writer.snapshot
 
@@ -254,7 +254,7 @@ def _must_have_order(batch: DataFrame) -> None:
         )
 
 
-def run_latest(spark: SparkSession, options: LatestOptions, *, once: bool, **callbacks: Any) -> Snapshot:
+def run_latest(spark: SparkSession, options: LatestOptions, *, once: bool, **callbacks: Any) -> TableSnapshot:
     """The whole job: returns when the query has ended, with the table as it is then."""
     table = LatestTable(spark, options, **callbacks)
     options.selection().stream_ids()

@@ -28,8 +28,8 @@ from bascule.errors import (
     StreamExists,
     StreamNotFound,
 )
-from bascule.pipeline.jobs.replay_source import Position, Source, Span
-from bascule.pipeline.jobs.replay_trace import Identity, chunk_end, chunk_start, find_chunks
+from bascule.pipeline.jobs.replay_source import Position, ReplaySource, Span
+from bascule.pipeline.jobs.replay_trace import ReplayIdentity, chunk_end, chunk_start, find_chunks
 
 if TYPE_CHECKING:
     from array import array
@@ -106,14 +106,14 @@ class ReplayReport:
 
 class Replay:
     def __init__(
-        self, client: BlockingClient, tables: FlightConnection, source: Source, options: ReplayOptions
+        self, client: BlockingClient, tables: FlightConnection, source: ReplaySource, options: ReplayOptions
     ) -> None:
         self._client = client
         self._tables = tables
         self._source = source
         self._options = options
         self.id = options.id or new_id()
-        self._identity = Identity(self.id, source.name, options.way)
+        self._identity = ReplayIdentity(self.id, source.name, options.way)
         self._pace = _Pace(options.rate)
         self._report = ReplayReport(self.id)
 
@@ -191,7 +191,7 @@ class Replay:
         found: dict[int, Any] = self._tables.offsets([self._options.target])[self._options.target]["partitions"]
         return found
 
-    def _lanes(self, spans: dict[int, Span], newest: dict[int, int], is_begun: bool) -> list[_Lane]:
+    def _lanes(self, spans: dict[int, Span], newest: dict[int, int], is_begun: bool) -> list[_ReplayLane]:
         is_empty = all(offset < 0 for offset in newest.values())
         begun = self._found(spans, newest) if is_begun and not is_empty else {}
         lanes = []
@@ -200,7 +200,7 @@ class Replay:
             if number in begun:
                 self._report.resumed[number] = start
             if start < span.end:
-                lanes.append(_Lane(self, number, Span(start, span.end), newest, is_resumed=number in begun))
+                lanes.append(_ReplayLane(self, number, Span(start, span.end), newest, is_resumed=number in begun))
                 lanes[-1].skipped = max(0, start - span.start)
         return lanes
 
@@ -217,7 +217,7 @@ class Replay:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
-    def _pump(self, lanes: list[_Lane], publisher: ColumnPublisher, on_piece: Callable[[], None]) -> None:
+    def _pump(self, lanes: list[_ReplayLane], publisher: ColumnPublisher, on_piece: Callable[[], None]) -> None:
         """A piece of each partition in turn: it is read while those of the others, and its own former one, are under way."""
         waiting = deque(lanes)
         while waiting:
@@ -231,7 +231,7 @@ class Replay:
                 waiting.append(lane)
 
 
-class _Lane:
+class _ReplayLane:
     """One partition of the source: its position, and what is under way. One piece at a time, so that nothing overtakes."""
 
     def __init__(self, job: Replay, number: int, span: Span, newest: dict[int, int], *, is_resumed: bool) -> None:

@@ -32,7 +32,7 @@ class Span:
     end: int
 
 
-class Source(Protocol):
+class ReplaySource(Protocol):
     name: str
     """For people, and to tell one replay from another: two sources never have the same."""
 

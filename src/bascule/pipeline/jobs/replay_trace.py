@@ -41,7 +41,7 @@ def chunk_end(offset: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReplayIdentity:
     """Of a replay: the same id may go on only with the same source, target and way to choose partitions."""
 
     id: str
@@ -70,7 +70,7 @@ class Identity:
 
 
 def find_chunks(
-    tables: FlightConnection, target: str, identity: Identity, wanted: dict[int, set[int]], since_ns: int | None
+    tables: FlightConnection, target: str, identity: ReplayIdentity, wanted: dict[int, set[int]], since_ns: int | None
 ) -> dict[int, int]:
     """By partition of the source: the offset at which its last chunk begins; nothing for those that have not begun.
 
@@ -103,7 +103,7 @@ def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _last_epochs(
-    tables: FlightConnection, target: str, number: int, window: tuple[int, int], identity: Identity
+    tables: FlightConnection, target: str, number: int, window: tuple[int, int], identity: ReplayIdentity
 ) -> dict[int, int]:
     found: dict[int, int] = {}
     for batch in tables.read(target, number, *window, ("headers",)):

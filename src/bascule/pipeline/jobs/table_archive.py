@@ -22,8 +22,8 @@ from bascule.flight.schema import COLUMNS
 from bascule.lake.manifest import FOLDER, Archive, Covered
 from bascule.lake.tables import COLUMNS_DDL, DATE, STREAM_ID, TableFormat
 from bascule.pipeline.jobs.archive import (
+    ArchiveCursors,
     ArchiveOptions,
-    Cursors,
     must_be_messages,
     must_be_the_driver,
     must_go_on,
@@ -40,7 +40,7 @@ _TABLE: Final = re.compile(r"\w+(\.\w+){0,2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendedBatch:
     """What a batch brought."""
 
     batch: int
@@ -71,7 +71,7 @@ class TableArchive:
         options: ArchiveOptions,
         table: str,
         table_format: TableFormat,
-        on_append: Callable[[Appended], None] = lambda _: None,
+        on_append: Callable[[AppendedBatch], None] = lambda _: None,
     ) -> None:
         if not _TABLE.fullmatch(table):
             raise InvalidOption(
@@ -87,7 +87,7 @@ class TableArchive:
         self._positions: dict[tuple[str, int], int] = {}
         """The next offset of each partition."""
         self._stream_ids: dict[str, int] = {}
-        self._cursors = Cursors(options)
+        self._cursors = ArchiveCursors(options)
         self.failure: Exception | None = None
 
     @property
@@ -169,7 +169,7 @@ class TableArchive:
             self._append(rows, ids, batch_id)
             ends = {(row["stream"], row["partition"]): row["max(offset)"] + 1 for row in found}
             self._positions |= ends
-            self._on_append(Appended(batch_id, sum(row["count(1)"] for row in found)))
+            self._on_append(AppendedBatch(batch_id, sum(row["count(1)"] for row in found)))
             self._cursors.set(tuple(Covered(name, ids[name], number, 0, end) for (name, number), end in ends.items()))
         finally:
             rows.unpersist()

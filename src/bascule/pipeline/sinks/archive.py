@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink
 
@@ -48,7 +48,7 @@ class ArchiveBatches(BatchSink):
         job.open()
         self._job = job
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         assert self._job is not None
         assert batch.messages is not None
         self._rows = 0

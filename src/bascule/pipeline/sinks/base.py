@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SinkBatch:
     """What a sink is given."""
 
     id: int
@@ -42,7 +42,7 @@ class BatchSink(ABC):
         """Before the first batch. Raises what would make every batch fail."""
 
     @abstractmethod
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         """Returns how many rows the batch has brought; 0 if it was there before."""
 
     def close(self) -> None:  # noqa: B027 - some have nothing to close

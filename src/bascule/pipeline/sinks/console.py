@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch
 
 
 class ConsoleBatches(BatchSink):
@@ -10,7 +10,7 @@ class ConsoleBatches(BatchSink):
         super().__init__("console")
         self._rows_max = rows_max
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         if not batch.count:
             return 0
         more = batch.count - self._rows_max

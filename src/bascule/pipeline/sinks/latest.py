@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bascule.errors import InvalidSchema
 from bascule.lake.latest.merge import ORDER
 from bascule.pipeline.jobs.latest import LatestOptions, LatestTable
-from bascule.pipeline.sinks.base import Batch, BatchSink
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import LatestSink
 from bascule.pipeline.steps.rows import MESSAGE, Rows
@@ -43,7 +43,7 @@ class LatestBatches(BatchSink):
         table.open()
         self._table = table
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         assert self._table is not None
         if not batch.count:
             return 0

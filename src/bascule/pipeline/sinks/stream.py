@@ -11,7 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import InvalidSchema
-from bascule.pipeline.sinks.base import Batch, BatchSink, must_differ
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch, must_differ
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import StreamSink
 from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted
@@ -66,7 +66,7 @@ class StreamBatches(BatchSink):
         kept = type(schema)([schema[name] for name in names if name in there]).add("value", "binary")
         check_columns(kept, sink_options(self._options, BATCH))
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         if not batch.count:
             return 0
         self.publish(message_frame(batch.rows), batch.id)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, StorageError
-from bascule.pipeline.sinks.base import Batch, BatchSink, must_differ
+from bascule.pipeline.sinks.base import BatchSink, SinkBatch, must_differ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ class TableBatches(BatchSink):
             )
         shutil.rmtree(self.path / FOLDER / "staging", ignore_errors=True)
 
-    def write(self, batch: Batch) -> int:
+    def write(self, batch: SinkBatch) -> int:
         if not batch.count:
             return 0
         return batch.count if self.write_frame(batch.rows.visible, batch.id) else 0

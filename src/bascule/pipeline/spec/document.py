@@ -1,10 +1,10 @@
-"""A pipeline's file as a tree of texts that know where they stand, and dataclasses filled from it.
+"""A pipeline's file as a tree of texts with their line numbers, and dataclasses filled from it.
 
-What can be written is declared next to the field that holds it, as configuration keys are. A value that does not fit is refused with
-the file, the line, the value and what would be right; a key that there is not, with the one that was probably meant.
+Keys are declared next to the field that holds them, as configuration keys are. The error for a wrong value has the file, the line, the
+value and what would be right; the error for an unknown key suggests the closest one.
 
-`${NAME}` stands for a variable of the environment, `${NAME:-text}` for the text if it is not set, `$${` for the two characters. Nothing
-else is substituted, and never within the name of a key.
+`${NAME}` is replaced by a variable of the environment, `${NAME:-text}` by the text if it is not set, `$${` by the two characters.
+Nothing else is substituted, and nothing in the name of a key.
 """
 
 from __future__ import annotations
@@ -14,32 +14,26 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from bascule import limits
 from bascule.config.values.given import closest, did_you_mean
 from bascule.config.values.key import Key, key_of, section_of
 from bascule.config.values.kinds import Kind, Unfit
-from bascule.config.values.yaml_file import compose, shape
+from bascule.config.values.yaml_file import YamlNode, read_tree
 from bascule.errors import InvalidConfig
 
-if TYPE_CHECKING:
-    import yaml
-
 T = TypeVar("T")
-S = TypeVar("S", bound="Part")
+S = TypeVar("S", bound="KeyGroup")
 
-_YAML: Final = "tag:yaml.org,2002:"
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})")
 _SHOWN_MAX: Final = 80
-_DEPTH_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DocumentNode:
     """One value of the file: a text, None, a list, or more keys."""
 
-    value: str | tuple[Node, ...] | Mapping[str, Node] | None
+    value: str | tuple[DocumentNode, ...] | Mapping[str, DocumentNode] | None
     place: str
     folder: Path
     """Of the file: paths in it begin there."""
@@ -61,15 +55,15 @@ class NodeKind(Kind[T]):
     """A kind whose values may be lists or keys."""
 
     @abstractmethod
-    def read(self, node: Node) -> T:
+    def read(self, node: DocumentNode) -> T:
         """The value. Raises Unfit."""
 
     def parse(self, text: str) -> T:
-        return self.read(Node(text, "", Path()))
+        return self.read(DocumentNode(text, "", Path()))
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyGroup:
     """A group of keys. `short` is the key that a bare value stands for; `required` are those that must be given."""
 
     short: ClassVar[str | None] = None
@@ -81,80 +75,62 @@ class Variants:
     """A list, each item of which has one key that says what it is."""
 
     noun: str
-    kinds: Mapping[str, type[Part]]
+    kinds: Mapping[str, type[KeyGroup]]
 
 
-def variants(noun: str, kinds: Mapping[str, type[Part]]) -> Any:
+def variants(noun: str, kinds: Mapping[str, type[KeyGroup]]) -> Any:
     return field(default=(), metadata={"variants": Variants(noun, kinds)})
 
 
 # ── reading the file ─────────────────────────────────────────────────────────────────────────────
 
 
-def read_document(path: Path, environ: Mapping[str, str]) -> Node:
-    """The whole file. Raises InvalidConfig for what cannot be read, is no YAML, or names a variable that is not set."""
-    root = compose(path)
+def read_document(path: Path, environ: Mapping[str, str]) -> DocumentNode:
+    """The whole file. Raises InvalidConfig for a file that cannot be read, is not YAML, or names a variable that is not set."""
+    root = read_tree(path)
     if root is None:
-        raise InvalidConfig(f"`{path}` is empty", hint="`bascule pipeline init` writes one to begin with")
-    return _Reading(path, environ).node(root, 0)
+        raise InvalidConfig(f"`{path}` is empty", hint="`bascule pipeline init` writes a file to begin with")
+    return _node(root, root.place, path.resolve().parent, environ)
 
 
-class _Reading:
-    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
-        self._path = path
-        self._folder = path.resolve().parent
-        self._environ = environ
-        self._count = 0
-
-    def node(self, found: yaml.Node, depth: int) -> Node:
-        place = f"{self._path}:{found.start_mark.line + 1}"
-        self._count += 1
-        if self._count > limits.CONFIG_NODES_MAX or depth > _DEPTH_MAX:  # aliases may lead in circles
-            raise InvalidConfig(f"`{place}`: too many values, or nested too deeply")
-        return Node(self._value(found, place, depth), place, self._folder)
-
-    def _value(self, found: yaml.Node, place: str, depth: int) -> Any:
-        if shape(found) == "sequence":
-            return tuple(self.node(item, depth + 1) for item in found.value)
-        if shape(found) == "mapping":
-            return self._entries(found, place, depth)
-        if not found.tag.startswith(_YAML):
-            raise InvalidConfig(f"`{place}`: the YAML tag `{found.tag}` has no meaning here")
-        return None if found.tag == _YAML + "null" else self._substituted(str(found.value).strip(), place)
-
-    def _entries(self, found: yaml.Node, place: str, depth: int) -> dict[str, Node]:
-        entries: dict[str, Node] = {}
-        for name, value in found.value:
-            if shape(name) != "scalar" or name.tag == _YAML + "merge":
-                raise InvalidConfig(f"`{place}`: a key is a word, not a list, a mapping or `<<`")
-            text, where = str(name.value).strip(), f"{self._path}:{name.start_mark.line + 1}"
-            if text in entries:
+def _node(found: YamlNode, place: str, folder: Path, environ: Mapping[str, str]) -> DocumentNode:
+    """A node with variables substituted. The place of a value is that of its key, if it has one."""
+    value: str | tuple[DocumentNode, ...] | dict[str, DocumentNode] | None = None
+    if found.items is not None:
+        value = tuple(_node(item, item.place, folder, environ) for item in found.items)
+    elif found.entries is not None:
+        value = {}
+        for entry in found.entries:
+            if entry.name in value:
                 raise InvalidConfig(
-                    f"`{text}` is set twice: at {entries[text].place} and at {where}", hint="remove one of them"
+                    f"`{entry.name}` is set twice: at {value[entry.name].place} and at {entry.place}",
+                    hint="remove one of them",
                 )
-            node = self.node(value, depth + 1)
-            entries[text] = Node(node.value, where, node.folder)
-        return entries
+            value[entry.name] = _node(entry.node, entry.place, folder, environ)
+    elif found.text is not None:
+        value = _substituted(found.text.strip(), found.place, environ)
+    return DocumentNode(value, place, folder)
 
-    def _substituted(self, text: str, place: str) -> str:
-        def value(match: re.Match[str]) -> str:
-            if match[1] == "${":
-                return "${"
-            found = self._environ.get(match[2])
-            if found is None and match[3] is None:
-                raise InvalidConfig(
-                    f"`{place}` names the environment variable `{match[2]}`, which is not set",
-                    hint=f"set it, or write `${{{match[2]}:-a default}}`",
-                )
-            return str(match[4]) if found is None else found
 
-        return _VARIABLE.sub(value, text)
+def _substituted(text: str, place: str, environ: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] == "${":
+            return "${"
+        found = environ.get(match[2])
+        if found is None and match[3] is None:
+            raise InvalidConfig(
+                f"`{place}` names the environment variable `{match[2]}`, which is not set",
+                hint=f"set it, or write `${{{match[2]}:-a default}}`",
+            )
+        return str(match[4]) if found is None else found
+
+    return _VARIABLE.sub(value, text)
 
 
 # ── filling dataclasses ──────────────────────────────────────────────────────────────────────────
 
 
-def fill(kind: type[S], node: Node, name: str) -> S:
+def fill(kind: type[S], node: DocumentNode, name: str) -> S:
     """A part from its node. `name` is what it is called in the file: `source`, `steps[2].expect`."""
     entries = _entries_of(kind, node, name)
     known = {each.name: each for each in slots(kind)}
@@ -171,7 +147,7 @@ def fill(kind: type[S], node: Node, name: str) -> S:
     return kind(**values)
 
 
-def _entries_of(kind: type[Part], node: Node, name: str) -> Mapping[str, Node]:
+def _entries_of(kind: type[KeyGroup], node: DocumentNode, name: str) -> Mapping[str, DocumentNode]:
     if isinstance(node.value, Mapping) and not (kind.short and _is_map_of(kind, node.value)):
         return node.value
     if node.value is None:
@@ -184,7 +160,7 @@ def _entries_of(kind: type[Part], node: Node, name: str) -> Mapping[str, Node]:
     return {kind.short: node}
 
 
-def _is_map_of(kind: type[Part], entries: Mapping[str, Node]) -> bool:
+def _is_map_of(kind: type[KeyGroup], entries: Mapping[str, DocumentNode]) -> bool:
     """`select: {id: value.id}`: keys that are not ours, for a part whose bare value may be keys."""
     names = {each.name: each for each in slots(kind)}
     short = names[kind.short or ""]
@@ -198,7 +174,7 @@ class Slot:
     name: str
     field: str
     key: Key | None = None
-    part: type[Part] | None = None
+    part: type[KeyGroup] | None = None
     variants: Variants | None = None
 
     @property
@@ -209,7 +185,7 @@ class Slot:
     def takes_map(self) -> bool:
         return self.key is not None and bool(getattr(self.key.kind, "takes_map", False))
 
-    def value(self, node: Node, name: str) -> Any:
+    def value(self, node: DocumentNode, name: str) -> Any:
         if self.key is not None:
             return _parse(self.key, node, name)
         if self.part is not None:
@@ -223,7 +199,7 @@ class Slot:
         return "a list" if self.variants is not None else "keys of its own"
 
 
-def slots(kind: type[Part]) -> Iterator[Slot]:
+def slots(kind: type[KeyGroup]) -> Iterator[Slot]:
     for item in fields(kind):
         key = key_of(item)
         if key is not None:
@@ -234,7 +210,7 @@ def slots(kind: type[Part]) -> Iterator[Slot]:
             yield Slot(item.name, item.name, variants=item.metadata["variants"])
 
 
-def _parse(key: Key, node: Node, name: str) -> Any:
+def _parse(key: Key, node: DocumentNode, name: str) -> Any:
     try:
         if isinstance(key.kind, NodeKind):
             return key.kind.read(node)
@@ -248,7 +224,7 @@ def _parse(key: Key, node: Node, name: str) -> Any:
         raise InvalidConfig(f"`{name}` at {node.place} is `{shown}`", hint=f"it must be {unfit}") from None
 
 
-def _items(choices: Variants, node: Node, name: str) -> tuple[Part, ...]:
+def _items(choices: Variants, node: DocumentNode, name: str) -> tuple[KeyGroup, ...]:
     listed = ", ".join(f"`{each}`" for each in choices.kinds)
     if not isinstance(node.value, tuple):
         raise InvalidConfig(
@@ -258,9 +234,9 @@ def _items(choices: Variants, node: Node, name: str) -> tuple[Part, ...]:
     return tuple(_item(choices, item, f"{name}[{number}]", listed) for number, item in enumerate(node.value, start=1))
 
 
-def _item(choices: Variants, node: Node, name: str, listed: str) -> Part:
+def _item(choices: Variants, node: DocumentNode, name: str, listed: str) -> KeyGroup:
     if isinstance(node.value, str) and node.value in choices.kinds:  # `- console`
-        return fill(choices.kinds[node.value], Node(None, node.place, node.folder), f"{name}.{node.value}")
+        return fill(choices.kinds[node.value], DocumentNode(None, node.place, node.folder), f"{name}.{node.value}")
     if isinstance(node.value, str) and (close := closest(node.value, choices.kinds)) is not None:
         raise InvalidConfig(f"`{node.value}` at {node.place} is no {choices.noun}", hint=did_you_mean(close))
     if not isinstance(node.value, Mapping) or len(node.value) != 1:
@@ -274,7 +250,7 @@ def _item(choices: Variants, node: Node, name: str, listed: str) -> Part:
     return fill(choices.kinds[word], value, f"{name}.{word}")
 
 
-def _unknown(key: str, node: Node, name: str, known: Mapping[str, Slot]) -> InvalidConfig:
+def _unknown(key: str, node: DocumentNode, name: str, known: Mapping[str, Slot]) -> InvalidConfig:
     hint = did_you_mean(closest(key, known)) or "there are " + ", ".join(f"`{each}`" for each in known)
     return InvalidConfig(f"Unknown key `{_dotted(name, key)}` at {node.place}", hint=hint)
 

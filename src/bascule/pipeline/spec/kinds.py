@@ -7,26 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.client.connection.options import stream_name
-from bascule.config.values.kinds import Kind, Unfit
-from bascule.errors import InvalidOption
-from bascule.pipeline.spec.document import Node, NodeKind
+from bascule.config.values.kinds import Unfit
+from bascule.pipeline.spec.document import DocumentNode, NodeKind
+from bascule.spark.options.declaration import StreamName
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FOLDER_RIGHT: Final = "a folder that the driver and all executors have, such as `/lake/orders`"
-
-
-@dataclass(frozen=True, slots=True)
-class StreamName(Kind[str]):
-    """A stream's name."""
-
-    name = "stream"
-
-    def parse(self, text: str) -> str:
-        try:
-            return stream_name(text)
-        except InvalidOption as error:
-            raise Unfit(error.hint or error.message) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +21,7 @@ class StreamNames(NodeKind[tuple[str, ...]]):
 
     name = "list of streams"
 
-    def read(self, node: Node) -> tuple[str, ...]:
+    def read(self, node: DocumentNode) -> tuple[str, ...]:
         if isinstance(node.value, str):
             words = [word.strip() for word in node.value.split(",") if word.strip()]
         else:
@@ -54,7 +40,7 @@ class Folder(NodeKind[str]):
 
     name = "path"
 
-    def read(self, node: Node) -> str:
+    def read(self, node: DocumentNode) -> str:
         if not isinstance(node.value, str) or not node.value or "\0" in node.value:
             raise Unfit(_FOLDER_RIGHT)
         scheme = _SCHEME.match(node.value)
@@ -69,7 +55,7 @@ class Expressions(NodeKind[tuple[str, ...]]):
 
     name = "list of SQL expressions"
 
-    def read(self, node: Node) -> tuple[str, ...]:
+    def read(self, node: DocumentNode) -> tuple[str, ...]:
         found = (node.value,) if isinstance(node.value, str) else _texts(node, "expression")
         if not found or not all(found):
             raise Unfit("a list of SQL expressions, such as `[value.id, value.at]`")
@@ -80,13 +66,13 @@ class Expressions(NodeKind[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns(NodeKind[tuple[str, ...]]):
+class SelectedColumns(NodeKind[tuple[str, ...]]):
     """Expressions of SQL, as a list or by the names that they get."""
 
     name = "list of SQL expressions, or names with one each"
     takes_map = True
 
-    def read(self, node: Node) -> tuple[str, ...]:
+    def read(self, node: DocumentNode) -> tuple[str, ...]:
         if not isinstance(node.value, Mapping):
             return Expressions().read(node)
         for name, value in node.value.items():
@@ -105,7 +91,7 @@ class TextMap(NodeKind[Mapping[str, str]]):
     name = "names with a value each"
     takes_map = True
 
-    def read(self, node: Node) -> Mapping[str, str]:
+    def read(self, node: DocumentNode) -> Mapping[str, str]:
         if not isinstance(node.value, Mapping):
             raise Unfit("names with a value each")
         for name, value in node.value.items():
@@ -117,7 +103,7 @@ class TextMap(NodeKind[Mapping[str, str]]):
         return ", ".join(f"{name}: {text}" for name, text in value.items())
 
 
-def _texts(node: Node, noun: str) -> tuple[str, ...]:
+def _texts(node: DocumentNode, noun: str) -> tuple[str, ...]:
     if not isinstance(node.value, tuple):
         raise Unfit(f"a list, one {noun} on each line")
     for item in node.value:

@@ -18,11 +18,11 @@ from bascule.config.values.duration import SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Choice, Duration, Name, Text
 from bascule.errors import BasculeError, InvalidConfig, InvalidOption
-from bascule.pipeline.spec.document import Part, fill, read_document, variants
-from bascule.pipeline.spec.kinds import Folder, StreamName, StreamNames, TextMap
-from bascule.pipeline.spec.sinks import SINKS, Connection, DeadLetters, Sink, StreamSink
+from bascule.pipeline.spec.document import KeyGroup, fill, read_document, variants
+from bascule.pipeline.spec.kinds import Folder, StreamNames, TextMap
+from bascule.pipeline.spec.sinks import SINKS, BrokerConnection, DeadLetters, Sink, StreamSink
 from bascule.pipeline.spec.steps import STEPS, Dedup, Expect, Otherwise, Sql, Step
-from bascule.spark.options.declaration import STREAMING, Pattern
+from bascule.spark.options.declaration import STREAMING, Pattern, StreamName
 from bascule.spark.options.reading import Servers, SubjectPattern, ValueFormat, source_options
 
 SERVERS_DEFAULT: Final = "127.0.0.1:9292"
@@ -35,7 +35,7 @@ class ValueMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSpec(Part):
+class ValueSpec(KeyGroup):
     """What values hold"""
 
     format: ValueFormat | None = setting(
@@ -62,7 +62,7 @@ class ValueSpec(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceSpec(Part):
+class SourceSpec(KeyGroup):
     """Where rows come from"""
 
     stream: str | None = setting("stream", StreamName(), None, meaning="One stream.")
@@ -99,7 +99,7 @@ class SourceSpec(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineSpec(Part):
+class PipelineSpec(KeyGroup):
     """The pipeline"""
 
     required: ClassVar = frozenset({"name", "source", "sinks", "checkpoint"})
@@ -114,7 +114,7 @@ class PipelineSpec(Part):
         default_text="those of the command's context, else `127.0.0.1:9292`",
         meaning="Addresses of brokers, with commas in between.",
     )
-    connection: Connection = field(default_factory=Connection)
+    connection: BrokerConnection = field(default_factory=BrokerConnection)
     source: SourceSpec = field(default_factory=SourceSpec)
     steps: tuple[Step, ...] = variants("step", STEPS)
     sinks: tuple[Sink, ...] = variants("sink", SINKS)
@@ -182,7 +182,7 @@ class PipelineSpec(Part):
         stateful = [asdict(step) for step in self.steps if isinstance(step, Dedup)]
         return hashlib.sha256(json.dumps(stateful, sort_keys=True).encode()).hexdigest()[:16]
 
-    def at(self, servers: str, connection: Connection) -> PipelineSpec:
+    def at(self, servers: str, connection: BrokerConnection) -> PipelineSpec:
         """The same with other brokers."""
         return replace(self, servers=servers, connection=connection)
 

@@ -8,8 +8,9 @@ from typing import ClassVar, Final
 
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Integer, Size, Text
-from bascule.pipeline.spec.document import Part
-from bascule.pipeline.spec.kinds import Expressions, Folder, StreamName
+from bascule.pipeline.spec.document import KeyGroup
+from bascule.pipeline.spec.kinds import Expressions, Folder
+from bascule.spark.options.declaration import StreamName
 
 ARCHIVE_FILE_BYTES_DEFAULT: Final = 128 << 20
 CONSOLE_ROWS_MAX: Final = 10_000
@@ -19,7 +20,7 @@ _CREATE: Final = "Whether to create the stream if it is not there. Without it, t
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveSink(Part):
+class ArchiveSink(KeyGroup):
     """`archive`: all messages as they were read, whatever the steps do, as Parquet that can be proved"""
 
     short: ClassVar = "path"
@@ -36,7 +37,7 @@ class ArchiveSink(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class LatestSink(Part):
+class LatestSink(KeyGroup):
     """`latest`: the newest row of each key; a message without a value deletes it"""
 
     short: ClassVar = "path"
@@ -65,7 +66,7 @@ class LatestSink(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSink(Part):
+class StreamSink(KeyGroup):
     """`stream`: published, each row exactly once"""
 
     short: ClassVar = "stream"
@@ -97,7 +98,7 @@ class StreamSink(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class TableSink(Part):
+class TableSink(KeyGroup):
     """`table`: Parquet with the columns that the steps leave"""
 
     short: ClassVar = "path"
@@ -124,7 +125,7 @@ class TableSink(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsoleSink(Part):
+class ConsoleSink(KeyGroup):
     """`console`: rows on the screen, to look at"""
 
     rows_max: int = setting(
@@ -138,7 +139,7 @@ class ConsoleSink(Part):
 
 Sink = ArchiveSink | LatestSink | StreamSink | TableSink | ConsoleSink
 
-SINKS: Final[Mapping[str, type[Part]]] = {
+SINKS: Final[Mapping[str, type[KeyGroup]]] = {
     "archive": ArchiveSink,
     "latest": LatestSink,
     "stream": StreamSink,
@@ -148,7 +149,7 @@ SINKS: Final[Mapping[str, type[Part]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters(Part):
+class DeadLetters(KeyGroup):
     """Dead letters"""
 
     stream: str | None = setting(
@@ -163,7 +164,7 @@ class DeadLetters(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection(Part):
+class BrokerConnection(KeyGroup):
     """How brokers are reached"""
 
     tls: bool = setting("tls", Boolean(), False, meaning="Whether brokers are spoken to through TLS.")

@@ -10,8 +10,8 @@ from typing import ClassVar, Final
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Choice, Duration, Name, Text
-from bascule.pipeline.spec.document import Part
-from bascule.pipeline.spec.kinds import Columns, Expressions
+from bascule.pipeline.spec.document import KeyGroup
+from bascule.pipeline.spec.kinds import Expressions, SelectedColumns
 
 
 class Otherwise(StrEnum):
@@ -22,7 +22,7 @@ class Otherwise(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Where(Part):
+class Where(KeyGroup):
     """`where`: keep the rows for which a condition is true"""
 
     short: ClassVar = "condition"
@@ -34,7 +34,7 @@ class Where(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Select(Part):
+class Select(KeyGroup):
     """`select`: these columns and no others"""
 
     short: ClassVar = "columns"
@@ -42,7 +42,7 @@ class Select(Part):
 
     columns: tuple[str, ...] = setting(
         "columns",
-        Columns(),
+        SelectedColumns(),
         (),
         default_text="–",
         meaning="SQL expressions: a list such as `[key, value.id, value.amount * 2 AS double]`, or names with an expression each.",
@@ -50,7 +50,7 @@ class Select(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class SetKey(Part):
+class SetKey(KeyGroup):
     """`key`: the column `key`, from which the partition of a stream and the row of a latest table follow"""
 
     short: ClassVar = "expression"
@@ -62,7 +62,7 @@ class SetKey(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Sql(Part):
+class Sql(KeyGroup):
     """`sql`: a query over the rows"""
 
     short: ClassVar = "query"
@@ -80,7 +80,7 @@ class Sql(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Dedup(Part):
+class Dedup(KeyGroup):
     """`dedup`: drop rows whose key came before"""
 
     required: ClassVar = frozenset({"key", "within"})
@@ -104,7 +104,7 @@ class Dedup(Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Expect(Part):
+class Expect(KeyGroup):
     """`expect`: a rule that rows should keep"""
 
     required: ClassVar = frozenset({"name", "rule"})
@@ -126,7 +126,7 @@ class Expect(Part):
 
 Step = Where | Select | SetKey | Sql | Dedup | Expect
 
-STEPS: Final[Mapping[str, type[Part]]] = {
+STEPS: Final[Mapping[str, type[KeyGroup]]] = {
     "where": Where,
     "select": Select,
     "key": SetKey,

@@ -36,7 +36,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Sifted:
     rows: Rows
     broken: tuple[Broken, ...] = ()
 
@@ -47,38 +47,38 @@ def read(frame: DataFrame, decoding: Decoding | None) -> Rows:
     return rows if decoding is None else decoding.apply(rows)
 
 
-def sift(spec: PipelineSpec, rows: Rows, decoding: Decoding | None) -> Outcome:
+def sift(spec: PipelineSpec, rows: Rows, decoding: Decoding | None) -> Sifted:
     """Rows whose values were decoded, and those whose were not."""
     if decoding is None:
-        return Outcome(rows)
+        return Sifted(rows)
     if spec.value_mode is not ValueMode.DEAD_LETTER:
-        return Outcome(Rows(rows.frame.drop(REASON)))
+        return Sifted(Rows(rows.frame.drop(REASON)))
     bad = rows.where(f"{REASON} IS NOT NULL")
     good = rows.where(f"{REASON} IS NULL").frame.drop(REASON, "malformedValue")
-    return Outcome(Rows(good), (Broken(DECODE_RULE, Otherwise.DEAD_LETTER, bad, REASON),))
+    return Sifted(Rows(good), (Broken(DECODE_RULE, Otherwise.DEAD_LETTER, bad, REASON),))
 
 
-def apply(steps: Iterable[Step], rows: Rows) -> Outcome:
+def apply(steps: Iterable[Step], rows: Rows) -> Sifted:
     broken: list[Broken] = []
     for step in steps:
         outcome = apply_step(step, rows)
         rows = outcome.rows
         broken += outcome.broken
-    return Outcome(rows, tuple(broken))
+    return Sifted(rows, tuple(broken))
 
 
-def apply_step(step: Step, rows: Rows) -> Outcome:
+def apply_step(step: Step, rows: Rows) -> Sifted:
     match step:
         case Where():
-            return Outcome(rows.where(step.condition))
+            return Sifted(rows.where(step.condition))
         case Select():
-            return Outcome(rows.select(*step.columns))
+            return Sifted(rows.select(*step.columns))
         case SetKey():
-            return Outcome(_with_key(step, rows))
+            return Sifted(_with_key(step, rows))
         case Sql():
-            return Outcome(_queried(step, rows))
+            return Sifted(_queried(step, rows))
         case Dedup():
-            return Outcome(_deduplicated(step, rows))
+            return Sifted(_deduplicated(step, rows))
         case Expect():
             return _expected(step, rows)
 
@@ -98,12 +98,12 @@ def _queried(step: Sql, rows: Rows) -> Rows:
     return Rows(frame.sparkSession.sql(step.query), has_message=False)
 
 
-def _expected(step: Expect, rows: Rows) -> Outcome:
+def _expected(step: Expect, rows: Rows) -> Sifted:
     holds = f"coalesce(({step.rule}), false)"
     reason = literal(f"not: {step.rule}")
     broken = Broken(step.name, step.otherwise, rows.where(f"NOT {holds}"), reason)
     stays = step.otherwise in (Otherwise.WARN, Otherwise.FAIL)  # of a batch that fails nothing is written at all
-    return Outcome(rows if stays else rows.where(holds), (broken,))
+    return Sifted(rows if stays else rows.where(holds), (broken,))
 
 
 def _deduplicated(step: Dedup, rows: Rows) -> Rows:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, TypeVar
 
+from bascule.client.connection.options import stream_name
 from bascule.config.values.given import closest
 from bascule.config.values.key import Key, key_of, section_of
 from bascule.config.values.kinds import Kind, Unfit, split_list
@@ -59,6 +60,18 @@ class Pattern(Kind[str]):
         if not text:
             raise Unfit("a regular expression that is not empty")
         return text
+
+
+class StreamName(Kind[str]):
+    """A stream's name."""
+
+    name = "stream"
+
+    def parse(self, text: str) -> str:
+        try:
+            return stream_name(text)
+        except InvalidOption as error:
+            raise Unfit(error.hint or error.message) from None
 
 
 def declared(section: type[Any]) -> Iterator[tuple[type[Any], Key]]:

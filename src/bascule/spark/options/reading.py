@@ -49,7 +49,7 @@ class ValueFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
-class ValueMode(StrEnum):
+class SourceValueMode(StrEnum):
     PERMISSIVE = "permissive"
     FAILFAST = "failfast"
 
@@ -168,7 +168,7 @@ class StreamOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class StartOptions(Section):
+class StartingOptions(Section):
     """Where from"""
 
     starting_offsets: Position | None = setting(
@@ -356,10 +356,10 @@ class ValueOptions(Section):
     message: str | None = setting(
         "valueMessage", Text(), None, meaning="For `protobuf` the full name of the message: `shop.Order`."
     )
-    mode: ValueMode = setting(
+    mode: SourceValueMode = setting(
         "valueMode",
-        Choice(ValueMode),
-        ValueMode.PERMISSIVE,
+        Choice(SourceValueMode),
+        SourceValueMode.PERMISSIVE,
         meaning="`permissive`: a value that cannot be decoded is null, and stands as it came in the column `malformedValue`, for dead "
         "letters. `failfast`: it ends the query and is named.",
     )
@@ -371,7 +371,7 @@ class SourceOptions:
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     streams: StreamOptions = field(default_factory=StreamOptions)
-    start: StartOptions = field(default_factory=StartOptions)
+    start: StartingOptions = field(default_factory=StartingOptions)
     end: EndOptions = field(default_factory=EndOptions)
     amount: AmountOptions = field(default_factory=AmountOptions)
     parallelism: ParallelismOptions = field(default_factory=ParallelismOptions)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from bascule.client.connection.options import INT32_MAX, stream_name, subject_name
+from bascule.client.connection.options import INT32_MAX, subject_name
 from bascule.config.sections.streams import Compression, Sync
 from bascule.config.values.duration import MILLISECOND_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Choice, Duration, Integer, Kind, Unfit
 from bascule.errors import InvalidOption
-from bascule.spark.options.declaration import BATCH, STREAMING, Section, Words, read_options
+from bascule.spark.options.declaration import BATCH, STREAMING, Section, StreamName, Words, read_options
 from bascule.spark.options.reading import ConnectionOptions
 
 WINDOW_MAX: Final = 1 << 20
@@ -37,21 +37,9 @@ class OnMissingStream(StrEnum):
     CREATE = "create"
 
 
-class Delivery(StrEnum):
+class SinkDelivery(StrEnum):
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
-
-
-class StreamName(Kind[str]):
-    """A stream's name."""
-
-    name = "stream"
-
-    def parse(self, text: str) -> str:
-        try:
-            return stream_name(text)
-        except InvalidOption as error:
-            raise Unfit(error.hint or error.message) from None
 
 
 class Subject(Kind[str]):
@@ -186,10 +174,10 @@ class TargetOptions(Section):
 class DeliveryOptions(Section):
     """How sure"""
 
-    delivery: Delivery = setting(
+    delivery: SinkDelivery = setting(
         "delivery",
-        Choice(Delivery),
-        Delivery.AT_LEAST_ONCE,
+        Choice(SinkDelivery),
+        SinkDelivery.AT_LEAST_ONCE,
         meaning="`at-least-once`: a batch or a task that runs again publishes its rows again. `exactly-once`: every row has a number "
         "that it keeps when it comes again, and brokers drop what they have.",
         consequence="`exactly-once` needs the same rows in the same order when a batch is replayed: see `orderBy`.",
@@ -251,7 +239,7 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        return self.sureness.delivery is Delivery.EXACTLY_ONCE
+        return self.sureness.delivery is SinkDelivery.EXACTLY_ONCE
 
     @property
     def timeout_seconds(self) -> float:

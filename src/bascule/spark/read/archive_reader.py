@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bascule.errors import ArchiveDamaged, DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
-from bascule.lake.coverage import Coverage, Follower
+from bascule.lake.coverage import ArchiveFollower, Coverage
 from bascule.lake.holes import Span
 from bascule.lake.manifest import Archive, DataFile
 from bascule.lake.ranges import read_rows
@@ -92,7 +92,7 @@ class RangeReader:
         look_again(follower, error, one)
         self._sees_anew(follower, one)
 
-    def _sees_anew(self, follower: Follower, gone: DataFile) -> bool:
+    def _sees_anew(self, follower: ArchiveFollower, gone: DataFile) -> bool:
         """Whether the commits that this process has read name other files than the driver did."""
         known = self._coverage(follower)
         if known is None or any(one.path == gone.path for one in known.files):
@@ -100,7 +100,7 @@ class RangeReader:
         self._archived = known
         return True
 
-    def _coverage(self, follower: Follower) -> Coverage | None:
+    def _coverage(self, follower: ArchiveFollower) -> Coverage | None:
         by_id = follower.stream(self._stream)
         stream_id = max(by_id, default=0) if self._stream_id is None else self._stream_id
         return by_id.get(stream_id, {}).get(self._partition)
@@ -191,16 +191,16 @@ class RangeReader:
 
 # ── the folder ───────────────────────────────────────────────────────────────────────────────────
 
-_followed: dict[tuple[int, str], Follower] = {}
+_followed: dict[tuple[int, str], ArchiveFollower] = {}
 
 
-def follow(path: str) -> Follower:
+def follow(path: str) -> ArchiveFollower:
     """The archive as this process has seen it last."""
     key = os.getpid(), path
-    return _followed.setdefault(key, Follower(Archive(path)))
+    return _followed.setdefault(key, ArchiveFollower(Archive(path)))
 
 
-def look_again(follower: Follower, error: OSError, one: DataFile | None = None) -> None:
+def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None = None) -> None:
     """After a file was not found: a later commit has its successor. Raises when there is none, or when it is another failure."""
     before = follower.version
     if error.errno in (errno.ENOENT, errno.ESTALE):

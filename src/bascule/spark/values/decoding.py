@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
-from bascule.spark.options.reading import ValueFormat, ValueMode, ValueOptions
+from bascule.spark.options.reading import SourceValueMode, ValueFormat, ValueOptions
 from bascule.spark.options.schema import MALFORMED, TABLE
 
 
@@ -43,7 +43,7 @@ class ValueReader:
 
     @property
     def is_permissive(self) -> bool:
-        return self.options.mode is ValueMode.PERMISSIVE
+        return self.options.mode is SourceValueMode.PERMISSIVE
 
     def table(self) -> StructType | str:
         """The columns of a stream with this value. Text where only Spark can read the schema."""

@@ -50,7 +50,7 @@ ASK_SECONDS_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TaskIdentity:
     """Which task of which batch of which query this is."""
 
     name: str
@@ -63,7 +63,7 @@ class Identity:
         return f"{self.name}:{self.spark_partition}{mark}".encode()
 
 
-def identity(options: SinkOptions) -> Identity:
+def identity(options: SinkOptions) -> TaskIdentity:
     """Of the task that runs in this process now."""
     context: Any = TaskContext.get()
     if context is None:
@@ -76,9 +76,9 @@ def identity(options: SinkOptions) -> Identity:
                 "Spark does not say which batch of which query this task belongs to",
                 hint="set `delivery=at-least-once`, or use a version of Spark that was tested",
             )
-        return Identity(f"spark:{query_id}", int(batch_id), partition)
+        return TaskIdentity(f"spark:{query_id}", int(batch_id), partition)
     epoch = options.sureness.producer_epoch
-    return Identity(options.sureness.producer_id or "", int(batch_id or 0) if epoch is None else epoch, partition)
+    return TaskIdentity(options.sureness.producer_id or "", int(batch_id or 0) if epoch is None else epoch, partition)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def write_task(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Writt
 
 
 class _Task:
-    def __init__(self, options: SinkOptions, connection: SinkConnection, who: Identity | None) -> None:
+    def __init__(self, options: SinkOptions, connection: SinkConnection, who: TaskIdentity | None) -> None:
         self._options = options
         self._connection = connection
         self._who = who
@@ -156,7 +156,7 @@ class _Task:
         self.written.add(f"{group.stream}/{group.partition}", count)
         return self._publisher.publish(group.stream, group.partition, columns, ack=ack)
 
-    def _producer(self, who: Identity, group: Group) -> Producer:
+    def _producer(self, who: TaskIdentity, group: Group) -> Producer:
         target = group.stream, group.partition, group.subject
         first = self._sequences.get(target, 0)
         self._sequences[target] = first + group.rows.num_rows
@@ -183,7 +183,7 @@ class Repeats:
     would be lost, and others be there twice. So what was dropped is read, and compared.
     """
 
-    def __init__(self, connection: SinkConnection, who: Identity) -> None:
+    def __init__(self, connection: SinkConnection, who: TaskIdentity) -> None:
         self._connection = connection
         self._who = who
         self._newest: dict[tuple[str, int], int] = {}
@@ -285,4 +285,4 @@ def _tls(options: ConnectionOptions) -> TlsOptions | bool | None:
     return True if options.tls else None
 
 
-__all__ = ["Identity", "Written", "connect", "identity", "write_task"]
+__all__ = ["TaskIdentity", "Written", "connect", "identity", "write_task"]

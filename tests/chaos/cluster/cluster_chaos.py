@@ -1,7 +1,7 @@
 """A cluster of three brokers under load while everything happens to it: `python -m tests.chaos.cluster.cluster_chaos --minutes 10`.
 
 A seed draws faults from cluster_faults.py; sometimes the next one strikes before the cluster has recovered from the last. At the end
-every fault is undone, and every message that was acked or delivered is looked up on every replica. The counts are printed; the exit code
+every fault is undone, and every message that was acked or delivered is looked up on every replica. Counts are printed; the exit code
 is 1 when a guarantee was violated, and then the directory with logs and data is kept.
 """
 

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import pytest
 
-from bascule.broker.api.cursors import CursorCalls
-from bascule.broker.api.groups import GroupCalls
-from bascule.broker.api.metadata import MetadataCalls
-from bascule.broker.api.streams import StreamCalls
+from bascule.broker.api.cursors import CursorApi
+from bascule.broker.api.groups import GroupApi
+from bascule.broker.api.metadata import MetadataApi
+from bascule.broker.api.streams import StreamApi
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.sections.server import ServerConfig
 from bascule.log import LogStore, PartitionLog, new_batch
@@ -27,7 +27,7 @@ from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.changes import Change
 from bascule.metadata.core.model.ops import RestartServer
-from bascule.metadata.core.model.streams import EventTimes
+from bascule.metadata.core.model.streams import EventTimestamps
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.internal_streams import InternalStreams
 from bascule.metadata.partition_starts import PartitionStarts, PartitionStatus
@@ -99,7 +99,7 @@ class FakePartition:
     leader_epoch: int
     store: LogStore
     options: Any
-    received_times: EventTimes
+    received_times: EventTimestamps
     is_leader: bool = True
     is_open: bool = False
 
@@ -127,7 +127,7 @@ class FakePartitions:
         self.store = store
         self.controller: Controller | None = None
         self.running: dict[tuple[str, int], FakePartition] = {}
-        self.received: dict[tuple[str, int, int], EventTimes] = {}
+        self.received: dict[tuple[str, int, int], EventTimestamps] = {}
         self.is_slow = False
 
     def follow(self) -> None:
@@ -148,7 +148,7 @@ class FakePartitions:
                 self.store.delete_log(*key)
         for key, (stream, partition) in wanted.items():
             if key not in self.running:
-                times = self.received.setdefault((*key, stream.id), EventTimes())
+                times = self.received.setdefault((*key, stream.id), EventTimestamps())
                 options = settings_of(stream).log_options
                 self.running[key] = FakePartition(
                     *key, stream.id, stream.subject, partition.leader_epoch, self.store, options, times
@@ -269,12 +269,12 @@ class Server:
 
 def _calls(server: Server) -> dict[str, Any]:
     cluster, partitions = server.config.cluster, cast(Any, server.partitions)
-    streams = StreamCalls(server.controller, server.directory, server.starts, server.authorizer, cluster)
-    metadata = MetadataCalls(
+    streams = StreamApi(server.controller, server.directory, server.starts, server.authorizer, cluster)
+    metadata = MetadataApi(
         server.controller, server.directory, partitions, server.authorizer, cluster, lambda: False, uses_tls=False
     )
-    cursors = CursorCalls(server.cursors, server.authorizer)
-    groups = GroupCalls(server.controller, server.directory, server.groups, server.authorizer, cluster.groups)
+    cursors = CursorApi(server.cursors, server.authorizer)
+    groups = GroupApi(server.controller, server.directory, server.groups, server.authorizer, cluster.groups)
     server.routes = {**streams.routes(), **metadata.routes(), **cursors.routes(), **groups.routes()}
     return {
         "CreateStream": streams.create_stream,

@@ -1,1 +1,1 @@
-"""Wiring: what makes a broker out of cores, logs and sockets."""
+"""Builds a broker from its parts, and runs it."""

@@ -20,7 +20,7 @@ from typing import Final
 from bascule import __version__, limits
 from bascule.broker.api.routes import all_routes
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
-from bascule.broker.ending import Closing, Ending
+from bascule.broker.ending import BrokerEnding, Closing
 from bascule.broker.flight.directory import TableSources
 from bascule.broker.flight.service import FlightService
 from bascule.broker.http.service import HttpService
@@ -67,7 +67,7 @@ ADDRESSES_FILE: Final = "addresses.json"
 SERVICE: Final = "proto.API"
 
 
-async def start_broker(config: ServerConfig, ending: Ending) -> RunningBroker:
+async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBroker:
     """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
     closing = Closing()
     store = _open_store(config, closing)
@@ -86,7 +86,7 @@ async def start_broker(config: ServerConfig, ending: Ending) -> RunningBroker:
 
 
 async def _start(
-    config: ServerConfig, ending: Ending, closing: Closing, store: LogStore, marker: RunMarker, identity: str
+    config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore, marker: RunMarker, identity: str
 ) -> RunningBroker:
     listening = _bind(config, closing)
     authorizer = Authorizer.from_config(config.tls)
@@ -208,7 +208,7 @@ class RunningBroker:
     address: Address
     nats_url: str
     partitions: Partitions
-    ending: Ending
+    ending: BrokerEnding
     closing: Closing
     marker: RunMarker
     authorizer: Authorizer
@@ -285,7 +285,7 @@ async def _start_nats(config: ServerConfig, closing: Closing) -> str:
 
 
 async def _start_controller(
-    config: ServerConfig, ending: Ending, closing: Closing, bus: NatsBus, feed: MetadataFeed, identity: str
+    config: ServerConfig, ending: BrokerEnding, closing: Closing, bus: NatsBus, feed: MetadataFeed, identity: str
 ) -> Controller:
     replication = config.cluster.replication
     controller = await start_controller(

@@ -12,7 +12,7 @@ from bascule.errors import BasculeError, OperatorError, StorageError
 _logger = logging.getLogger(__name__)
 
 
-class Ending:
+class BrokerEnding:
     def __init__(self) -> None:
         self.requested = asyncio.Event()
         """The broker has to drain and stop."""
@@ -55,7 +55,7 @@ class Ending:
 
 
 class Closing:
-    """What has to be closed when the broker stops or its start fails, in reverse order."""
+    """Closes the parts of a broker in reverse order, when it stops or its start fails."""
 
     def __init__(self) -> None:
         self._work: list[Callable[[], Awaitable[Any]]] = []

@@ -1,4 +1,4 @@
-"""What a server says about itself: one line for each thing that happened, on standard error.
+"""The log of a server: one line per message, on standard error.
 
 2026-11-15T11:33:20.418Z INFO  broker: serving on 127.0.0.1:9292
 """
@@ -22,7 +22,7 @@ _PACKAGE = "bascule"
 
 
 class LineFormatter(logging.Formatter):
-    """Time in UTC, level, the part that speaks, the message; a traceback only where there is a bug to find."""
+    """Time in UTC, level, component, message; a traceback only for a bug."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -40,7 +40,7 @@ def set_up_logging(settings: Logging) -> None:
     package.handlers = [handler]
     package.propagate = False
     package.setLevel(_LEVELS[settings.level])
-    # asyncio reports what nobody handled: the same lines, the same place.
+    # asyncio logs exceptions that no code handled.
     for name in ("asyncio", "nats"):
         logging.getLogger(name).handlers = [handler]
         logging.getLogger(name).propagate = False

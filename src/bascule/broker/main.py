@@ -16,7 +16,7 @@ from typing import Any
 
 from bascule import __version__
 from bascule.broker.broker import RunningBroker, start_broker
-from bascule.broker.ending import Ending
+from bascule.broker.ending import BrokerEnding
 from bascule.broker.logs import set_up_logging
 from bascule.config import load
 from bascule.config.sections.server import KEYS, ServerConfig
@@ -83,7 +83,7 @@ def loop_factory() -> Any:
 
 async def run(config: ServerConfig) -> None:
     """Serve until a signal, an operator's call or a failure ends the broker."""
-    ending, hurry = Ending(), asyncio.Event()
+    ending, hurry = BrokerEnding(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
@@ -112,7 +112,7 @@ def _reload(starting: asyncio.Task[RunningBroker]) -> None:
 
 
 async def _serve_until(
-    broker: RunningBroker, ending: Ending, requested: asyncio.Task[Any], hurry: asyncio.Event
+    broker: RunningBroker, ending: BrokerEnding, requested: asyncio.Task[Any], hurry: asyncio.Event
 ) -> None:
     try:
         failing = asyncio.create_task(ending.failed())

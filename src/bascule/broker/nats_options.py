@@ -1,4 +1,4 @@
-"""From the configuration to the connections: control plane and data plane log in alike."""
+"""Options of the connections to NATS, from the configuration; all connections log in alike."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def nats_login(config: Nats) -> Login:
 
 
 def nats_tls(config: Nats) -> ssl.SSLContext | None:
-    """TLS when a certificate or an authority is configured; a server that demands it gets it anyway."""
+    """A TLS context when a certificate or an authority is configured. A nats-server that requires TLS gets it in any case."""
     if config.tls_cert is None and config.tls_ca is None:
         return None
     return client_tls(config.tls_cert, config.tls_key, config.tls_ca)
 
 
 def link_options(config: Nats, name: str, servers: Sequence[str] | None = None) -> LinkOptions:
-    """`servers` stands in for the configured ones: the embedded server's address."""
+    """`servers` replaces the configured ones, by the address of the embedded server."""
     return LinkOptions(
         servers=tuple(servers or config.servers), name=name, login=nats_login(config), tls=nats_tls(config)
     )

@@ -29,7 +29,7 @@ from rich.text import Text
 
 import bascule
 from bascule.broker.broker import RunningBroker, start_broker
-from bascule.broker.ending import Ending
+from bascule.broker.ending import BrokerEnding
 from bascule.broker.main import loop_factory
 from bascule.config import load
 from bascule.demo.archive import DemoArchive
@@ -96,7 +96,7 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
         },
         environ={},
     )
-    broker = await start_broker(config, Ending())
+    broker = await start_broker(config, BrokerEnding())
     try:
         await _create_stream(str(broker.address))
         archive = None if options.no_spark else DemoArchive(directory.resolve() / "archive" / STREAM, STREAM)

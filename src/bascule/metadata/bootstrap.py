@@ -1,4 +1,4 @@
-"""How a server without state comes into a cluster: as its seed, as one of named peers, or by asking to join."""
+"""How a server without state enters a cluster: as its seed, as one of the named peers, or by asking to join."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SEED_INTERVAL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the durable log of a new member starts with. A server that joins knows no members yet: the leader will tell."""
+    """The initial state of a new member's Raft log. A server that joins knows no members; the leader sends them."""
 
     cluster_id: str
     membership: RaftMembership
 
 
 def as_seed(server_id: str) -> Beginning:
-    """A cluster of one, to which others join."""
+    """A cluster of one server, which others join."""
     return Beginning(random_id(), RaftMembership(voters=frozenset({server_id})))
 
 
 def as_peer(namespace: str, server_id: str, peers: Iterable[str], voters_max: int) -> Beginning:
-    """A cluster of named servers, each of which comes to the same answer by itself: sorted by name, the first ones vote."""
+    """A cluster of named servers; each computes the same membership: sorted by name, the first ones vote."""
     members = sorted({server_id, *peers})
     if any(not member for member in members):
         raise InvalidConfig(
@@ -56,7 +56,7 @@ async def by_joining(
     attempts: int = JOIN_ATTEMPTS,
     wait_seconds: float = JOIN_WAIT_SECONDS,
 ) -> Beginning:
-    """Ask the leader to be taken in, until it answers. Raises Unavailable when nobody does."""
+    """Ask the leader to join, until it answers. Raises Unavailable when no leader answers."""
     request = encode(MessageType.RAFT_JOIN_REQUEST, RaftJoinRequest(node_id=server_id).SerializeToString())
     last: Exception | None = None
     for attempt in range(attempts):
@@ -101,10 +101,10 @@ def encode_join_response(cluster_id: str, error: str = "") -> bytes:
 
 
 class SeedWatch:
-    """Two servers that were both started as seed would be two clusters under one name. They tell each other.
+    """Detects a second server that was started as seed: there would be two clusters in one namespace.
 
-    The one with less to lose stops: fewer members, then fewer log entries. Between equals both stop, since nobody can tell which one
-    was meant. Seeds of one cluster may meet: a restarted one still has the flag on its command line.
+    The seed with fewer members stops, and among equals the one with fewer log entries; if these are equal too, both stop. Seeds of the
+    same cluster may meet, because a restarted server still has the flag on its command line.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SeedWatch:
         weight: Callable[[], tuple[int, int]],
         on_rival: Callable[[str, bool], None],
     ) -> None:
-        """`weight` tells members and log entries of this cluster; `on_rival` hears the other's id and whether we must give way."""
+        """`weight` returns the members and log entries of this cluster; `on_rival` gets the rival's id and whether this seed stops."""
         self._bus = bus
         self._subjects = subjects
         self._server_id = server_id

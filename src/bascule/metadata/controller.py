@@ -1,7 +1,7 @@
-"""This server's part in running the cluster's metadata: its member of the Raft group, and, while it leads, the controller.
+"""This server's member of the metadata's Raft group; the server that leads the group is the controller.
 
-Ops may be submitted on any server. A retry is applied once, because every server numbers its ops within a session of its own. The
-answer is what this server's own copy of the state machine said, so a client that got it sees its own writes here.
+Ops may be submitted on any server. A retried op is applied once, because every server numbers its ops within its session. The answer
+comes from this server's own state machine, so a client that got it sees its own writes here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bascule.metadata.bootstrap import SeedWatch, decode_join_request, encode_jo
 from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures, Noted
 from bascule.metadata.core.model.ops import MalformedOp, Op, decode_op, encode_op
 from bascule.metadata.core.model.refusal import Refusal
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
@@ -48,12 +48,12 @@ SUBMIT_SECONDS: Final = 5.0
 ATTEMPT_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 0.05
 REPORT_SECONDS: Final = 0.5
-"""After so long without an answer a report is made again."""
+"""Time without an answer after which a report is sent again."""
 PROMOTE_SECONDS: Final = 0.2
 IDLE_SECONDS: Final = 1.0
-"""How often a server looks whether there is a learner to promote, while there was none."""
+"""Interval between checks for learners to promote, while there are none."""
 OPS_OUTSTANDING_MAX: Final = 64
-"""Half of the window that a session remembers."""
+"""Half of the window of ops that a session keeps."""
 
 GRPC_CODES: Final = {
     "INVALID_ARGUMENT": 3,
@@ -155,7 +155,7 @@ class Controller:
             watcher(leads)
 
     def watch_role(self, watcher: Callable[[bool], None]) -> None:
-        """Have `watcher` called now, and whenever this server becomes controller or stops being it. It must not block."""
+        """Call `watcher` now and whenever this server becomes controller or stops being it. It must not block."""
         self._role_watchers.append(watcher)
         watcher(self.is_leader)
 
@@ -178,19 +178,19 @@ class Controller:
         return self.driver.node.membership.members
 
     @property
-    def metadata(self) -> Metadata:
-        """The state as this server knows it: maybe a moment old. `fresh_metadata` is not."""
+    def metadata(self) -> ClusterMetadata:
+        """The state of this server, which may be slightly stale; `fresh_metadata` is not."""
         return self._machine.state
 
-    async def fresh_metadata(self, *, timeout: float = SUBMIT_SECONDS) -> Metadata:
-        """The state with everything that was acknowledged anywhere before this call."""
+    async def fresh_metadata(self, *, timeout: float = SUBMIT_SECONDS) -> ClusterMetadata:
+        """The state including every op that any server acknowledged before this call."""
         deadline = time.monotonic() + timeout
         while True:
             try:
                 await self.driver.read_barrier(timeout=_share(deadline))
                 return self._machine.state
             except (Unavailable, OutcomeUnknown) as error:
-                # a read that got no answer has changed nothing: it may be asked again
+                # a read changes nothing, so it can be retried
                 if time.monotonic() + RETRY_SECONDS >= deadline:
                     raise Unavailable(error.message) from None
             await asyncio.sleep(RETRY_SECONDS)
@@ -198,8 +198,8 @@ class Controller:
     # ── ops ──────────────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, op: Op, *, timeout: float = SUBMIT_SECONDS) -> Refusal | None:
-        """Do the op, exactly once: None when it was done, else why not. Raises Unavailable when it surely was not, OutcomeUnknown when
-        nobody knows."""
+        """Apply the op exactly once; returns None or the refusal. Raises Unavailable when it was not applied, OutcomeUnknown when it
+        may have been."""
         deadline = time.monotonic() + timeout
         data = encode_op(op)
         async with self._outstanding:
@@ -209,7 +209,7 @@ class Controller:
                 try:
                     return await self._submit(data, session, self._sequence, deadline)
                 except _SessionExpired:
-                    # refused before it could be done: another session, and again
+                    # refused before it was applied: retried in a new session
                     self._session = 0 if self._session == session else self._session
 
     async def _submit(self, data: bytes, session: int, sequence: int, deadline: float) -> Refusal | None:
@@ -235,7 +235,7 @@ class Controller:
                 try:
                     self._session = await self._new_session(_share(deadline))
                 except (Unavailable, OutcomeUnknown) as error:
-                    # A session that was opened and not heard of harms nobody: the oldest ones go.
+                    # A session whose opening was not confirmed does no harm: the oldest sessions are dropped.
                     if time.monotonic() + RETRY_SECONDS >= deadline:
                         raise Unavailable(error.message) from None
                     await asyncio.sleep(RETRY_SECONDS)
@@ -255,7 +255,7 @@ class Controller:
         try:
             server_id = decode_join_request(data)
         except RejectedEnvelope:
-            return  # foreign bytes on our subject: not worth an answer
+            return  # another program's bytes on our subject
         try:
             if server_id not in self.driver.node.membership:
                 await self.driver.change_membership(AddLearner(server_id), timeout=ATTEMPT_SECONDS)
@@ -266,7 +266,7 @@ class Controller:
         await publish_quietly(self._bus, reply, answer)
 
     async def _until_learners(self) -> None:
-        """A moment while there are some; else until one has joined, or was left by the leader before."""
+        """Wait: briefly while there are learners, otherwise until one joins or the idle interval ends."""
         if self.is_leader and self.driver.node.membership.learners:
             await asyncio.sleep(PROMOTE_SECONDS)
             return
@@ -276,19 +276,19 @@ class Controller:
                 await self._joined.wait()
 
     async def _promote_learners(self) -> None:
-        """A learner that has caught up gets its vote, as long as there are votes to give."""
+        """Promote learners that have caught up, up to the maximum number of voters."""
         while True:
             await self._until_learners()
             for learner in self.driver.node.promotable[:1]:
                 try:
                     await self.driver.change_membership(PromoteLearner(learner), timeout=ATTEMPT_SECONDS)
                 except (StateError, Unavailable, OutcomeUnknown):
-                    continue  # asked again with the next round
+                    continue  # retried in the next round
 
     # ── requests to the controller ──────────────────────────────────────────────────────────────────────────
 
     async def forward(self, op: Op, *, timeout: float = SUBMIT_SECONDS) -> Refusal | None:
-        """Have the controller do the op. For servers that are no members of the group yet; a member submits."""
+        """Have the controller apply the op. For servers that are not members of the group; a member uses `submit`."""
         return await self._propagate(PropagatedRequest(op=encode_op(op)), timeout)
 
     async def report_leader(
@@ -301,7 +301,7 @@ class Controller:
         *,
         timeout: float = SUBMIT_SECONDS,
     ) -> Refusal | None:
-        """Tell the controller that a partition's leader is silent."""
+        """Report to the controller that a partition's leader does not answer."""
         report = ReportLeaderOp(
             stream=stream, partition=partition, replica=reporter, leader=leader, leader_epoch=leader_epoch
         )
@@ -310,15 +310,15 @@ class Controller:
     async def report_coordinator(
         self, group: str, consumer: str, coordinator: str, epoch: int, *, timeout: float = SUBMIT_SECONDS
     ) -> Refusal | None:
-        """Tell the controller that a group's coordinator is silent."""
+        """Report to the controller that a group's coordinator does not answer."""
         report = ReportConsumerGroupCoordinatorOp(
             group_id=group, consumer_id=consumer, coordinator=coordinator, epoch=epoch
         )
         return await self._report(PropagatedRequest(report_consumer_group_coordinator_op=report), timeout)
 
     async def _report(self, report: PropagatedRequest, timeout: float) -> Refusal | None:
-        """Said again until a controller answers: the silent server may have been the controller, and then there is none for a while. A
-        report that is heard twice counts once."""
+        """Repeat the report until a controller answers: the failed server may have been the controller, so that none exists until the
+        next election. A repeated report counts once."""
         deadline = time.monotonic() + timeout
         while True:
             attempt = time.monotonic() + REPORT_SECONDS
@@ -344,7 +344,7 @@ class Controller:
             request = PropagatedRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
         except (RejectedEnvelope, DecodeError):
             return
-        # Side by side: when a server dies, hundreds of partitions want another leader at once, and one round of Raft serves many.
+        # Concurrently: when a server dies, hundreds of partitions need a new leader, and one round of Raft serves many of them.
         answering = asyncio.create_task(self._answer(request, reply), name="propagated")
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
@@ -368,7 +368,7 @@ class Controller:
             return Refusal("INTERNAL", error.message)
 
     def _op_of(self, request: PropagatedRequest) -> Noted | Op | Refusal:
-        """The op that is asked for, or that enough reports ask for."""
+        """The op in the request, or the op that follows from enough reports."""
         if request.op:
             try:
                 return decode_op(request.op)
@@ -397,11 +397,11 @@ class Controller:
                 tuple(self.members),
                 now_ns,
             )
-        return Refusal("INVALID_ARGUMENT", "the request holds nothing that a controller can do")
+        return Refusal("INVALID_ARGUMENT", "the request has no op and no report")
 
 
 class _SessionExpired(Exception):
-    """The session was forgotten, and nothing of this op can have been done under it."""
+    """The session was dropped before the op could be applied in it."""
 
 
 def _verdict(applied: Applied, *, in_doubt: bool) -> Refusal | None:
@@ -409,9 +409,9 @@ def _verdict(applied: Applied, *, in_doubt: bool) -> Refusal | None:
         return decode_verdict(applied.result)
     if not in_doubt:
         raise _SessionExpired
-    raise OutcomeUnknown("the session of this server was forgotten: whether the op was done, nobody knows any more")
+    raise OutcomeUnknown("the session of this server was dropped: the op may or may not have been applied")
 
 
 def _share(deadline: float) -> float:
-    """How long one attempt may take: a leader that died must not use up all the time there is."""
+    """Timeout of one attempt: a leader that is down must not use up the whole deadline."""
     return max(0.01, min(ATTEMPT_SECONDS, deadline - time.monotonic()))

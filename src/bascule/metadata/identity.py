@@ -1,8 +1,7 @@
-"""Who this server is: a name that is chosen once and kept with the data.
+"""The id of this server: chosen once and stored with its data.
 
-Raft counts votes by it and partitions name it as their replica, so it must outlive configuration files and host names. What is stored
-wins over what is configured. A damaged file stops the start: a server that invents a new name would come back as a stranger, without
-its votes and its replicas.
+Raft counts votes by it and partitions list it as a replica, so it must not change with configuration files and host names. The stored
+id takes precedence over the configured one. A damaged file stops the start: with a new id the server would lose its vote and replicas.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 
 def server_id(disk: Disk, directory: str, configured: str | None = None) -> str:
-    """The stored id; else the configured one, or a random one, which is stored durably before it is used."""
+    """The stored id; otherwise the configured or a random one, which is stored durably before it is used."""
     path = f"{directory}/{FILE_NAME}"
     data = read_file(disk, path)
     if data is not None:
@@ -39,7 +38,7 @@ def server_id(disk: Disk, directory: str, configured: str | None = None) -> str:
 
 
 def random_id() -> str:
-    """22 letters and digits: as many possibilities as a UUID."""
+    """22 random letters and digits, 128 bits like a UUID."""
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(ID_LENGTH))
 
 

@@ -1,10 +1,10 @@
-"""The streams that the cluster makes for itself: `__activity` and `__cursors`, created by the controller when they are enabled.
+"""The internal streams `__activity` and `__cursors`, which the controller creates when they are enabled.
 
-A cluster often begins with one server: as others join, the streams get the replicas that they are to have. They never lose one here;
-who removes a server sees to that.
+A cluster often begins with one server: as others join, these streams get replicas up to their replication factor. Removing a server
+removes its replicas; this file never does.
 
-Both keep every message that matters until it is replaced or read: neither is paused or emptied by what is configured for
-streams in general. Cursors are compacted, so that the last one of each key stays for ever.
+The defaults for streams do not apply to retention and pauses of these two. Cursors are compacted, so that the last one of each key is
+kept.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from bascule.metadata.stream_options import CURSORS_STREAM, stored_config
 
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 1.0
-"""How often the controller looks whether servers have joined."""
+"""Interval at which the controller checks whether servers have joined."""
 SURVEY_AGE_SECONDS_MAX: Final = 5.0
 EVERY_SERVER: Final = -1
 POLL_SECONDS: Final = 0.01
 ARRIVAL_SECONDS_MAX: Final = 10.0
-"""How long a server that answers already may take until it has begun its run."""
+"""Maximum time to wait until a server that answers has raised its epoch."""
 
 _logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class InternalStreams:
         await self._task.stop()
 
     async def ready(self) -> None:
-        """Until all that are enabled are there, whoever made them."""
+        """Wait until all enabled internal streams exist."""
         while any(one.name not in self._controller.metadata.streams for one in self._wanted()):
             await asyncio.sleep(POLL_SECONDS)
 
@@ -123,14 +123,14 @@ class InternalStreams:
             raise BasculeError(refusal.text)
 
     async def _brokers(self) -> tuple[BrokerPlace, ...]:
-        """Members that answer and stay; all that answer, if none of them does."""
+        """Members that answer and are not leaving; all that answer, if all are leaving."""
         servers = await self._directory.servers(self._controller.members, age_max_seconds=SURVEY_AGE_SECONDS_MAX)
         staying = set(self._controller.metadata.staying([server.id for server in servers]))
         return tuple(BrokerPlace(server.id, server.rack) for server in servers if server.id in staying)
 
     async def _arrivals(self, brokers: tuple[BrokerPlace, ...]) -> None:
-        """A replica that is older than the run of its server counts as one that lost its files, and leaves the in-sync ones to begin
-        anew: in a cluster that starts that would be the rule, with leaders that change and warnings about nothing."""
+        """Wait until the servers have raised their epochs. A replica that is older than its server's epoch and has no files counts as
+        lost: in a starting cluster it would leave the in-sync set, with a change of leader and a warning for no reason."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
                 while any(one.id not in self._controller.metadata.server_epochs for one in brokers):
@@ -139,7 +139,7 @@ class InternalStreams:
     # ── growing ──────────────────────────────────────────────────────────────────────────────────
 
     def _lacks_replicas(self, wanted: _Wanted) -> bool:
-        """As far as can be told without asking anybody."""
+        """Judged by the metadata alone, without asking other servers."""
         state = self._controller.metadata
         stream = state.streams.get(wanted.name)
         factor = _factor(wanted, sum(server not in state.leaving for server in self._controller.members))
@@ -154,7 +154,7 @@ class InternalStreams:
         for move in () if isinstance(plan, Refusal) else plan.moves:
             partition = state.find(move.stream, move.partition)
             if partition is None or partition.paused:
-                continue  # nobody would fetch it; it grows when it is used again
+                continue  # a paused partition is not fetched; it gets its replicas after it is resumed
             if len(move.replicas) > len(partition.target_replicas or partition.replicas):
                 refusal = await self._controller.submit(Reassign(move.stream, move.partition, move.replicas))
                 if refusal is not None:
@@ -166,7 +166,7 @@ def _factor(wanted: _Wanted, servers: int) -> int:
 
 
 def activity_overrides() -> StreamOverrides:
-    # A pause would be an event, which would end the pause, which would be an event, …
+    # A pause is an event, and publishing it would end the pause, which is an event again.
     return StreamOverrides(auto_pause_time_ms=0, concurrency_control=False, min_insync_replicas=1)
 
 

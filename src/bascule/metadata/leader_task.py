@@ -1,4 +1,4 @@
-"""Work that the controller does and nobody else: begun when this server takes the lead, dropped when it loses it."""
+"""A task that runs on the controller only: started when this server becomes controller, cancelled when it stops being it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LeaderTask:
             self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def _run(self) -> None:
-        """A new leader first applies what its predecessors have committed: it would otherwise decide from the past."""
+        """A new leader first applies the ops that its predecessors committed, so that the work does not start from stale metadata."""
         while True:
             try:
                 await self._controller.fresh_metadata()

@@ -9,7 +9,7 @@ from bascule import limits
 from bascule.metadata.core.model.ops import MalformedOp, decode_op
 from bascule.metadata.core.model.refusal import Refusal, invalid
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.feed import MetadataFeed
 
 DONE: Final = b""
@@ -20,7 +20,7 @@ _TEXT_BYTES_MAX: Final = (
 
 class MetadataMachine:
     def __init__(self, feed: MetadataFeed) -> None:
-        self.state = Metadata()
+        self.state = ClusterMetadata()
         self._feed = feed
 
     def apply(self, index: int, command: bytes) -> bytes:
@@ -41,7 +41,7 @@ class MetadataMachine:
         return encode_snapshot(self.state)
 
     def restore(self, data: bytes) -> None:
-        self.state = decode_snapshot(data) if data else Metadata()
+        self.state = decode_snapshot(data) if data else ClusterMetadata()
         self._feed.reload()
 
 

@@ -1,11 +1,11 @@
-"""How this server's last run ended, and whether this is the data directory it ran with: told by a file that every run leaves.
+"""A file that records how this server's last run ended, and whether this is the data directory of that run.
 
 <data directory>/last-run    {"boot_id": "…", "run": "…", "server_epoch": 12, "state": "running", "version": 1} and its checksum
 
-The server epoch is the cluster's own number for the run. A directory that does not know the last one is not the one that the server
-had then: it was emptied, or is an older copy, and what the metadata believes of its replicas does not hold. Otherwise, "stopped": the
-run synced its logs and left. "running" and the machine's present boot id: the process died alone, and everything it wrote is in the
-page cache or on disk. "running" and another boot id: the machine went down with it, and what was not synced may be lost.
+The cluster assigns the server epoch to a run. A directory with another epoch than the last one was emptied or is an older copy: the
+metadata about its replicas is not valid. Otherwise: "stopped", the run synced its logs and ended. "running" with the machine's present
+boot id, only the process died, and everything it wrote is in the page cache or on disk. "running" with another boot id, the machine
+went down too, and records that were not synced may be lost.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Ending(Enum):
     PROCESS_DIED = "process died"
     MACHINE_DIED = "machine died"
     OTHER_DATA = "other data"
-    """This is not the directory, or not in the state, that the last run left."""
+    """The directory is not the one, or not in the state, that the last run left."""
 
     @property
     def is_intact(self) -> bool:
-        """Whether everything that was ever written here still is."""
+        """Whether no written record can be lost."""
         return self not in (Ending.MACHINE_DIED, Ending.OTHER_DATA)
 
 
@@ -68,7 +68,7 @@ class RunMarker:
         return data is not None, None if data is None else _run_in(data)
 
     def ending(self, server_epoch: int) -> Ending:
-        """`server_epoch` is what the metadata says of the last run; 0 when the cluster knows of none."""
+        """How the last run ended. `server_epoch` is its epoch in the metadata, 0 when the cluster knows of no run."""
         if not self._exists:
             return Ending.NEVER_RAN if server_epoch == 0 else Ending.OTHER_DATA
         if self._last is None or self._last.server_epoch != server_epoch:
@@ -79,13 +79,13 @@ class RunMarker:
         return Ending.PROCESS_DIED if is_same_boot else Ending.MACHINE_DIED
 
     def write_running(self, server_epoch: int) -> None:
-        """Durable when it returns: from now on this run has to end well to count as clean."""
+        """Mark the run as started; durable when it returns."""
         self._server_epoch = server_epoch
         self._content = self._line(RUNNING)
         replace_file(self._disk, self._path, self._content, durable=True)
 
     def write_stopped(self) -> None:
-        """The run has ended well: all logs are synced. Another one that has begun meanwhile keeps its file."""
+        """Mark the run as cleanly ended, with all logs synced. Leaves the file alone if another run has replaced it."""
         if self._content is not None and read_file(self._disk, self._path) == self._content:
             replace_file(self._disk, self._path, self._line(STOPPED), durable=True)
 
@@ -102,7 +102,7 @@ class RunMarker:
 
 
 def _boot_id(path: Path) -> str:
-    """Empty where the system does not tell: then no crash counts as harmless."""
+    """Empty where the system has none; then every crash counts as a crash of the machine."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

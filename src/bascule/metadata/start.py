@@ -1,4 +1,4 @@
-"""Putting a controller together from what lies in the data directory, or from how the server was told to begin."""
+"""Builds and starts a controller from the data directory or, in an empty one, from the bootstrap options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bascule.raft.transport import Bus
 TICK_SECONDS = 0.1
 ELECTION_TICKS = 8
 HEARTBEAT_TICKS = 2
-"""A follower misses its leader after 0.8 to 1.6 s: three heartbeats may be lost before anybody campaigns. A tick is a wake-up of
-every server, also of one that has nothing to do."""
+"""A follower starts an election after 0.8 to 1.6 s without its leader, so that three heartbeats may be lost. Each tick wakes up every
+server, also an idle one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ async def start_controller(
     on_rival_seed: Callable[[str, bool], None] | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
 ) -> Controller:
-    """Open this server's part of the metadata group and run it. State on disk counts more than any option."""
+    """Open this server's member of the metadata group and start it. State on disk takes precedence over the options."""
     subjects = ControlSubjects(options.namespace)
     directory = f"{data_directory}/raft"
     if not wal_exists(disk, directory):

@@ -1,7 +1,7 @@
-"""A stream's settings as its partitions use them, from what was stored with it when it was created.
+"""The settings of a stream as its partitions use them, from the values that were stored when it was created.
 
-The metadata may be older than this version and lack a setting, or newer and have a value that this version does not know: each of
-them falls back to its default, alone. A partition that does not start over a setting would be worse than any default.
+Older metadata may lack a setting, and newer metadata may have a value that this version does not know: such a setting gets its default,
+because a partition that does not start because of a setting would be worse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bascule.partition.core.options import ReplicaOptions
 
 CURSORS_STREAM: Final = "__cursors"
 RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
-"""Made by the cluster for itself. Clients read them and cannot create or delete them."""
+"""Internal streams: clients can read them, but not create or delete them."""
 
 _DEFAULTS: Final = resolve(ClusterConfig())
 
@@ -39,7 +39,7 @@ _LOG_OPTIONS: Final = {
     "compression": "compression",
     "encryption": "encryption",
 }
-"""The log's name of a setting → the name it is stored under."""
+"""Setting of the log → name under which it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StreamSettings:
     log_options: LogOptions
     cleaner_interval_ms: int
     auto_pause_time_ns: int
-    """0: never."""
+    """0 for never."""
 
     auto_pause_disable_if_subscribers: bool
     concurrency_control: bool
@@ -55,7 +55,7 @@ class StreamSettings:
 
 
 def stored_config(config: StreamConfig) -> dict[str, ConfigValue]:
-    """What is kept in the metadata: every setting by its name, as a number, a switch or a word."""
+    """The settings as the metadata stores them: by name, as a number, a boolean or a string."""
     stored: dict[str, ConfigValue] = {}
     for item in fields(config):
         value = getattr(config, item.name)
@@ -64,7 +64,7 @@ def stored_config(config: StreamConfig) -> dict[str, ConfigValue]:
 
 
 def settings_of(stream: Stream, cluster: ClusterConfig | None = None) -> StreamSettings:
-    """The settings of a stream. With a `cluster`, cursors are paused by what its configuration says now, not by what it said once."""
+    """The settings of a stream. With `cluster`, the pause time of `__cursors` comes from its present configuration."""
     values = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
     auto_pause_time_ns = values["auto_pause_time_ns"]
     if cluster is not None and stream.name == CURSORS_STREAM:
@@ -116,7 +116,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def replica_options(settings: StreamSettings, cluster: ClusterConfig) -> ReplicaOptions:
-    """What the replicas of a stream's partitions go by."""
+    """The options of the replicas of a stream's partitions."""
     replication = cluster.replication
     sync = settings.log_options.sync
     return ReplicaOptions(

@@ -1,7 +1,7 @@
-"""The activity stream: what was done to streams and groups, published in the order of the Raft log, each event at least once.
+"""The activity stream: events about streams and groups, published in the order of the Raft log, each at least once.
 
-Events wait in the replicated state. The controller publishes them, one after the other, and then has them dropped; a controller that is
-replaced in between leaves them to the next one, which may publish some again. Readers tell by the id.
+Events wait in the replicated state. The controller publishes them in order and then removes them with an op; when it is replaced in
+between, its successor may publish some of them again. Readers recognise a repeated event by its id.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from bascule.partition.publisher import Publisher
 
 BACKOFF_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Between tries; the last one again and again."""
+"""Waits between attempts; the last one repeats."""
 
 EVENTS_PER_TRIM: Final = 64
-"""So many are published before they are dropped from the state: a burst of events need not be a burst of entries."""
+"""Maximum number of events that one op removes, so that a burst of events causes few entries."""
 
 _POLICIES: Final = {"none": api.NONE, "leader": api.LEADER, "all": api.ALL}
 
@@ -61,11 +61,11 @@ class ActivityPublisher:
         await self._task.stop()
 
     def on_changes(self, _index: int, _changes: tuple[Change, ...]) -> None:
-        """From the state machine, as soon as an op was applied."""
+        """From the feed: there may be new events."""
         self._news.set()
 
     def reload(self) -> None:
-        """The metadata came anew, as a whole."""
+        """From the feed: the state was replaced."""
         self._news.set()
 
     async def _run(self) -> None:
@@ -75,7 +75,7 @@ class ActivityPublisher:
             if not events:
                 await self._news.wait()
                 continue
-            # Switched off again: what is still written down is dropped.
+            # Switched off since: the remaining events are removed unpublished.
             if self._config.stream_enabled:
                 for event in events:
                     await self._publish(event)
@@ -93,14 +93,14 @@ class ActivityPublisher:
         await self._insist(lambda: self._controller.submit(PublishActivity(index)))
 
     async def _insist(self, action: Callable[[], Awaitable[object]]) -> None:
-        """Until it is done: an event that cannot be published holds up those behind it, for their order is promised."""
+        """Retry until it succeeds: later events wait, because their order is guaranteed."""
         for failures in range(1 << 62):
             try:
                 await action()
                 return
             except (BasculeError, GrpcError) as error:
                 seconds = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
-                _logger.warning("activity cannot be published, tried again in %g s: %s", seconds, error)
+                _logger.warning("an activity event cannot be published, next attempt in %g s: %s", seconds, error)
                 await self._sleep(seconds)
 
 

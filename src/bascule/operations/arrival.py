@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from bascule.errors import BasculeError, OperatorError, Unavailable
 from bascule.metadata.core.model.ops import RestartServer
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.run_marker import Ending, RunMarker
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _WARNINGS: Final = {
 }
 
 
-class Part(Protocol):
+class LatePart(Protocol):
     """Follows the metadata once the server has arrived."""
 
     def start(self) -> None: ...
@@ -44,7 +44,7 @@ class Arrival:
     """
 
     def __init__(
-        self, controller: Controller, partitions: Partitions, marker: RunMarker, parts: Sequence[Part]
+        self, controller: Controller, partitions: Partitions, marker: RunMarker, parts: Sequence[LatePart]
     ) -> None:
         self._controller = controller
         self._partitions = partitions
@@ -110,7 +110,7 @@ async def arrive(controller: Controller, marker: RunMarker) -> None:
     await asyncio.to_thread(marker.write_running, controller.metadata.server_epochs[controller.server_id])
 
 
-def _must_not_be_missed(metadata: Metadata, server_id: str) -> None:
+def _must_not_be_missed(metadata: ClusterMetadata, server_id: str) -> None:
     """Raises OperatorError when this server was the only in-sync replica of a partition and its data is gone: it would lead an empty
     log, and the lagging replicas would truncate theirs to match."""
     alone = [
@@ -124,7 +124,7 @@ def _must_not_be_missed(metadata: Metadata, server_id: str) -> None:
     name, partition = alone[0]
     other = next(replica for replica in partition.replicas if replica != server_id)
     raise OperatorError(
-        f"the data of this server is gone, and it alone was in sync for {len(alone)} partitions, {name}/{partition.id} among them",
-        hint=f"bring its directory back; or, knowing what is lost, `bascule cluster elect {name} {partition.id} {other}` on another "
-        "server, for each of them, and start this one again",
+        f"the data of this server is gone, and it was the only in-sync replica of {len(alone)} partitions, e.g. {name}/{partition.id}",
+        hint="restore its data directory; or, to accept the loss of messages, run "
+        f"`bascule cluster elect {name} {partition.id} {other}` for each of them on another server, and start this one again",
     )

@@ -1,6 +1,6 @@
-"""Gives away what a server leads, while it still serves: consumer groups, partitions, the role of controller.
+"""Hands the leaderships of a server over while it still serves: consumer groups, partitions, the role of controller.
 
-Before a stop the server also announces to the cluster that it goes, so that no other server waits for it. A partition with one replica
+Before a stop the server also announces its stop to the cluster, so that no other server waits for it. A partition with one replica
 stays: no other server could lead it.
 """
 
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Handover:
-    """The result of giving leaderships away."""
+    """The result of handing leaderships over."""
 
     moved: int = 0
     kept: list[tuple[str, int, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""`Drain` and `HandOver`: a server gives its leaderships away on request."""
+"""`Drain` and `HandOver`: a server hands its leaderships over on request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether this server still belongs to its cluster. One that was removed is not told by anybody: nobody replicates to it any more.
+"""Whether this server is still a member of its cluster. A removed server gets no Raft messages, so Raft does not report its removal.
 
-So a server that hears of no leader for a while asks. Only a leader that a quorum has just confirmed answers; a server that it does not
-know has no business with the data of this cluster any longer.
+A server that has had no leader for some seconds therefore asks. Only a leader that a quorum has just confirmed answers. A server that
+is not a member must stop using the data of the cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 3.0
-"""Without a leader for so long: longer than an election takes."""
+"""Time without a leader after which the server asks; longer than an election takes."""
 ANSWER_SECONDS: Final = 2.0
 
 
@@ -43,7 +43,7 @@ class MembershipWatch:
         self._task = asyncio.create_task(self._watch(), name="membership")
 
     async def stop(self) -> None:
-        self._runs = False  # a cancellation can be swallowed by a time-out that happens at the same moment
+        self._runs = False  # a timeout at the same moment can swallow the cancellation
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -67,7 +67,7 @@ class MembershipWatch:
             )
             return not MembershipResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE)).is_member
         except (BasculeError, DecodeError):
-            return False  # nobody says so: there may be no quorum
+            return False  # no answer: there may be no quorum
 
     # ── answering ────────────────────────────────────────────────────────────────────────────────
 
@@ -76,7 +76,7 @@ class MembershipWatch:
             return
         try:
             server = MembershipRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST)).server
-            # A leader that was deposed and does not know it yet must not send anybody away.
+            # A deposed leader that does not know it yet must not answer.
             await self._controller.fresh_metadata(timeout=1.0)
         except (DecodeError, BasculeError):
             return

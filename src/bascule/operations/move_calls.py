@@ -1,4 +1,4 @@
-"""`AddServers`, `Rebalance`, `Reassign` and `CancelReassignment`: the controller plans, and queues what is to be moved."""
+"""`AddServers`, `Rebalance`, `Reassign` and `CancelReassignment`: the controller plans the moves and queues them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bascule.metadata.core.rebalance import (
     plan_rebalance,
     plan_replication_factor,
 )
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.net.grpc.status import Status
 from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
@@ -65,7 +65,7 @@ class MoveCalls:
     ) -> extensions.MovesResponse:
         self._members.check_controller()
         if not request.servers:
-            raise refusal(Status.INVALID_ARGUMENT, "`servers` is empty", "name the servers that are to get replicas")
+            raise refusal(Status.INVALID_ARGUMENT, "`servers` is empty", "name the servers to move replicas to")
         brokers = await self._members.places()
         state = self._members.controller.metadata
         for server in request.servers:
@@ -84,8 +84,8 @@ class MoveCalls:
         if server in self._members.controller.metadata.leaving:
             raise refusal(
                 Status.FAILED_PRECONDITION,
-                f"server `{server}` is leaving and is given no replicas",
-                f"`bascule cluster drain {server} --undo` takes that back",
+                f"server `{server}` is leaving and gets no replicas",
+                f"`bascule cluster drain {server} --undo` keeps it in the cluster",
             )
         if server not in answering:
             raise refusal(Status.FAILED_PRECONDITION, f"server `{server}` does not answer", "start it first")
@@ -97,7 +97,9 @@ class MoveCalls:
         chosen = _chosen(state, request.stream, request.partitions)
         if bool(request.replicas) == (request.replication_factor != 0):
             raise refusal(
-                Status.INVALID_ARGUMENT, "either `replicas` or `replication_factor` has to be given", "give one of them"
+                Status.INVALID_ARGUMENT,
+                "give either `replicas` or `replication_factor`",
+                "exactly one of them is required",
             )
         moves = await self._named(request, chosen) if request.replicas else await self._resized(request, chosen)
         answer = response(state, moves, [])
@@ -164,7 +166,7 @@ class MoveCalls:
         return answer
 
     async def _give_up(self, stream: str, partition: Partition, deadline: CallDeadline) -> None:
-        """A replica that was added and leads already hands over first: the partition goes back to those it had."""
+        """Cancel a move. An added replica that already leads hands over first, because the partition returns to its old replicas."""
         before = [one for one in partition.original_replicas if one in partition.in_sync_replicas]
         if partition.leader not in partition.original_replicas and before:
             request = extensions.HandOverRequest(stream=stream, partition=partition.id, successor=before[0])
@@ -173,7 +175,7 @@ class MoveCalls:
         await self._members.submit(CancelReassignment(stream, partition.id), deadline)
 
 
-def _chosen(state: Metadata, stream: str, numbers: Collection[int]) -> list[Partition]:
+def _chosen(state: ClusterMetadata, stream: str, numbers: Collection[int]) -> list[Partition]:
     partitions = state.streams[stream].partitions
     for number in numbers:
         if not 0 <= number < len(partitions):
@@ -185,7 +187,9 @@ def _chosen(state: Metadata, stream: str, numbers: Collection[int]) -> list[Part
     return [partition for partition in partitions if not numbers or partition.id in numbers]
 
 
-def response(state: Metadata, moves: Sequence[ReplicaMove], leaders: Iterable[LeaderMove]) -> extensions.MovesResponse:
+def response(
+    state: ClusterMetadata, moves: Sequence[ReplicaMove], leaders: Iterable[LeaderMove]
+) -> extensions.MovesResponse:
     found = list(leaders)
     return extensions.MovesResponse(
         moves=[_move(state, move) for move in moves],
@@ -197,20 +201,22 @@ def response(state: Metadata, moves: Sequence[ReplicaMove], leaders: Iterable[Le
     )
 
 
-def _goal(state: Metadata, move: ReplicaMove) -> list[str]:
-    """Where the partition is, or is going already."""
+def _goal(state: ClusterMetadata, move: ReplicaMove) -> list[str]:
+    """The replicas of the partition after its present move."""
     partition = state.find(move.stream, move.partition)
     return [] if partition is None else partition.target_replicas or partition.replicas
 
 
-def _move(state: Metadata, move: ReplicaMove) -> extensions.Move:
+def _move(state: ClusterMetadata, move: ReplicaMove) -> extensions.Move:
     return extensions.Move(
         stream=move.stream, partition=move.partition, to=move.replicas, **{"from": _goal(state, move)}
     )
 
 
-def _load(state: Metadata, moves: Iterable[ReplicaMove], leaders: Iterable[LeaderMove]) -> list[extensions.ServerLoad]:
-    """What each server has, and will have when everything that is under way or planned has come to its end."""
+def _load(
+    state: ClusterMetadata, moves: Iterable[ReplicaMove], leaders: Iterable[LeaderMove]
+) -> list[extensions.ServerLoad]:
+    """The replicas and leaderships of each server before and after all present and planned moves."""
     found: dict[str, extensions.ServerLoad] = {}
 
     def of(server: str) -> extensions.ServerLoad:

@@ -1,7 +1,7 @@
-"""Moves of replicas that were asked for, carried out by the controller: some at a time, the next when one is done, then leaderships.
+"""The controller's queue of moves of replicas: a bounded number at a time, and after the last one the hand-overs of leaderships.
 
-A move that has begun is state of the metadata and goes on whatever happens. What waits here is in the controller's memory: when another
-server becomes controller, it is gone, and whoever asked asks again. What is asked again is not done twice.
+A move in progress is part of the metadata and continues after any failure. Waiting moves are in the memory of the controller: when
+another server becomes controller they are lost, and the operator repeats the request. Repeating a request moves nothing twice.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class MoveQueue:
         self._switchboard = switchboard
         self._waiting: dict[_Key, ReplicaMove] = {}
         self._asked: set[_Key] = set()
-        """Partitions whose leaders are looked at when nothing moves any more."""
+        """Partitions whose leaderships are balanced after the last move."""
         self._paused: dict[_Key, bool] = {}
-        """Partitions that were resumed to be moved, and whether their stream resumes as a whole."""
+        """Partitions that were resumed for a move, and the `resume_all` flag of their stream."""
         self._leaders: list[LeaderMove] = []
         self._news = asyncio.Event()
         self._task = LeaderTask(self._controller, self._work, "moves")
@@ -70,7 +70,7 @@ class MoveQueue:
         self._news.set()
 
     def add_leaders(self, streams: Iterable[str]) -> None:
-        """Have the leaderships of these streams spread out, when nothing moves any more."""
+        """Balance the leaderships of these streams after the last move."""
         known = self._controller.metadata.streams
         self._asked.update((name, one.id) for name in streams if name in known for one in known[name].partitions)
         self._news.set()
@@ -111,7 +111,7 @@ class MoveQueue:
             await self._move_leaders()
 
     async def _moving(self) -> set[_Key]:
-        """Partitions that move now; without those that cannot, which would hold up all others for ever."""
+        """Partitions that are moving; not those that are stalled, which would block all others."""
         answering = await self._members.answering()
         return {
             (name, one.id)
@@ -123,7 +123,7 @@ class MoveQueue:
         move = self._waiting[key]
         partition = self._find(key)
         if partition is not None and partition.paused and set(move.replicas) != set(partition.replicas):
-            # Nobody runs a paused partition, so nobody would fetch it.
+            # A paused partition does not run, so its new replicas could not fetch it.
             self._paused[key] = self._controller.metadata.streams[key[0]].resume_all
             await self._submit(ResumeStream(key[0], time.time_ns(), (key[1],)))
         await self._submit(Reassign(move.stream, move.partition, move.replicas))
@@ -150,7 +150,7 @@ class MoveQueue:
 
     async def _move_leaders(self) -> None:
         answering = await self._members.answering()
-        # From here to the list of hand-overs in one go: who looks meanwhile must not take it for done.
+        # No await until the list of hand-overs is complete: a status in between would report that all is done.
         asked, self._asked = self._asked, set()
         planned = plan_leaders(self._controller.metadata)
         self._leaders = [
@@ -173,7 +173,7 @@ class MoveQueue:
 
 
 def stalled(partition: Partition, answering: set[str]) -> str:
-    """Why a move cannot go on now; empty when it can."""
+    """Why a move cannot proceed; empty when it can."""
     if partition.paused:
         return "the partition is paused"
     if partition.leader not in answering:

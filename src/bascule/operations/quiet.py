@@ -1,4 +1,4 @@
-"""Whether publishers still wait for acks of a server that stops. They were told to go elsewhere; what they had sent is answered."""
+"""Whether publishers still wait for acks of a stopping server: messages that they sent before it asked them to reconnect are acked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from bascule.kernels.calls.publish import PublishGate
 
 QUIET_SECONDS: Final = 0.05
-"""Without a message for so long: what was on its way when publishers were told has arrived."""
+"""Time without a new message after which all messages sent before the request to reconnect have arrived."""
 
 
 class PublishersAtWork:

@@ -1,8 +1,8 @@
-"""`RemoveServer`: everything that a server has goes to others, then it leaves the cluster. Dead or alive.
+"""`RemoveServer`: moves everything from a server, running or not, to other servers and takes it out of the cluster.
 
-One call does what can be done at that moment and says what is still to come; whoever wants it done calls until it is. So it does not
-matter who is controller in between, nor whether anybody lost patience. Where the server stands is in the metadata: it is `leaving`, its
-partitions have targets without it, and in the end nothing speaks of it any more.
+Each call does what is possible at that moment and reports what is left; the caller repeats it until the server is removed. A change of
+controller or an interrupted call in between does no harm, because the progress is in the metadata: the server is `leaving`, its
+partitions have targets without it, and at the end nothing refers to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.rebalance import ReplicaMove, plan_removal
 from bascule.metadata.core.server_ops import LEAVING
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.stream_options import RESERVED_STREAMS
 from bascule.net.grpc.status import Status
 from bascule.operations.drain import hand_over_controller
@@ -82,7 +82,7 @@ class Removals:
         return answer
 
     def _is_known(self, server: str) -> bool:
-        """Also one that has left the group already, and was not forgotten: the call before this one was interrupted."""
+        """True also for a server that has left the Raft group but is still in the metadata: an earlier call was interrupted."""
         state = self._members.controller.metadata
         return server in state.leaving or server in state.server_epochs or _replicas(state, server) > 0
 
@@ -101,7 +101,7 @@ class Removals:
         planned: list[ReplicaMove],
         deadline: CallDeadline,
     ) -> None:
-        """What only the dead server has is given up: the best of what is left leads, or a new, empty replica."""
+        """Give up the data that only the dead server has: the most complete other replica leads, or a new, empty one."""
         targets = {(move.stream, move.partition): move for move in planned}
         for one in answer.blocked:
             key = (one.stream, one.partition)
@@ -114,7 +114,13 @@ class Removals:
             heir = await self._heir(one.stream, partition, server, deadline)
             if heir is None:
                 continue
-            _logger.warning("%s/%d: %s leads with what it has, %s is given up", one.stream, one.partition, heir, server)
+            _logger.warning(
+                "%s/%d: %s leads with its own log; messages that only %s had are lost",
+                one.stream,
+                one.partition,
+                heir,
+                server,
+            )
             op = ElectUnclean(one.stream, one.partition, heir, partition.leader, partition.leader_epoch)
             await self._members.submit(op, deadline)
         del answer.blocked[:]
@@ -138,7 +144,7 @@ class Removals:
     ) -> None:
         controller = self._members.controller
         if server == controller.server_id:
-            # A controller cannot take itself out: its successor does, when it is asked again.
+            # A controller cannot remove itself: its successor does, with the next call.
             answer.state = "another server becomes controller"
             await hand_over_controller(controller, [one.id for one in brokers], deadline)
             return
@@ -155,17 +161,17 @@ class Removals:
         answer.removed = True
 
 
-def _replicas(state: Metadata, server: str) -> int:
+def _replicas(state: ClusterMetadata, server: str) -> int:
     return sum(server in partition.replicas for _, partition in state.each_partition())
 
 
-def _plan(state: Metadata, server: str, brokers: list[BrokerPlace]) -> list[ReplicaMove]:
-    """Where its replicas go. Streams that the cluster keeps on all servers for itself just have one replica less."""
+def _plan(state: ClusterMetadata, server: str, brokers: list[BrokerPlace]) -> list[ReplicaMove]:
+    """The moves of its replicas. Internal streams that have a replica on every server get one replica less."""
     staying = [one.id for one in brokers if one.id not in state.leaving]
     if not staying:
         raise refusal(
             Status.FAILED_PRECONDITION,
-            f"no other server that answers could take over what `{server}` has",
+            f"no other server that answers can take the replicas of `{server}`",
             "start or add another server first",
         )
     fewer = [
@@ -190,8 +196,8 @@ def _goal(partition: Partition) -> list[str]:
     return partition.target_replicas or partition.replicas
 
 
-def _blocked(state: Metadata, server: str) -> list[extensions.Blocked]:
-    """Partitions that only this server, which does not answer, has in sync."""
+def _blocked(state: ClusterMetadata, server: str) -> list[extensions.Blocked]:
+    """Partitions whose only in-sync replica is on this server, which does not answer."""
     found = []
     for name, partition in state.each_partition():
         if partition.in_sync_replicas == [server]:

@@ -1,4 +1,4 @@
-"""`Status` and `Report`: what every server says of itself, put together with what the metadata says of all."""
+"""`Status` combines the metadata with the `Report` of every server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bascule import __version__, limits
 from bascule.errors import BasculeError, Unavailable
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.rebalance import ReplicaMove
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.net.grpc.status import GrpcError
 from bascule.operations.move_queue import MoveQueue, stalled
 from bascule.proto import extensions_pb2 as extensions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bascule.partition.states import ReplicaState
 
 REPORT_SECONDS: Final = 1.0
-"""A server that takes longer to say how it is counts as one that does not answer."""
+"""Timeout of a report; a slower server counts as one that does not answer."""
 
 Reports = dict[str, extensions.ReportResponse]
 _Key = tuple[str, int]
@@ -72,7 +72,7 @@ class StatusCalls:
         reports = await self._reports(min(REPORT_SECONDS, deadline.left()))
         controller = self._controller
         if controller.leader in reports:
-            # What the controller has begun no longer waits with it: unless this server knows of it too, nobody would seem to move.
+            # A move that the controller has started is no longer in its queue; stale metadata would not show it either.
             with contextlib.suppress(Unavailable):
                 await controller.fresh_metadata(timeout=min(REPORT_SECONDS, deadline.left()))
         state = controller.metadata
@@ -100,7 +100,7 @@ class StatusCalls:
         return answer
 
     async def _reports(self, timeout: float) -> Reports:
-        """Of the members that answer."""
+        """The reports of the members that answer."""
 
         async def ask(server: str) -> extensions.ReportResponse | None:
             try:
@@ -169,7 +169,7 @@ def _progress(one: ReplicaState, partition: Partition) -> extensions.Reassignmen
     return found
 
 
-def _waiting(state: Metadata, move: ReplicaMove) -> extensions.Move:
+def _waiting(state: ClusterMetadata, move: ReplicaMove) -> extensions.Move:
     partition = state.find(move.stream, move.partition)
     before = [] if partition is None else partition.replicas
     return extensions.Move(stream=move.stream, partition=move.partition, to=move.replicas, **{"from": before})
@@ -196,7 +196,7 @@ def _reassignment(
 def _is_in_trouble(partition: Partition, reports: Reports) -> bool:
     if partition.leader not in reports:
         return True
-    # A replica that is on its way is not missing yet.
+    # The replicas that a move adds are not missing yet.
     expected = partition.original_replicas or partition.replicas
     return any(server not in partition.in_sync_replicas for server in expected)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule.errors import BasculeError
-from bascule.metadata.core.model.changes import PartitionChanged, StreamDeleted
+from bascule.metadata.core.model.changes import PartitionChanged, StreamRemoved
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class ReplicaRestart:
     partition: int
 
 
-Step = PartitionChanged | StreamDeleted | ReplicaRestart
+Step = PartitionChanged | StreamRemoved | ReplicaRestart
 
 
 @dataclass(slots=True)
@@ -80,4 +80,4 @@ class FailedChanges:
 
 
 def _key(step: Step) -> tuple[str, int]:
-    return (step.stream, -1) if isinstance(step, StreamDeleted) else (step.stream, step.partition)
+    return (step.stream, -1) if isinstance(step, StreamRemoved) else (step.stream, step.partition)

@@ -21,14 +21,14 @@ from bascule.kernels.ingest.sink import PartitionSink
 from bascule.log import PartitionLog
 from bascule.log.recovery.opening import RecoveryReport
 from bascule.metadata.controller import Controller
-from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.core.state import (
     Change,
-    Metadata,
+    ClusterMetadata,
     PartitionChanged,
     ServerChanged,
     StreamCreated,
-    StreamDeleted,
+    StreamRemoved,
 )
 from bascule.metadata.partition_starts import PartitionStatus
 from bascule.metadata.stream_options import StreamSettings, replica_options, settings_of
@@ -97,11 +97,11 @@ class Partitions:
         self._running: dict[_Key, LocalPartition] = {}
         self._unheard: set[_Key] = set()
         """Partitions that are led here, but of whose subscriptions NATS may not have heard."""
-        self._received: dict[tuple[_Key, int], EventTimes] = {}
+        self._received: dict[tuple[_Key, int], EventTimestamps] = {}
         """When messages came to a partition, by partition and stream id: outlives a pause."""
         self._found: dict[_Key, Opened] = {}
         """Logs that were opened for replicas which have not begun."""
-        self._metadata: Callable[[], Metadata] | None = None
+        self._metadata: Callable[[], ClusterMetadata] | None = None
         self._unfinished: set[_Key] = set()
         """Partitions whose start or stop failed halfway: the next attempt stops them first."""
         self._failed = FailedChanges(self._enqueue)
@@ -131,7 +131,7 @@ class Partitions:
     def _restart(self, stream: str, number: int) -> None:
         self._enqueue(0, ReplicaRestart(stream, number))
 
-    def begin(self, metadata: Callable[[], Metadata]) -> None:
+    def begin(self, metadata: Callable[[], ClusterMetadata]) -> None:
         """From here on changes are carried out. First everything that the metadata holds already."""
         self._metadata = metadata
         self._has_begun = True
@@ -143,7 +143,7 @@ class Partitions:
             state = self._metadata()
             gone = {name for name, _ in self._running if name not in state.streams}
             created: list[Change] = [StreamCreated(name) for name in state.streams]
-            deleted: list[Change] = [StreamDeleted(name, state.applied_index) for name in gone]
+            deleted: list[Change] = [StreamRemoved(name, state.applied_index) for name in gone]
             self.on_changes(state.applied_index, (*deleted, *created))
 
     async def settled(self, index: int) -> None:
@@ -191,7 +191,7 @@ class Partitions:
                 )
             case ServerChanged(server) if server == self._server_id:
                 return [PartitionChanged(*key) for key in self._running]
-            case PartitionChanged() | StreamDeleted() | ReplicaRestart():
+            case PartitionChanged() | StreamRemoved() | ReplicaRestart():
                 return [change]
         return []
 
@@ -199,7 +199,7 @@ class Partitions:
         match step:
             case PartitionChanged(stream, number):
                 await self._reconcile(stream, number)
-            case StreamDeleted(stream, stream_id):
+            case StreamRemoved(stream, stream_id):
                 await self._delete_stream(stream, stream_id)
             case ReplicaRestart(stream, number):
                 await self._start_again(stream, number)
@@ -210,7 +210,7 @@ class Partitions:
         state = self._metadata()
         for name in self._data.streams_on_disk():
             if name not in state.streams:
-                self._enqueue(state.applied_index, StreamDeleted(name, state.applied_index))
+                self._enqueue(state.applied_index, StreamRemoved(name, state.applied_index))
 
     # ── one stream, one partition ────────────────────────────────────────────────────────────────
 

@@ -15,7 +15,7 @@ from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.records.producers import ProducerTable
 from bascule.log import PartitionLog
 from bascule.log.partition.batches import Appended
-from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.stream_options import StreamSettings
 from bascule.net.grpc.status import Status
 from bascule.partition.replication.following import Following
@@ -50,7 +50,7 @@ class LocalPartition(ABC):
         self.leader_epoch = partition.leader_epoch
         self.settings = settings
         self.readonly = partition.readonly
-        self.received_times = EventTimes()
+        self.received_times = EventTimestamps()
         self.subscribers: set[Subscriber] = set()
         self.group_subscribers: dict[str, tuple[int, Subscriber]] = {}
         """The one reader of each consumer group, with the epoch of its group."""

@@ -1,7 +1,7 @@
-"""Runs a Raft node in an event loop: events in, and what its effects ask for in their order: persist, send, apply, answer.
+"""Runs a Raft node in an event loop: takes events, and carries its effects out in this order: persist, send, apply, answer.
 
-Whatever has gathered while one round was persisted is stepped through together in the next, so a slow disk costs latency and hardly
-any throughput. Persisting happens on a thread; nothing leaves this server before it is durable.
+Events that arrive while a round is persisted form the next round, so that a slow disk costs latency and little throughput. A thread
+persists; no message leaves this server before its state is durable.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ RECENT_RESULTS_MAX = 1024
 
 class DurableLog(Protocol):
     def save(self, *steps: Effects) -> None:
-        """Make durable what these steps ask for, in their order. Blocks; raises when the disk refuses."""
+        """Make the effects of these steps durable, in their order. Blocks; raises when the disk fails."""
 
     def close(self) -> None: ...
 
 
 class Machine(Protocol):
-    """The state machine behind the log."""
+    """The state machine that entries are applied to."""
 
     def apply(self, entry: Entry) -> object:
-        """Do the entry. What it returns is the answer to whoever proposed it."""
+        """Apply the entry; the result is the answer to its proposer."""
 
     def restore(self, data: bytes) -> None: ...
 
@@ -55,7 +55,7 @@ class Machine(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request on its way. Once `index` is known it may have taken effect."""
+    """A request in flight. Once `index` is known it may have taken effect."""
 
     future: asyncio.Future[Any]
     index: int = 0
@@ -90,12 +90,12 @@ class RaftDriver:
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._tick_pending = False
         self._led = False
-        # Never used again, not even after a restart: time has passed since.
+        # Unique, also across restarts: they start at the present time.
         self._requests = itertools.count(time.time_ns())
         self._waiting: dict[int, _Waiting] = {}
         self._at_index: dict[int, int] = {}
         self._recent: OrderedDict[int, tuple[int, object]] = OrderedDict()
-        """Term and result of the last entries: a follower may apply an entry before it hears that it was its own."""
+        """Term and result of the last entries: a follower may apply an entry before it learns that it was its own."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="bascule-raft")
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None
@@ -104,7 +104,7 @@ class RaftDriver:
 
     def start(self) -> None:
         if self.node.membership.voters == {self.node.id}:
-            # Nobody else could lead, so there is nobody to wait for: time passes at once.
+            # The only voter need not wait for an election timeout.
             for _ in range(2 * self._election_ticks):
                 self._inbox.put_nowait(RaftTick())
         self._tasks = [
@@ -116,8 +116,8 @@ class RaftDriver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._fail_everybody(Unavailable("this server is stopping"))
-        # a write that is under way ends before the files are closed
+        self._fail_all(Unavailable("this server is stopping"))
+        # a running write ends before the files are closed
         await asyncio.get_running_loop().run_in_executor(self._disk, self._wal.close)
         self._disk.shutdown()
 
@@ -127,7 +127,7 @@ class RaftDriver:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._tick_seconds)
-            # A loop that was stalled must not catch up on time at once: it would depose a leader that nobody gave a chance to speak.
+            # After a stalled loop, ticks must not accumulate: they would start an election before the leader's messages are read.
             if not self._tick_pending:
                 self._tick_pending = True
                 self._inbox.put_nowait(RaftTick())
@@ -139,9 +139,9 @@ class RaftDriver:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # A server that could not persist what it decided must not go on: it would speak from a state that a restart forgets.
+            # A node whose state was not persisted must not go on: it would send messages that a restart contradicts.
             self.failure = error
-            self._fail_everybody(error)
+            self._fail_all(error)
             self._on_failure(error)
             raise
 
@@ -209,19 +209,19 @@ class RaftDriver:
             self._resolve(request, (index, result))
         else:
             self._reject(
-                request, Unavailable("another leader's entry took its place: it was not done", hint="ask again")
+                request, Unavailable("another leader's entry took its place: it was not applied", hint="try again")
             )
 
     def _forget_below(self, index: int) -> None:
-        """Entries that came with a snapshot were not seen one by one: nobody knows which of ours were among them."""
+        """Entries that a snapshot covers were not applied one by one: whether ours were among them is unknown."""
         for request, waiting in list(self._waiting.items()):
             if 0 < waiting.index <= index:
                 self._reject(request, _unknown())
 
     def _refuse(self, refused: Refused) -> None:
         if refused.reason is Reason.TOO_LARGE:
-            self._reject(refused.request, CallerError("the op is larger than the metadata log takes"))
-        elif refused.reason in _NOW_OR_NEVER:
+            self._reject(refused.request, CallerError("the op is larger than an entry of the metadata log may be"))
+        elif refused.reason in _FINAL_REASONS:
             self._reject(refused.request, StateError(f"the metadata group cannot do it: {refused.reason.name}"))
         else:
             self._reject(
@@ -243,7 +243,7 @@ class RaftDriver:
         if waiting is not None and not waiting.future.done():
             waiting.future.set_exception(error)
 
-    def _fail_everybody(self, error: BaseException) -> None:
+    def _fail_all(self, error: BaseException) -> None:
         for request, waiting in list(self._waiting.items()):
             self._reject(request, _unknown() if waiting.index else error)
 
@@ -262,14 +262,15 @@ class RaftDriver:
     async def propose(
         self, data: bytes, *, timeout: float, session: int = 0, sequence: int = 0, kind: EntryKind = EntryKind.COMMAND
     ) -> tuple[int, Any]:
-        """The entry's index and what applying it returned here. On any member. OutcomeUnknown when it may have been done."""
+        """Propose an entry, on any member; returns its index and the result of applying it here. Raises OutcomeUnknown when it may have
+        been applied."""
         landed: tuple[int, Any] = await self._ask(
             lambda request: Propose(request, data, session, sequence, kind), timeout
         )
         return landed
 
     async def read_barrier(self, *, timeout: float) -> int:
-        """Returns when this server has applied everything that was acknowledged, anywhere, before the call."""
+        """Returns when this server has applied every entry that any server acknowledged before the call."""
         index: int = await self._ask(ReadIndex, timeout)
         return index
 
@@ -295,7 +296,7 @@ class RaftDriver:
             self._at_index.pop(waiting.index, None)
 
 
-_NOW_OR_NEVER = {
+_FINAL_REASONS = {
     Reason.UNKNOWN_SERVER,
     Reason.ALREADY_DONE,
     Reason.NOT_CAUGHT_UP,
@@ -306,5 +307,5 @@ _NOW_OR_NEVER = {
 
 def _unknown() -> OutcomeUnknown:
     return OutcomeUnknown(
-        "no answer from the metadata leader in time: it may have been done", hint="look before you ask again"
+        "no answer from the metadata leader in time: the op may have been applied", hint="check before you try again"
     )

@@ -1,4 +1,4 @@
-"""Raft messages over NATS: one subject for each server. What cannot be sent is lost, which Raft expects."""
+"""Raft messages over NATS, one subject per server. Messages that cannot be sent are dropped, which Raft tolerates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.raft.core.model.message_codec import RefusedMessage, decode_message
 from bascule.raft.core.model.messages import RaftMessage
 
 OUTBOX_MESSAGES_MAX: Final = 4096
-"""Messages that wait for the connection. More are dropped: when NATS is back, what matters is what is said then."""
+"""Messages that wait for the connection; further ones are dropped, because old messages are useless after a reconnect."""
 
 
 class Bus(Protocol):
@@ -26,7 +26,7 @@ class Bus(Protocol):
 
 
 async def publish_quietly(bus: Bus, subject: str, data: bytes) -> bool:
-    """Send what may as well be lost: the other side asks, or this one says it, again. False when it was lost for sure."""
+    """Publish a message whose loss does no harm, because one side retries. False when it was not sent."""
     try:
         await bus.publish(subject, data)
     except Unavailable:
@@ -43,7 +43,7 @@ class RaftTransport:
         self._outbox: asyncio.Queue[RaftMessage] = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         self._task: asyncio.Task[None] | None = None
         self.refused = 0
-        """Messages that were malformed or of another cluster."""
+        """Messages that were malformed or came from another cluster."""
         self.dropped = 0
         """Messages that could not be sent."""
 

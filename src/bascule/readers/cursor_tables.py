@@ -18,7 +18,7 @@ from bascule import limits
 from bascule.errors import Unavailable
 from bascule.kernels.records.records import Record
 from bascule.log import PartitionLog
-from bascule.metadata.core.model.streams import EventTimes
+from bascule.metadata.core.model.streams import EventTimestamps
 from bascule.metadata.requests import CallDeadline
 from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.proto import extensions_pb2 as extensions
@@ -49,7 +49,7 @@ class CursorTable:
     count: int = 0
     left_out: int = 0
     """Messages of cursors beyond `cursors_max`."""
-    received: EventTimes = field(default_factory=EventTimes)
+    received: EventTimestamps = field(default_factory=EventTimestamps)
     """When messages arrived in the partition; kept while it is paused."""
     read_ns: int = 0
     _next_offset: int = 0

@@ -126,9 +126,9 @@ class CursorStore:
     async def replace(
         self, stream: str, partition: int, cursor_id: str, expected: int, offset: int, *, timeout: float
     ) -> None:
-        """As `set`, if the cursor is `expected` now, -1 for none; or, since a call may be made again, `offset` already.
+        """As `set`, if the cursor is `expected`, -1 for none. Succeeds also when it is `offset` already, because a call may be retried.
 
-        Raises GrpcError, with ABORTED if it is anything else.
+        Raises GrpcError, with ABORTED for any other value.
         """
         cursor = Cursor(stream=stream, partition=partition, cursor_id=cursor_id, offset=offset)
         replacement = CursorReplacement(cursor=cursor, expected=expected)

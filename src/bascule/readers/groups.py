@@ -1,7 +1,7 @@
-"""The consumer groups that this server coordinates: whose members are alive.
+"""The consumer groups that this server coordinates, and the timeouts of their members.
 
-Fetching its assignments is a member's sign of life. One that gives none for `groups.consumer.timeout` is put out of its group, by an
-op that counts only while this server coordinates the group. Whoever becomes coordinator gives all members the whole time again.
+A member's requests for its assignments are its heartbeats. A member without a heartbeat for `groups.consumer.timeout` is removed from
+its group, by an op that is only applied while this server coordinates the group. A new coordinator restarts all timeouts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 from bascule.errors import BasculeError
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.changes import Change, GroupChanged
-from bascule.metadata.core.model.groups import ConsumerGroup, Member
+from bascule.metadata.core.model.groups import ConsumerGroup, GroupMember
 from bascule.metadata.core.model.ops import LeaveConsumerGroup
 from bascule.metadata.core.model.refusal import NO_GROUP, Refusal, precondition
 from bascule.metadata.feed import MetadataFeed
@@ -30,7 +30,7 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """What an event loop offers."""
+    """The part of an event loop that timeouts need."""
 
     def time(self) -> float: ...
 
@@ -54,7 +54,7 @@ class GroupCoordinator:
     # ── following the metadata ───────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """From here on members have to give signs of life."""
+        """Check the heartbeats of members from now on."""
         self._runs = True
         self.reload()
 
@@ -66,13 +66,13 @@ class GroupCoordinator:
             task.cancel()
 
     def on_changes(self, _index: int, changes: tuple[Change, ...]) -> None:
-        """From the state machine, as soon as an op was applied."""
+        """From the feed: follow the groups that have changed."""
         for change in changes:
             if self._runs and isinstance(change, GroupChanged):
                 self._follow(change.group)
 
     def reload(self) -> None:
-        """The metadata came anew, as a whole."""
+        """From the feed: the state was replaced, follow all groups."""
         if self._runs:
             for group in {*self._controller.metadata.groups, *(group for group, _ in self._timers)}:
                 self._follow(group)
@@ -87,10 +87,10 @@ class GroupCoordinator:
                 self._seen[name, consumer] = self._loop.time()
                 self._arm((name, consumer), self._timeout)
 
-    # ── signs of life ────────────────────────────────────────────────────────────────────────────
+    # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
 
-    def assignments(self, name: str, consumer: str, epoch: int) -> tuple[ConsumerGroup, Member] | Refusal:
-        """What a member is to read; it is alive. Refused for whoever is none, or is behind."""
+    def assignments(self, name: str, consumer: str, epoch: int) -> tuple[ConsumerGroup, GroupMember] | Refusal:
+        """The assignments of a member; counts as its heartbeat. Refused for another epoch or a consumer that is not a member."""
         group = self._controller.metadata.groups.get(name)
         if group is None:
             return NO_GROUP
@@ -108,7 +108,7 @@ class GroupCoordinator:
         self._timers[key] = self._loop.call_later(seconds, self._check, key)
 
     def _check(self, key: _Key) -> None:
-        # A sign of life only notes the time: a timer that finds one runs for the rest.
+        # A heartbeat only records the time; the timer runs again for the remaining time.
         left = self._seen[key] + self._timeout - self._loop.time()
         if left > 0:
             self._arm(key, left)
@@ -117,17 +117,17 @@ class GroupCoordinator:
 
     async def _expire(self, key: _Key) -> None:
         group, consumer = key
-        _logger.info("consumer %s of group %s has given no sign of life and is put out", consumer, group)
+        _logger.info("consumer %s of group %s has sent no heartbeat and is removed", consumer, group)
         try:
             refusal = await self._controller.submit(LeaveConsumerGroup(group, consumer, True, self._server_id))
             if refusal is not None:
-                _logger.info("consumer %s of group %s was not put out: %s", consumer, group, refusal.text)
+                _logger.info("consumer %s of group %s was not removed: %s", consumer, group, refusal.text)
         except BasculeError as error:
-            _logger.warning("consumer %s of group %s could not be put out: %s", consumer, group, error.message)
+            _logger.warning("consumer %s of group %s could not be removed: %s", consumer, group, error.message)
         finally:
             del self._expiring[key]
         if self._runs and key in self._timers:
-            self._arm(key, self._timeout)  # still a member: tried again
+            self._arm(key, self._timeout)  # still a member: retried
 
     def _forget(self, key: _Key) -> None:
         self._timers.pop(key).cancel()

@@ -1,7 +1,7 @@
-"""Somebody who reads a partition through the API: forward until it is stopped, or backward to the beginning.
+"""Subscriptions to a partition through the API: forward, until they are stopped, or backward to the oldest message.
 
-Reads as much as the subscriber has room for and no more. While the subscriber does not read, nothing is read for it, and what was read
-already is given back if all subscriptions together hold too much.
+A subscription reads as much as its client has room for. While the client does not read, nothing is read for it, and batches in memory
+are dropped and read again later if all subscriptions together hold too much.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ END_OF_READONLY: Final = "End of readonly partition"
 
 
 class HeldSlices:
-    """How much all subscriptions together have read and not delivered yet."""
+    """The bytes that all subscriptions together have read and not delivered."""
 
     def __init__(self, bytes_max: int = limits.SUBSCRIPTIONS_HELD_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
@@ -52,8 +52,8 @@ class HeldSlices:
         return self.bytes > self.bytes_max
 
 
-class Subscription:
-    """Forward, from an offset on. `stop_offset` is the last one wanted; None for no end."""
+class ForwardSubscription:
+    """Forward from an offset. `stop_offset` is inclusive; None for no end."""
 
     def __init__(
         self,
@@ -71,11 +71,12 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._reader = LogReader(partition.log, start_offset, bytes_max=limits.SUBSCRIPTION_READ_BYTES)
-        self._reader.next_offset = start_offset  # may lie behind the end: what has arrived is still being written
+        # The start may be after the end of the log: received messages are still being written.
+        self._reader.next_offset = start_offset
         self._reading = False
         self._waking = False
         self._slow_reads = SlowReads()
-        self.on_end: Callable[[Subscription], None] | None = None
+        self.on_end: Callable[[ForwardSubscription], None] | None = None
 
     def begin(self) -> None:
         self._stream.subscription = self
@@ -86,13 +87,13 @@ class Subscription:
     def delivered(self) -> tuple[int, int]:
         return self._stream.messages, self._stream.message_bytes
 
-    # ── being told ───────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────
 
     def on_room(self) -> None:
         self._pump()
 
     def on_closed(self) -> None:
-        """The client has gone, or the status was sent."""
+        """The client has disconnected, or the status was sent."""
         self._reader.cancel()
         self._release()
         self._partition.subscriber_left(self)
@@ -118,7 +119,7 @@ class Subscription:
             self._fail(error)
 
     def _read(self) -> bool:
-        """Have something loaded; False when there is nothing now, or a thread fetches it."""
+        """Load the next batches; False when there are none yet, or a thread reads them."""
         if self._is_past_stop():
             self.end(Status.RESOURCE_EXHAUSTED, STOP_REACHED)
             return False
@@ -162,18 +163,18 @@ class Subscription:
         return True
 
     def _deliver(self) -> bool:
-        """Send what is loaded; False when the subscriber has no room, or it is over."""
+        """Send the loaded batches; False when the client has no room or the call is over."""
         result = self._stream.deliver()
         if result == outcome.BUDGET:
             if self._held.is_full:
-                # Read again when there is room: memory is worth more than a second read.
+                # Dropped and read again when there is room, to save memory.
                 self._reader.next_offset = self._stream.next_offset
                 self._stream.unload()
                 self._release()
             return False
         self._release()
         if result == outcome.DAMAGED:
-            reason = f"a batch behind offset {self._stream.next_offset - 1} cannot be read"
+            reason = f"a batch after offset {self._stream.next_offset - 1} cannot be read"
             self.end(*_end_of_damage(self._partition, reason))
             return False
         if result == outcome.END and self._stop_offset is not None and self._stream.next_offset > self._stop_offset:
@@ -189,7 +190,7 @@ class Subscription:
         self._held_bytes = 0
 
     def _on_news(self) -> None:
-        """On whatever thread moved the end of the log."""
+        """Called on the thread that moved the end of the log."""
         if self._waking:
             return
         self._waking = True
@@ -212,7 +213,7 @@ class Subscription:
 
 
 def status_of(error: BasculeError, partition: LocalPartition) -> tuple[Status, str]:
-    """How a subscription ends that cannot go on."""
+    """The status with which a failed subscription ends."""
     match error:
         case EndOfReadonlyLog():
             return Status.RESOURCE_EXHAUSTED, END_OF_READONLY
@@ -232,19 +233,19 @@ def status_of(error: BasculeError, partition: LocalPartition) -> tuple[Status, s
 
 
 def _end_of_damage(partition: LocalPartition, reason: str) -> tuple[Status, str]:
-    """Where another replica has what is damaged here, readers go on in a moment: with the next leader, or with this log made anew."""
+    """UNAVAILABLE when another replica has the damaged batch: the reader continues with the next leader or the rebuilt log."""
     if partition.found_damage(reason):
         return Status.UNAVAILABLE, f"this replica is damaged: {reason}"
     return Status.DATA_LOSS, reason
 
 
 class ReverseSubscription:
-    """From an offset down to the oldest message, or to `stop_offset`. Never waits for new ones."""
+    """From an offset down to the oldest message or to `stop_offset`. Never waits for new messages."""
 
     def __init__(
         self, stream: SubscribeStream, partition: LocalPartition, start_offset: int, stop_offset: int | None
     ) -> None:
-        """Raises LogEmpty when there is nothing to begin with."""
+        """Raises LogEmpty when the log has no messages."""
         self._stream = stream
         self._partition = partition
         self._stop_offset = stop_offset

@@ -1,8 +1,8 @@
-"""Who may do what: a casbin model and a policy of lines `p, <common name>, <resource>, <action>`.
+"""Authorization by a casbin model and a policy of lines `p, <common name>, <resource>, <action>`.
 
-The client is the common name of its certificate. Resources are stream names, group ids, `*` for metadata, NATS subjects; actions are
-named after the RPC. What no line grants is denied. Files are read at the start and on `reload`; a file that cannot be used
-then leaves the policy that was there in force.
+A client is identified by the common name of its certificate. Resources are stream names, group ids, NATS subjects and `*` for
+metadata; actions have the names of RPCs. Anything that no line grants is denied. The files are read at the start and on
+`reload`; when a file cannot be used on reload, the previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _logger = logging.getLogger(__name__)
 _HINT: Final = "lines are `p, <common name>, <resource>, <action>`; `#` begins a comment"
 
 
-class Peer(Protocol):
-    """Who is at the other end of a connection."""
+class CertifiedPeer(Protocol):
+    """The client of a connection, with the common name of its certificate."""
 
     @property
     def common_name(self) -> str | None: ...
@@ -30,17 +30,17 @@ class Peer(Protocol):
 
 class Authorizer:
     def __init__(self, model: Path | None, policy: Path | None) -> None:
-        """Raises InvalidConfig when a file cannot be used. Without files everything is allowed: see `disabled`."""
+        """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`."""
         self._model = model
         self._policy = policy
         self._enforcer = None if model is None or policy is None else _load(model, policy)
         self._decided: dict[tuple[str, str, str], bool] = {}
         self.generation = 0
-        """Grows with every policy that comes into force: decisions of an earlier one may be remembered until then."""
+        """Increases with every new policy; callers may cache decisions of the same generation."""
 
     @classmethod
     def disabled(cls) -> Authorizer:
-        """Everybody may do everything."""
+        """Allows every call of every client."""
         return cls(None, None)
 
     @classmethod
@@ -51,7 +51,7 @@ class Authorizer:
     def is_enabled(self) -> bool:
         return self._enforcer is not None
 
-    def allows(self, peer: Peer | None, resource: str, action: str) -> bool:
+    def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
         if self._enforcer is None:
             return True
         name = None if peer is None else peer.common_name
@@ -65,13 +65,13 @@ class Authorizer:
             decided = self._decided[asked] = bool(self._enforcer.enforce(*asked))
         return decided
 
-    def require(self, peer: Peer | None, resource: str, action: str) -> None:
-        """Raises PermissionDenied, in the words that clients know."""
+    def require(self, peer: CertifiedPeer | None, resource: str, action: str) -> None:
+        """Raises PermissionDenied, with the text that clients know."""
         if not self.allows(peer, resource, action):
             raise PermissionDenied(f"The client is not authorized to call {action} on resource {resource}")
 
     def reload(self) -> bool:
-        """Read the files again. False, and a line in the log, when they cannot be used: what was in force stays in force."""
+        """Read the files again. When they cannot be used, logs an error, keeps the present policy and returns False."""
         if self._model is None or self._policy is None or self._enforcer is None:
             _logger.info("authorization is off: there is no policy to read again")
             return True
@@ -93,7 +93,7 @@ def _load(model_file: Path, policy_file: Path) -> Any:
         missing = [part for part in "rpem" if part not in model.model]
         if missing:
             raise ValueError(f"it has no section for {missing[0]!r}")
-    except Exception as error:  # casbin raises whatever its parser stumbles over
+    except Exception as error:  # casbin's parser raises many kinds of errors
         raise InvalidConfig(f"`tls.client.authz.model`, {model_file}, cannot be used: {error!r}") from None
     _check_policy(policy_file, {name: len(model["p"][name].tokens) for name in model["p"]}, "g" in model.model)
     try:
@@ -111,7 +111,7 @@ def _casbin() -> Any:
 
 
 def _check_policy(policy_file: Path, fields: dict[str, int], has_roles: bool) -> None:
-    """Casbin passes over lines it does not know, and stumbles over short ones when the first client is asked about."""
+    """Check every line: casbin ignores lines that it does not know, and fails on short ones at the first request."""
     try:
         lines = policy_file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -122,4 +122,4 @@ def _check_policy(policy_file: Path, fields: dict[str, int], has_roles: bool) ->
         kind, *values = [value.strip() for value in next(csv.reader([line]))]
         is_policy = fields.get(kind) == len(values) and all(values)
         if not is_policy and not (has_roles and kind.startswith("g") and len(values) >= 2):
-            raise InvalidConfig(f"{policy_file}, line {number}, is no policy: {line.strip()!r}", hint=_HINT)
+            raise InvalidConfig(f"{policy_file}, line {number}, is not a policy: {line.strip()!r}", hint=_HINT)

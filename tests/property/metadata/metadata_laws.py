@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bascule.metadata.core.model.ops import Op
 from bascule.metadata.core.model.streams import Partition
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 
 
 def sequences(of: st.SearchStrategy[Op], most: int) -> st.SearchStrategy[list[Op]]:
@@ -18,7 +18,7 @@ def sequences(of: st.SearchStrategy[Op], most: int) -> st.SearchStrategy[list[Op
     return st.integers(0, most).flatmap(lambda count: st.lists(of, min_size=count, max_size=count))
 
 
-def aim(op: Op, state: Metadata) -> Op:
+def aim(op: Op, state: ClusterMetadata) -> Op:
     """The op with the leader and the epochs of its partition as they are."""
     said: dict[str, Any] = {field.name: getattr(op, field.name) for field in fields(op)}
     partition = state.find(said["stream"], said["partition"]) if {"stream", "partition"} <= set(said) else None
@@ -33,7 +33,7 @@ def aim(op: Op, state: Metadata) -> Op:
     return type(op)(**{name: present.get(name, value) for name, value in said.items()})
 
 
-def check_invariants(state: Metadata) -> None:
+def check_invariants(state: ClusterMetadata) -> None:
     hosted: Counter[str] = Counter()
     led: Counter[str] = Counter()
     for stream in state.streams.values():
@@ -75,14 +75,14 @@ def check_partition(partition: Partition, applied_index: int) -> None:
         assert not partition.original_replicas
 
 
-def check_activity(state: Metadata) -> None:
+def check_activity(state: ClusterMetadata) -> None:
     ids = [event.id for event in state.activity]
     assert ids == sorted(set(ids))
     assert "__activity" in state.streams or not ids
     assert all(index <= state.applied_index for index in ids)
 
 
-def check_assignments(state: Metadata, name: str) -> None:
+def check_assignments(state: ClusterMetadata, name: str) -> None:
     """Every partition of a stream that is read is read by one of its subscribers."""
     members = state.groups[name].members.values()
     for stream in {stream for member in members for stream in member.streams}:

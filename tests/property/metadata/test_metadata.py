@@ -13,7 +13,7 @@ from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.ops import BrokerPlace, MalformedOp, Op, decode_op, encode_op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from tests.property.metadata.metadata_laws import aim, check_invariants, sequences
 
 STREAMS = st.sampled_from(["foo", "bar", "baz", "no such", "", "__activity"])
@@ -63,14 +63,14 @@ OPS: st.SearchStrategy[Op] = st.one_of(
 )
 
 
-def aimed(op: Op, state: Metadata) -> Op:
+def aimed(op: Op, state: ClusterMetadata) -> Op:
     """Half of the fenced ops are given the right leader and epochs: guessing alone would hardly ever get through."""
     return aim(op, state) if getattr(op, "leader_epoch", 0) % 2 else op
 
 
 @given(sequences(OPS, 60), st.data())
 def test_any_ops_leave_equal_state_everywhere_also_behind_a_snapshot(sequence: list[Op], data: st.DataObject) -> None:
-    first, second = Metadata(), Metadata()
+    first, second = ClusterMetadata(), ClusterMetadata()
     restored = decode_snapshot(encode_snapshot(first))
     restore_at = data.draw(st.integers(0, 60))
     for index, op in enumerate(sequence, start=1):
@@ -113,7 +113,7 @@ def test_a_field_of_another_type_is_refused_or_harmless(op: Op, wrong: object, d
         decoded = decode_op(json.dumps(document).encode())
     except MalformedOp:
         return
-    Metadata().apply(1, decoded)
+    ClusterMetadata().apply(1, decoded)
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
@@ -123,7 +123,7 @@ def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
 
 
 def test_a_snapshot_of_a_later_version_is_refused() -> None:
-    document = json.loads(encode_snapshot(Metadata()))
+    document = json.loads(encode_snapshot(ClusterMetadata()))
     document["version"] = 3
     with pytest.raises(FormatTooNew, match="version 3"):
         decode_snapshot(json.dumps(document).encode())
@@ -133,7 +133,7 @@ def test_a_snapshot_of_a_later_version_is_refused() -> None:
 def test_members_of_a_group_are_never_more_than_one_partition_apart_on_one_stream(
     joins: list[tuple[str, list[str]]],
 ) -> None:
-    state = Metadata()
+    state = ClusterMetadata()
     brokers = (BrokerPlace("a"),)
     for index, (name, count) in enumerate((("foo", 7), ("bar", 3)), start=1):
         state.apply(index, ops.CreateStream(name, "s", count, 1, brokers, 0))

@@ -21,7 +21,7 @@ from bascule.metadata.core.rebalance import (
     plan_removal,
     plan_replication_factor,
 )
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from tests.property.metadata.metadata_laws import aim, check_invariants
 
 SERVERS = "abcdef"
@@ -30,7 +30,7 @@ _Key = tuple[str, int]
 
 @dataclass
 class Case:
-    state: Metadata
+    state: ClusterMetadata
     brokers: tuple[BrokerPlace, ...]
 
     def do(self, op: Op) -> bool:
@@ -71,7 +71,7 @@ class Case:
 def plain_cases(draw: st.DrawFn) -> Case:
     """Streams on some of the servers, all in order; more servers beside them."""
     brokers = tuple(BrokerPlace(name) for name in SERVERS[: draw(st.integers(1, len(SERVERS)))])
-    case = Case(Metadata(), brokers)
+    case = Case(ClusterMetadata(), brokers)
     for number in range(draw(st.integers(0, 5))):
         where = draw(st.lists(st.sampled_from(brokers), min_size=1, unique=True).map(tuple))
         factor, partitions = draw(st.integers(1, len(where))), draw(st.integers(1, 6))

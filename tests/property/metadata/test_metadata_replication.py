@@ -12,7 +12,7 @@ from bascule.metadata.core.model.ops import BrokerPlace, Op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.core.snapshot import decode_snapshot, encode_snapshot
-from bascule.metadata.core.state import Metadata, PartitionChanged
+from bascule.metadata.core.state import ClusterMetadata, PartitionChanged
 from tests.property.metadata.metadata_laws import aim, check_invariants, sequences
 
 SERVERS = ("a", "b", "c", "d", "e")
@@ -39,15 +39,15 @@ OPS: st.SearchStrategy[Op] = st.one_of(
 )
 
 
-def replicated() -> Metadata:
-    state = Metadata()
+def replicated() -> ClusterMetadata:
+    state = ClusterMetadata()
     brokers = tuple(BrokerPlace(server) for server in SERVERS)
     for index, (name, factor) in enumerate((("zeta", 3), ("alpha", 2)), start=1):
         assert not isinstance(state.apply(index, ops.CreateStream(name, "s", 3, factor, brokers, 0)), Refusal)
     return state
 
 
-def partitions(state: Metadata) -> dict[tuple[str, int], Partition]:
+def partitions(state: ClusterMetadata) -> dict[tuple[str, int], Partition]:
     return {(name, partition.id): partition for name, partition in state.each_partition()}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bascule.metadata.core.model.ops import Op, decode_op, encode_op
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import encode_snapshot
-from bascule.metadata.core.state import Change, Metadata
+from bascule.metadata.core.state import Change, ClusterMetadata
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.partition.core.leader_events import ProposalOutcome
@@ -38,7 +38,7 @@ Settle = Callable[[ProposalOutcome], None]
 
 class MetadataLog(Protocol):
     @property
-    def truth(self) -> Metadata:
+    def truth(self) -> ClusterMetadata:
         """After every op that was decided."""
 
     @property
@@ -80,7 +80,7 @@ class OrderedLog:
 
     def __init__(self, world: ClusterSimulation) -> None:
         self.world = world
-        self.truth = Metadata()
+        self.truth = ClusterMetadata()
         self.entries: list[tuple[int, Op, _Proposal | None]] = []
         self.controller: str | None = "a"
         self.is_out = False
@@ -354,7 +354,7 @@ class RaftLog:
         self._changes: tuple[Change, ...] = ()
 
     @property
-    def truth(self) -> Metadata:
+    def truth(self) -> ClusterMetadata:
         return self._machine.state
 
     def on_changes(self, _index: int, changes: tuple[Change, ...]) -> None:
@@ -414,5 +414,5 @@ class RaftLog:
         self.timeout_ns = 1500 * MS
 
 
-def states_differ(a: Metadata, b: Metadata) -> bool:
+def states_differ(a: ClusterMetadata, b: ClusterMetadata) -> bool:
     return encode_snapshot(a) != encode_snapshot(b)

@@ -11,7 +11,14 @@ from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.ops import Op
 from bascule.metadata.core.model.streams import Partition
-from bascule.metadata.core.state import Change, Metadata, PartitionChanged, ServerChanged, StreamCreated, StreamDeleted
+from bascule.metadata.core.state import (
+    Change,
+    ClusterMetadata,
+    PartitionChanged,
+    ServerChanged,
+    StreamCreated,
+    StreamRemoved,
+)
 from bascule.partition.core.follower import Follower
 from bascule.partition.core.leader import Leader
 from bascule.partition.core.leader_events import ProposalOutcome
@@ -32,7 +39,7 @@ class Server:
         rng = world.rng
         self.world = world
         self.id = server_id
-        self.metadata = Metadata()
+        self.metadata = ClusterMetadata()
         self.replicas: dict[Key, Replica] = {}
         self.logs: dict[Key, ModelLog] = {}
         """What is on the disk, in runs with the model of a log."""
@@ -222,7 +229,7 @@ class Server:
                 case StreamCreated(stream):
                     for number in range(len(self.metadata.streams[stream].partitions)):
                         self._reconcile(stream, number)
-                case StreamDeleted():
+                case StreamRemoved():
                     self._drop_strangers()
                 case ServerChanged(self.id):
                     for replica in list(self.replicas.values()):

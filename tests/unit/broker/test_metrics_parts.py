@@ -16,11 +16,11 @@ from bascule.broker.metrics.cursors import CursorLags, Known
 from bascule.broker.metrics.exposition import Page
 from bascule.log import PartitionLog, new_batch
 from bascule.log.partition.backlog import Backlog, backlog
-from bascule.metadata.core.model.groups import ConsumerGroup, Member
+from bascule.metadata.core.model.groups import ConsumerGroup, GroupMember
 from bascule.metadata.core.model.ops import BrokerPlace, CreateStream
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Stream
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.stream_options import settings_of
 from bascule.partition.replica import LedPartition
 from bascule.readers.pace import Pace
@@ -36,7 +36,7 @@ class Simple:
 
 def services_of(streams: dict[str, int], log: PartitionLog) -> Any:
     """Led by `me`, all with the same log: enough for whoever only looks."""
-    metadata = Metadata()
+    metadata = ClusterMetadata()
     for index, (name, count) in enumerate(streams.items(), 1):
         op = CreateStream(
             name=name,
@@ -131,7 +131,7 @@ def test_cursors_and_groups_that_do_not_fit_are_counted(log: PartitionLog, monke
     found = written(page)
     assert {dict(one)["cursor"] for one in found.find("bascule_cursor_lag_offsets")} == {"a", "b", "c"}
     for name in ("g1", "g2", "g3"):
-        group = ConsumerGroup(name, "me", 1, {"m": Member("m", ["s"])})
+        group = ConsumerGroup(name, "me", 1, {"m": GroupMember("m", ["s"])})
         services.controller.metadata.groups[name] = group
     services.controller.metadata.groups["elsewhere"] = ConsumerGroup("elsewhere", "other", 1)
     page = Page(METRICS)

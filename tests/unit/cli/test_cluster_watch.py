@@ -12,7 +12,7 @@ from bascule.cli.cluster import watch as cluster_watch
 from bascule.client.admin.cluster import ClusterStatus, Member, Move
 from bascule.errors import Unavailable
 from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, Reassign
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.requests import CallDeadline
 from bascule.operations.status import StatusCalls
 from bascule.proto import extensions_pb2 as extensions
@@ -58,8 +58,8 @@ def test_one_that_stays_silent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_is_asked_knows_of_moves_that_no_longer_wait_with_the_controller() -> None:
     """It may hear of them last: then nothing would seem to move."""
 
-    def state() -> Metadata:
-        found = Metadata()
+    def state() -> ClusterMetadata:
+        found = ClusterMetadata()
         brokers = (BrokerPlace("a"), BrokerPlace("b"))
         found.apply(1, CreateStream("orders", "orders", 1, 1, brokers, 1, config={}))
         return found
@@ -70,7 +70,7 @@ def test_a_server_that_is_asked_knows_of_moves_that_no_longer_wait_with_the_cont
         metadata = state()
         driver = SimpleNamespace(node=SimpleNamespace(membership=SimpleNamespace(voters=members)))
 
-        async def fresh_metadata(self, *, timeout: float) -> Metadata:
+        async def fresh_metadata(self, *, timeout: float) -> ClusterMetadata:
             assert timeout > 0
             (partition,) = self.metadata.streams["orders"].partitions
             other = next(one for one in self.members if one not in partition.replicas)

@@ -7,7 +7,7 @@ from typing import Any
 from bascule.metadata.core.model.ops import BrokerPlace, ChangeLeader, CreateStream, ExpandIsr, Op, ShrinkIsr
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.model.streams import Partition
-from bascule.metadata.core.state import Change, Metadata
+from bascule.metadata.core.state import Change, ClusterMetadata
 
 BROKERS = tuple(BrokerPlace(name) for name in ("a", "b", "c"))
 IDS = ("a", "b", "c")
@@ -17,7 +17,7 @@ class Cluster:
     """A state whose log index moves by itself."""
 
     def __init__(self) -> None:
-        self.state = Metadata()
+        self.state = ClusterMetadata()
         self.index = 0
 
     def apply(self, op: Op) -> tuple[Change, ...] | Refusal:

@@ -22,7 +22,7 @@ from bascule.metadata.core.model.ops import (
 )
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import encode_snapshot
-from bascule.metadata.core.state import PartitionChanged, StreamCreated, StreamDeleted
+from bascule.metadata.core.state import PartitionChanged, StreamCreated, StreamRemoved
 from tests.unit.metadata.metadata_helpers import IDS, Cluster, creation
 
 
@@ -99,7 +99,7 @@ def test_a_deleted_stream_is_gone_and_a_new_one_of_its_name_is_another() -> None
     cluster = Cluster()
     cluster.create("orders", 2, 3)
     first = cluster.state.streams["orders"].id
-    assert cluster.must(DeleteStream("orders")) == (StreamDeleted("orders", first),)
+    assert cluster.must(DeleteStream("orders")) == (StreamRemoved("orders", first),)
     assert cluster.refusal(DeleteStream("orders")) == Refusal("NOT_FOUND", "stream does not exist")
     assert not +cluster.state.load.hosted
     cluster.create("orders")

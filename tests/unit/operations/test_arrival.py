@@ -6,18 +6,18 @@ import pytest
 
 from bascule.errors import OperatorError
 from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, ShrinkIsr
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.operations.arrival import _must_not_be_missed
 
 
-def cluster(factor: int) -> Metadata:
-    metadata = Metadata()
+def cluster(factor: int) -> ClusterMetadata:
+    metadata = ClusterMetadata()
     brokers = (BrokerPlace("a"), BrokerPlace("b"), BrokerPlace("c"))
     metadata.apply(1, CreateStream("orders", "orders", 1, factor, brokers, 0))
     return metadata
 
 
-def leave(metadata: Metadata, *replicas: str) -> None:
+def leave(metadata: ClusterMetadata, *replicas: str) -> None:
     partition = metadata.streams["orders"].partitions[0]
     for index, replica in enumerate(replicas, start=2):
         metadata.apply(index, ShrinkIsr("orders", 0, replica, partition.leader, partition.leader_epoch))

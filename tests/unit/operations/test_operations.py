@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from bascule.broker.api.cluster import ClusterCalls
+from bascule.broker.api.cluster import ClusterApi
 from bascule.errors import PermissionDenied, StateError, Unavailable
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.requests import CallDeadline
@@ -270,7 +270,7 @@ class Policy:
 
 def test_every_call_asks_the_policy_first() -> None:
     policy: Any = Policy()
-    handlers = ClusterCalls(MagicMock(), policy).handlers()
+    handlers = ClusterApi(MagicMock(), policy).handlers()
     methods = [method.name for method in extensions.DESCRIPTOR.services_by_name["Cluster"].methods]
     assert list(handlers) == methods
     for name, (request, handler) in handlers.items():

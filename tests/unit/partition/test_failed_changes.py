@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from bascule.errors import StorageError
-from bascule.metadata.core.model.changes import PartitionChanged, StreamDeleted
+from bascule.metadata.core.model.changes import PartitionChanged, StreamRemoved
 from bascule.partition.failed_changes import FailedChanges, ReplicaRestart, Step
 
 CHANGE = PartitionChanged("orders", 1)
@@ -62,10 +62,10 @@ def test_a_later_change_of_the_partition_replaces_the_retry(monkeypatch: pytest.
     failed = FailedChanges(lambda _index, step: tried.append(step))
     failed.add(1, CHANGE, RuntimeError("boom"))
     failed.add(2, ReplicaRestart("orders", 1), RuntimeError("boom"))
-    failed.add(2, StreamDeleted("other", 3), RuntimeError("boom"))
+    failed.add(2, StreamRemoved("other", 3), RuntimeError("boom"))
     assert len(failed) == 2
     loop.pass_time()
-    assert tried == [ReplicaRestart("orders", 1), StreamDeleted("other", 3)]
+    assert tried == [ReplicaRestart("orders", 1), StreamRemoved("other", 3)]
     failed.add(3, CHANGE, RuntimeError("boom"))
     failed.discard(CHANGE)
     failed.discard(CHANGE)

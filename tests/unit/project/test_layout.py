@@ -196,9 +196,7 @@ def test_a_function_that_fits_is_left_alone(tmp_path: Path) -> None:
     assert plant(tmp_path, {"kernels/records/records.pyx": text}) == []
 
 
-@pytest.mark.parametrize(
-    "file", ["log/segment.py", "kernels/records/records.pyx", "kernels/records/records.pxd"]
-)
+@pytest.mark.parametrize("file", ["log/segment.py", "kernels/records/records.pyx", "kernels/records/records.pxd"])
 def test_a_long_file_is_found(tmp_path: Path, file: str) -> None:
     problems = plant(tmp_path, {file: "x = 1\n" * (FILE_LINES_MAX + 1)})
     assert problems == [f"{FILE_LINES_MAX + 1} lines; a file has at most {FILE_LINES_MAX}"]

@@ -16,8 +16,8 @@ from bascule.errors import Unavailable
 from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.metadata.core.model.ops import BrokerPlace, CreateStream
 from bascule.metadata.core.model.refusal import Refusal
-from bascule.metadata.core.model.streams import EventTimes
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.model.streams import EventTimestamps
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.requests import CallDeadline
 from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.internal_pb2 import Cursor
@@ -106,9 +106,9 @@ class Server:
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self.received = EventTimes()
+        self.received = EventTimestamps()
         self.resumed = 0
-        metadata = Metadata()
+        metadata = ClusterMetadata()
         for index, (name, partitions) in enumerate((("__cursors", 1), ("orders", 3)), 1):
             op = CreateStream(
                 name=name,

@@ -1,4 +1,1 @@
-"""The RPCs that decode a request, decide, and answer: one file for each family. See docs/internals/api.md.
-
-Publishing and subscribing are not among them: they are kernels.
-"""
+"""The gRPC API, one file for each family of calls; kernels carry published and delivered messages. See docs/internals/api.md."""

@@ -1,4 +1,4 @@
-"""`bascule.Cluster`: operations, for clients that the policy allows them. Any server takes a call and forwards it if need be."""
+"""`bascule.Cluster`: operations, for clients that the policy allows them. Any server accepts a call and forwards it if necessary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVICE: Final = "bascule.Cluster"
 _Answer = Callable[[Any, CallDeadline], Awaitable[Any]]
 
 
-class ClusterCalls:
+class ClusterApi:
     def __init__(self, administration: Administration, authorizer: Authorizer) -> None:
         self._administration = administration
         self._members = administration.members

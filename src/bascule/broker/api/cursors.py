@@ -10,7 +10,7 @@ from bascule.readers.cursors import CursorStore
 from bascule.security.authorization import Authorizer
 
 
-class CursorCalls:
+class CursorApi:
     def __init__(self, cursors: CursorStore, authorizer: Authorizer) -> None:
         self._cursors = cursors
         self._authorizer = authorizer

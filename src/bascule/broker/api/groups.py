@@ -19,7 +19,7 @@ from bascule.readers.groups import GroupCoordinator
 from bascule.security.authorization import Authorizer
 
 
-class GroupCalls:
+class GroupApi:
     def __init__(
         self,
         controller: Controller,

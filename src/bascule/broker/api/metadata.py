@@ -1,8 +1,8 @@
 """FetchMetadata, FetchPartitionMetadata and Flight's action `locations`: what this server knows, without asking a leader.
 
-A stream's entry depends on the stream, on the epochs of its partitions and on a few numbers of logs that are open here. Entries are
-kept as bytes until one of these moves, so that a client that asks for thousands of streams costs little. Logs that nobody has used are
-not opened for it: their offsets are not known, which is -1.
+A stream's entry depends on the stream, on the epochs of its partitions and on a few offsets of logs that are open here. Encoded entries
+are cached until one of these changes, so that a request for thousands of streams is cheap. Logs that are not open stay closed: their
+offsets are reported as -1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bascule.broker.api.calls import deadline_of, routes_of
 from bascule.config.stream import wire_values
 from bascule.errors import LogClosed
 from bascule.flight.tickets import LOCATIONS_ACTION
-from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
+from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.server_directory import ServerInfo, flight_locations
 from bascule.metadata.stream_options import effective_config
 from bascule.net.grpc.server import Call, Route
@@ -42,7 +42,7 @@ SURVEY_SECONDS: Final = 3.0
 
 
 class Encoded(NamedTuple):
-    """A message that is bytes already."""
+    """A message that is already encoded."""
 
     data: bytes
 
@@ -50,7 +50,7 @@ class Encoded(NamedTuple):
         return self.data
 
 
-class MetadataCalls:
+class MetadataApi:
     def __init__(
         self,
         controller: Controller,
@@ -157,7 +157,7 @@ class StreamEntries:
         self._kept: dict[str, tuple[Hashable, bytes]] = {}
 
     def encoded(self, names: Any, with_settings: bool = False) -> list[bytes]:
-        """The named streams in this order, all of them when none is named."""
+        """The entries of the named streams in this order; of all streams when none is named."""
         streams = self._controller.metadata.streams
         if names:
             return [self._entry(streams[name], with_settings) if name in streams else _unknown(name) for name in names]
@@ -202,7 +202,7 @@ def _varint(number: int) -> bytes:
 
 
 class _State(NamedTuple):
-    """Everything about a partition that moves."""
+    """The changing values of a partition."""
 
     epoch: int
     high_watermark: int
@@ -224,7 +224,7 @@ def _offsets(local: LocalPartition) -> tuple[int, int]:
     try:
         return local.log.high_watermark, local.log.newest_offset
     except LogClosed:
-        return -1, -1  # just now
+        return -1, -1  # since the check
 
 
 def _fill(entry: api.PartitionMetadata, partition: Partition, state: _State) -> None:
@@ -236,10 +236,10 @@ def _fill(entry: api.PartitionMetadata, partition: Partition, state: _State) -> 
     entry.newestOffset = state.newest_offset
     entry.paused = partition.paused
     entry.readonly = partition.readonly
-    entry.messagesReceivedTimestamps.CopyFrom(_times(EventTimes(state.first_ns, state.latest_ns)))
+    entry.messagesReceivedTimestamps.CopyFrom(_times(EventTimestamps(state.first_ns, state.latest_ns)))
     entry.pauseTimestamps.CopyFrom(_times(partition.pause_times))
     entry.readonlyTimestamps.CopyFrom(_times(partition.readonly_times))
 
 
-def _times(times: EventTimes) -> api.PartitionEventTimestamps:
+def _times(times: EventTimestamps) -> api.PartitionEventTimestamps:
     return api.PartitionEventTimestamps(firstTimestamp=times.first_ns, latestTimestamp=times.latest_ns)

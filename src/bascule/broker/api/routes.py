@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bascule.broker.api import publish
-from bascule.broker.api.cluster import ClusterCalls
-from bascule.broker.api.cursors import CursorCalls
-from bascule.broker.api.groups import GroupCalls
-from bascule.broker.api.metadata import MetadataCalls
-from bascule.broker.api.streams import StreamCalls
-from bascule.broker.api.subscribe import SubscribeCalls
+from bascule.broker.api.cluster import ClusterApi
+from bascule.broker.api.cursors import CursorApi
+from bascule.broker.api.groups import GroupApi
+from bascule.broker.api.metadata import MetadataApi
+from bascule.broker.api.streams import StreamApi
+from bascule.broker.api.subscribe import SubscribeApi
 from bascule.config.sections.server import ServerConfig
 from bascule.metadata.controller import Controller
 from bascule.metadata.server_directory import ServerDirectory
@@ -40,15 +40,15 @@ def all_routes(
         return plane.is_cut_off
 
     return {
-        **StreamCalls(controller, directory, plane.starts, authorizer, cluster).routes(),
-        **MetadataCalls(
+        **StreamApi(controller, directory, plane.starts, authorizer, cluster).routes(),
+        **MetadataApi(
             controller, directory, plane.partitions, authorizer, cluster, is_cut_off, uses_tls=config.tls.is_on
         ).routes(),
-        **CursorCalls(cursors, authorizer).routes(),
-        **GroupCalls(controller, directory, groups, authorizer, cluster.groups).routes(),
+        **CursorApi(cursors, authorizer).routes(),
+        **GroupApi(controller, directory, groups, authorizer, cluster.groups).routes(),
         **publish.routes(plane.gate),
-        **SubscribeCalls(controller, plane.partitions, plane.in_flight, plane.starts, authorizer, is_cut_off).routes(),
-        **ClusterCalls(administration, authorizer).routes(),
+        **SubscribeApi(controller, plane.partitions, plane.in_flight, plane.starts, authorizer, is_cut_off).routes(),
+        **ClusterApi(administration, authorizer).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

@@ -34,7 +34,7 @@ from bascule.proto import api_pb2 as api
 from bascule.security.authorization import Authorizer
 
 
-class StreamCalls:
+class StreamApi:
     def __init__(
         self,
         controller: Controller,

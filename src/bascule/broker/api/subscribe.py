@@ -21,7 +21,7 @@ from bascule.partition.publisher import InFlight
 from bascule.partition.registry import Partitions
 from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
-from bascule.readers.subscription import HeldSlices, ReverseSubscription, Subscription
+from bascule.readers.subscription import ForwardSubscription, HeldSlices, ReverseSubscription
 from bascule.security.authorization import Authorizer
 
 
@@ -33,7 +33,7 @@ class SubscribedRange:
     stop: int | None
 
 
-class SubscribeCalls:
+class SubscribeApi:
     def __init__(
         self,
         controller: Controller,
@@ -164,7 +164,7 @@ class SubscribeCalls:
 
     def _begin_forward(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
         wanted = forward_range(local, request)
-        subscription = Subscription(stream, local, wanted.start, wanted.stop, self._held)
+        subscription = ForwardSubscription(stream, local, wanted.start, wanted.stop, self._held)
         self._take_over(local, request, subscription)
         stream.greet(request.stream.encode(), request.partition)
         subscription.begin()
@@ -180,7 +180,7 @@ class SubscribeCalls:
         subscription.begin()
 
     def _take_over(
-        self, local: LocalPartition, request: SubscribeRequest, subscription: Subscription | ReverseSubscription
+        self, local: LocalPartition, request: SubscribeRequest, subscription: ForwardSubscription | ReverseSubscription
     ) -> None:
         """A group has one reader of a partition: a new one replaces the previous one, whose call ends with OK."""
         group = request.consumer.groupId
@@ -225,7 +225,7 @@ def reverse_range(local: LocalPartition, request: SubscribeRequest) -> Subscribe
     log = local.log
     start = _start_offset(local, request)
     if request.startPosition == StartPosition.NEW_ONLY:
-        start = max(log.newest_offset, 0)  # nothing newer will be read: the same as LATEST
+        start = max(log.newest_offset, 0)  # a reverse subscription reads nothing newer, so it starts at LATEST
     stop = _stop_offset(log, request)
     if stop is not None and stop > start:
         raise GrpcError(Status.INVALID_ARGUMENT, f"stop offset {stop} is after start offset {start}")
@@ -248,7 +248,7 @@ def _start_offset(local: LocalPartition, request: SubscribeRequest) -> int:
     if request.startPosition == StartPosition.OFFSET and not local.is_leader:
         # A follower may lag: the offset may exist on the leader, and the subscriber may have read up to it there.
         return max(0, offset)
-    # beyond the end means the next message to arrive, whatever its offset
+    # an offset after the end means the next message, whatever its offset
     return max(0, min(offset, end_offset))
 
 

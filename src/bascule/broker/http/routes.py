@@ -1,4 +1,4 @@
-"""The paths of the HTTP port. What is not said here is not served; whatever else is to be, gets a file of its own and a line here."""
+"""The paths of the HTTP port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def routes(gate: Gate) -> Mapping[str, Answer]:
     async def healthz(_request: Request, _peer: Peer) -> Response:
-        """The process lives and its event loop turns: whoever restarts processes that hang asks this."""
+        """Liveness probe: the process runs and its event loop answers."""
         return Response.text(200, "ok")
 
     async def readyz(_request: Request, _peer: Peer) -> Response:

@@ -1,4 +1,4 @@
-"""The HTTP port in the life of a broker: open from the first moment to the last, so that probes see a start and a stop, too."""
+"""The HTTP port, which is open before the rest of the broker starts and after it stops, so that probes see both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Gate:
-    """What can be looked at now."""
+    """The metrics of the broker while it runs; the reason why there are none before and after that."""
 
     def __init__(self) -> None:
         self._scrape: Scrape | None = None
@@ -70,16 +70,16 @@ class HttpService:
         return cls(server, gate, port, context)
 
     def serve(self, sources: Sources) -> None:
-        """The broker is complete: from here on it can be looked at."""
+        """Serve metrics and readiness from now on."""
         self._gate.open(sources)
 
     def reload_certificate(self, certificate: Path, key: Path) -> None:
-        """New connections see it. The files are known to be good."""
+        """For new connections. The caller has checked the files."""
         if self._context is not None:
             self._context.load_cert_chain(certificate, key)
 
     async def begin_stop(self) -> None:
-        """Whoever asks is told that the server stops."""
+        """Answer with \"the server is stopping\" from now on."""
         self._gate.close()
 
     async def stop(self) -> None:

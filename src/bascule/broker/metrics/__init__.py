@@ -1,1 +1,1 @@
-"""What a broker tells Prometheus: collected when it is asked, from what the broker counts anyway."""
+"""The metrics of a broker for Prometheus, collected when they are scraped."""

@@ -170,7 +170,7 @@ async def _positions(partitions: Partitions, found: Known, before: _Positions, p
     for turn, place in enumerate(sorted(found.places)):
         local = partitions.led(*place)
         if local is None:
-            continue  # paused, or led elsewhere since
+            continue  # paused, or led by another server since
         room = limits.METRICS_CURSORS_MAX - len(positions)
         if not local.is_open and room > 0 and time.monotonic() < opening_until:
             pace.end()
@@ -219,6 +219,6 @@ def _measure(positions: list[_Position]) -> None:
         except BasculeError:
             continue  # closed just now
         if found is None:
-            one.end = one.start  # compaction has left nothing to deal with
+            one.end = one.start  # compaction has removed all unread messages
         else:
             one.lag_bytes, one.waits_since_ns = found.bytes, found.timestamp

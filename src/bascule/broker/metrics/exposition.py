@@ -4,7 +4,7 @@
     # TYPE bascule_partition_log_end_offset gauge
     bascule_partition_log_end_offset{stream="orders",partition="0"} 42
 
-All samples of a metric stand together. Labels are written once for many samples: that is most of what a page costs.
+All samples of a metric are adjacent. Labels are formatted once for many samples, because that is most of the cost of a page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """What samples are called."""
+        """Names of its samples."""
         if self.kind != "histogram":
             return (self.name,)
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
@@ -45,7 +45,7 @@ class Metric:
 
 
 def escape(value: str) -> str:
-    """Fit to stand between the quotes of a label. What cannot be encoded, cannot be told."""
+    """The text escaped for a quoted label; characters that cannot be encoded are replaced."""
     if _PLAIN(value):
         return value
     return value.translate(_LABEL).encode("utf-8", "replace").decode()
@@ -64,18 +64,18 @@ def number(value: float) -> str:
 
 
 class Page:
-    """Samples by their metric, in the order in which the metrics were declared."""
+    """Samples by metric, in the order of the declarations."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._lines: dict[Metric, list[str]] = {metric: [] for metric in metrics}
         self._by_name = {metric.name: lines for metric, lines in self._lines.items()}
 
     def add(self, name: str, value: float, labels: str = "") -> None:
-        # Most are plain integers, and there are thousands: those need no look at what they are.
+        # Fast path: most of the thousands of samples are plain integers.
         self._by_name[name].append(f"{name}{labels} {value if type(value) is int else number(value)}\n")
 
     def add_integers(self, names: tuple[str, ...], values: tuple[int, ...], labels: str) -> None:
-        """One sample of each metric, for whoever has thousands of them."""
+        """Add one sample to each of these metrics; for callers with thousands of them."""
         for name, value in zip(names, values, strict=True):
             self._by_name[name].append(f"{name}{labels} {value}\n")
 
@@ -89,11 +89,11 @@ class Page:
         lines.append(f"{name}_count{labels} {counts[-1]}\n")
 
     def lines(self, name: str) -> list[str]:
-        """For whoever has thousands of samples: append them whole, each with its line feed."""
+        """The lines of a metric, for callers that append thousands of complete samples with line feeds."""
         return self._by_name[name]
 
     def pieces(self) -> Iterable[bytes]:
-        """The page in parts; a metric without samples is left out."""
+        """The page in parts, without metrics that have no samples."""
         for metric, lines in self._lines.items():
             if lines:
                 yield (metric.head + "".join(lines)).encode()

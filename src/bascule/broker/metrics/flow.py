@@ -1,4 +1,4 @@
-"""Messages in and out, over all partitions, and the connections that they take."""
+"""Metrics of messages in and out over all partitions, and of connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def collect(page: Page, sources: Sources) -> None:
     _ingest(page, sources)
     _clients(page, sources)
     for name, link in sources.links.items():
-        # On the control link messages wait for their handlers; those for whom there was no room count as dropped too.
+        # On the control link, messages that did not fit into the queue of their handler count as dropped too.
         dropped = sources.bus.messages_dropped if link is sources.bus.link else 0
         _link(page, link, labels(link=name), dropped)
 

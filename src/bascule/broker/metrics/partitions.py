@@ -13,7 +13,7 @@ from bascule.partition.replica import FollowedPartition, LedPartition, LocalPart
 from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
-    from bascule.metadata.core.state import Metadata
+    from bascule.metadata.core.state import ClusterMetadata
     from bascule.partition.registry import Partitions
     from bascule.partition.replication.leading import Leading
 
@@ -45,7 +45,7 @@ class _Totals:
         self.under_replicated = self.below_min_insync = self.leader_silent = 0
 
 
-async def collect(page: Page, partitions: Partitions, metadata: Metadata, pace: Pace) -> int:
+async def collect(page: Page, partitions: Partitions, metadata: ClusterMetadata, pace: Pace) -> int:
     """Returns how many partitions did not fit on the page; the totals count them."""
     running = sorted(partitions, key=lambda local: (local.stream, local.number))
     await pace.rest()

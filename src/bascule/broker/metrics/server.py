@@ -1,4 +1,4 @@
-"""The process and its machine."""
+"""Metrics of the process and its machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bascule.broker.metrics.sources import Sources
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What the system says. None where it does not, as outside of Linux."""
+    """Values from the operating system; None where it has none, as outside Linux."""
 
     cpu_seconds: float
     resident_bytes: int | None
@@ -33,7 +33,7 @@ class Process:
         self._page_bytes = resource.getpagesize()
 
     def facts(self, data_directory: str) -> ProcessFacts:
-        """On a thread: a disk that hangs is to hold up nobody but the scrape."""
+        """Called on a thread, so that a hanging disk delays only the scrape."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         memory = _read("/proc/self/statm").split()
         status = _read("/proc/self/stat").rpartition(")")[2].split()
@@ -74,7 +74,7 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
 
 
 def _space(directory: str) -> tuple[int | None, int | None]:
-    """Free, and all there is."""
+    """Free and total bytes."""
     try:
         found = os.statvfs(directory)
     except OSError:

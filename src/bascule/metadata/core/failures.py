@@ -1,7 +1,7 @@
-"""Counting reports of failure. They live in the controller's memory only and are gone when it is controller no more.
+"""Counts reports of failed leaders and coordinators. They are in the memory of the controller only and are lost when it changes.
 
-A report is believed only from somebody concerned, about the leader (or coordinator) and epoch of now. When enough have reported within
-the time-out, the answer is the op to propose, and the tally is cleared: the next election needs new reports.
+A report counts if its sender is a follower (or member) and it names the present leader (or coordinator) and epoch. When enough of them
+have arrived within the timeout, the answer is the op to propose, and the count starts again: the next election needs new reports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bascule.metadata.core.model.ops import ChangeCoordinator, ChangeLeader
 from bascule.metadata.core.model.refusal import Refusal, precondition
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class _Tally:
 
 
 class _Tallies:
-    """Who has reported what, each for as long as reports keep coming."""
+    """Reporters by failure; an entry expires when its reporter does not repeat it."""
 
     def __init__(self, timeout_ns: int) -> None:
         self._timeout_ns = timeout_ns
         self._tallies: dict[Hashable, _Tally] = {}
 
     def _note(self, what: Hashable, reporter: str, needed: int, now_ns: int) -> Noted | None:
-        """Count the report; None when it makes enough, and the tally is cleared."""
+        """Count the report. Returns None, and clears the count, when there are enough."""
         tally = self._tallies.setdefault(what, _Tally())
         if tally.expires_ns <= now_ns:
             tally.reporters.clear()
@@ -51,7 +51,7 @@ class _Tallies:
         self._tallies = {what: tally for what, tally in self._tallies.items() if tally.expires_ns > now_ns}
 
     def clear(self) -> None:
-        """This server is controller no more."""
+        """Forget all reports: this server is no longer the controller."""
         self._tallies.clear()
 
     def __len__(self) -> int:
@@ -62,7 +62,14 @@ class LeaderFailures(_Tallies):
     """Reports of in-sync followers that their leader is silent."""
 
     def report(
-        self, state: Metadata, stream: str, partition: int, reporter: str, leader: str, leader_epoch: int, now_ns: int
+        self,
+        state: ClusterMetadata,
+        stream: str,
+        partition: int,
+        reporter: str,
+        leader: str,
+        leader_epoch: int,
+        now_ns: int,
     ) -> Noted | ChangeLeader | Refusal:
         found = state.streams.get(stream)
         known = None if found is None else found.partition(partition)
@@ -86,7 +93,7 @@ class CoordinatorFailures(_Tallies):
 
     def report(
         self,
-        state: Metadata,
+        state: ClusterMetadata,
         group: str,
         consumer: str,
         coordinator: str,

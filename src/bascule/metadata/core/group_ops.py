@@ -1,11 +1,11 @@
-"""Members join and leave consumer groups, coordinators change: what their ops do."""
+"""The ops of consumer groups: members join and leave, coordinators change."""
 
 from __future__ import annotations
 
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.changes import GroupChanged
 from bascule.metadata.core.model.contents import Contents, Outcome
-from bascule.metadata.core.model.groups import ConsumerGroup, Member, rebalance
+from bascule.metadata.core.model.groups import ConsumerGroup, GroupMember, rebalance
 from bascule.metadata.core.model.refusal import NO_GROUP, invalid, precondition
 
 
@@ -21,11 +21,11 @@ def join_group(contents: Contents, index: int, op: ops.JoinConsumerGroup) -> Out
     if group is None:
         if not op.brokers:
             return precondition("no broker can coordinate the group")
-        # A new group begins with epoch 0, as clients know it.
+        # A new group begins with epoch 0, which clients rely on.
         group = contents.groups[op.group] = ConsumerGroup(op.group, _coordinator_of(contents, op.brokers), 0)
     else:
         group.epoch = index
-    member = Member(op.consumer, sorted(set(op.streams)))
+    member = GroupMember(op.consumer, sorted(set(op.streams)))
     group.members[op.consumer] = member
     rebalance(group, member.streams, contents.partition_counts())
     return (GroupChanged(op.group),)

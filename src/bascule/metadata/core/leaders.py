@@ -1,7 +1,7 @@
-"""Who should lead what: a plan for handing leaderships over, so that every broker leads as many partitions as any other.
+"""Plans hand-overs after which all brokers lead as equal a number of partitions as possible.
 
-Evenness comes first and preferred leaders second: as many partitions as that allows are led by the first of their replicas. Partitions
-that are paused, or on the move to other servers, are not touched.
+An equal number comes first; within that, as many partitions as possible are led by their preferred leader, the first replica. Paused
+and moving partitions are left alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 
 _Key = tuple[str, int]
 
@@ -20,13 +20,13 @@ class LeaderMove:
     stream: str
     partition: int
     leader: str
-    """Who leads, in `leader_epoch`, and is to hand over."""
+    """The present leader, in `leader_epoch`, which hands over."""
     leader_epoch: int
     successor: str
 
 
-def plan_leaders(state: Metadata) -> list[LeaderMove]:
-    """The hand-overs to make. Only in-sync replicas are to lead, and one that leaves the cluster only if there is no other."""
+def plan_leaders(state: ClusterMetadata) -> list[LeaderMove]:
+    """The hand-overs to make. Only in-sync replicas may lead, and leaving servers only if there is no other."""
     candidates: dict[_Key, list[str]] = {}
     preferred: dict[_Key, str] = {}
     present: dict[_Key, str] = {}
@@ -50,7 +50,7 @@ def plan_leaders(state: Metadata) -> list[LeaderMove]:
 def _improved(
     candidates: dict[_Key, list[str]], preferred: dict[_Key, str], present: dict[_Key, str], fixed: Counter[str]
 ) -> dict[_Key, str]:
-    """Better leaders, until planning anew from them finds nothing better: only then is a second plan empty."""
+    """Improve the leaders until no further improvement is found, so that a second plan is empty."""
 
     def faults(leaders: dict[_Key, str]) -> tuple[int, int, int]:
         led = fixed + Counter(leaders.values())
@@ -70,10 +70,10 @@ def _improved(
 
 
 class _Spread:
-    """Leaderships, to hand about until they are even.
+    """Leaderships that are handed over until they are even.
 
-    They are when nobody leads two partitions more than another to whom one could be handed, be it through others who hand on one of
-    theirs. That is as even as these candidates allow.
+    They are even when no broker leads two partitions more than one that could take a partition, directly or through a chain of
+    hand-overs. The candidates allow no better distribution.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class _Spread:
         self.leaders: dict[_Key, str] = {}
         self._led = Counter(fixed)
         self._could: defaultdict[str, defaultdict[str, dict[_Key, None]]] = defaultdict(lambda: defaultdict(dict))
-        """Leader → other candidate → the partitions that could go from the one to the other."""
+        """Leader → other candidate → the partitions that the leader could hand over to it."""
         for key, able in candidates.items():
             leader = preferred[key] if preferred[key] in able else present[key]
             if leader not in able:
@@ -121,7 +121,7 @@ class _Spread:
         return self._preferred[key] == giver, self._present[key] != taker, key
 
     def _path(self) -> list[str] | None:
-        """From somebody who leads most to somebody who leads at least two fewer, by hand-overs that are possible."""
+        """A chain of possible hand-overs from a broker that leads most to one that leads at least two fewer."""
         for first in sorted(self._led, key=lambda server: (-self._led[server], server)):
             came_from = {first: ""}
             queue = deque([first])

@@ -1,7 +1,7 @@
-"""Who leads a partition and who is in sync with it: what the ops on one partition do.
+"""The ops on one partition: changes of its leader and of its in-sync replicas.
 
-Every one of them is fenced: it names the leader epoch its sender believes in, and one that was decided in another is refused. A
-partition's leader is always one of its in-sync replicas, and those are always some of its replicas.
+Each op is fenced: it names the leader epoch that its sender knows, and is refused in any other epoch. The leader of a partition is
+always one of its in-sync replicas, and these are always a subset of its replicas.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _no_partition(stream: str, partition: int) -> Refusal:
 
 
 def withdraw(contents: Contents, index: int, partition: Partition, replica: str) -> None:
-    """An in-sync replica, one of several, leaves the set. What it led goes to another of them."""
+    """Take a replica out of an in-sync set of several. If it led the partition, another in-sync replica leads now."""
     assert len(partition.in_sync_replicas) > 1
     partition.in_sync_replicas.remove(replica)
     partition.epoch = index
@@ -69,7 +69,7 @@ def expand_isr(contents: Contents, index: int, op: ops.ExpandIsr) -> Outcome:
     if op.replica not in partition.replicas:
         return precondition(f"{op.replica} is not a replica")
     if op.replica in partition.in_sync_replicas:
-        # Before the epochs are compared: a leader that is refused stops counting the replica, which must not happen to one that is in.
+        # Checked before the epochs: a leader whose op is refused stops counting the replica, which must not happen to an in-sync one.
         return ()
     replica_epoch = contents.replica_epoch(partition, op.replica)
     if op.replica_epoch != replica_epoch:
@@ -117,7 +117,7 @@ def leave_isr(contents: Contents, index: int, op: ops.LeaveIsr) -> Outcome:
         return precondition("the last in-sync replica cannot leave")
     if op.replica in partition.in_sync_replicas:
         withdraw(contents, index, partition, op.replica)
-    # Also when it is not in sync: its leader may just now be proposing it for what its log held, or be about to.
+    # Also when it is not in sync: its leader may be about to propose it because of the log that it no longer has.
     partition.replica_epochs[op.replica] = partition.epoch = index
     return (PartitionChanged(op.stream, op.partition),)
 
@@ -131,7 +131,7 @@ def elect_unclean(contents: Contents, index: int, op: ops.ElectUnclean) -> Outco
     if op.replica == partition.leader:
         return precondition(f"{op.replica} leads the partition already")
     if op.replica in partition.in_sync_replicas:
-        # Nothing is lost, so nobody may cut what he took for committed.
+        # No record is lost, so no replica may truncate records that it knows as committed.
         return change_leader(
             contents, index, ops.ChangeLeader(op.stream, op.partition, op.leader, op.leader_epoch, (op.replica,))
         )

@@ -1,7 +1,7 @@
-"""A partition moves to other servers. The move is state, so whoever leads the partition carries it on, also after any failure.
+"""Moves of a partition to other servers. A move is part of the state, so that it continues after any failure or change of leader.
 
-While it moves its replicas are those it had and, behind them, those it is to have; so the preferred leader is the same until the
-end. When all it is to have are in sync and one of them leads, the rest goes: `CompleteReassignment`, from the leader itself.
+During the move the partition has its old replicas followed by the new ones, so that the preferred leader stays the same until the end.
+When all new replicas are in sync and one of them leads, that leader submits `CompleteReassignment`, which removes the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reassign(contents: Contents, index: int, op: ops.Reassign) -> Outcome:
     if before == (partition.replicas, partition.target_replicas):
         return ()
     for replica in set(partition.replicas) - set(before[0]):
-        partition.replica_epochs[replica] = index  # it may have been one before, with a log that it has deleted since
+        partition.replica_epochs[replica] = index  # it may have been one before, and its log deleted since
     _forget_epochs(partition)
     partition.epoch = index
     return (PartitionChanged(op.stream, op.partition),)
@@ -43,12 +43,12 @@ def reassign(contents: Contents, index: int, op: ops.Reassign) -> Outcome:
 
 def _aim(partition: Partition, target: list[str]) -> None:
     original = partition.original_replicas or partition.replicas
-    # What an earlier move added and this one has no use for goes at once; not the leader, who hands over first.
+    # Replicas that an earlier move added and this one does not need are removed, except the leader, which hands over first.
     useful = {*original, *target, partition.leader}
     kept = [replica for replica in partition.replicas if replica in useful]
     replicas = kept + [replica for replica in target if replica not in kept]
     if set(replicas) == set(original) == set(target):
-        # Nothing moves: another order is another preferred leader, and a move under way goes back to where it began.
+        # No replica moves: a new order changes the preferred leader, and ends a move that was in progress.
         _settle(partition, target)
         return
     partition.original_replicas = original
@@ -58,14 +58,14 @@ def _aim(partition: Partition, target: list[str]) -> None:
 
 
 def _forget_epochs(partition: Partition) -> None:
-    """Of those that are no replicas any more."""
+    """Remove the entries of servers that are no longer replicas."""
     partition.replica_epochs = {
         replica: epoch for replica, epoch in partition.replica_epochs.items() if replica in partition.replicas
     }
 
 
 def _settle(partition: Partition, replicas: list[str]) -> None:
-    """The move is over: these replicas and no others. The leader is one of them."""
+    """End the move: the partition has exactly these replicas, and one of them leads."""
     assert partition.leader in replicas
     partition.replicas = replicas
     partition.in_sync_replicas = [replica for replica in partition.in_sync_replicas if replica in replicas]

@@ -1,10 +1,10 @@
 """Plans for moving replicas and leaderships. A plan changes nothing: its moves are what to propose, a `Reassign` or a hand-over each.
 
-Planned is from where partitions are going, not from where they are: a plan made while an earlier one is carried out adds to it, and the
-same question asked again gets no moves. Paused partitions count, for they have their data and come back, but only move when they must.
+A plan starts from the targets of partitions that move, not from their present replicas: a plan made during an earlier move adds to it,
+and the same request again gives no moves. Paused partitions count, because their data is on disk, but move only when they must.
 
-Replicas spread over racks as they do in a new stream: a server without a rack is a rack of its own, and evening out brings no partition
-into fewer racks than it is in.
+Replicas spread over racks as in a new stream: a server without a rack counts as a rack of its own, and no plan reduces the number of
+racks of a partition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bascule.metadata.core.leaders import LeaderMove, plan_leaders
 from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.metadata.core.model.refusal import NO_STREAM, Refusal, invalid, precondition
 from bascule.metadata.core.model.streams import Partition
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.state import ClusterMetadata
 
 __all__ = [
     "LeaderMove",
@@ -37,23 +37,25 @@ class ReplicaMove:
     stream: str
     partition: int
     replicas: tuple[str, ...]
-    """Where it is to be, the preferred leader first."""
+    """The new replicas, the preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     moves: tuple[ReplicaMove, ...]
     before: Mapping[str, int]
-    """Replicas that each server has, when all that is under way has come to its end."""
+    """Replicas of each server after all moves."""
     after: Mapping[str, int]
     copies: int
-    """Replicas that somebody does not have yet and must fetch."""
+    """Replicas that a server has to fetch."""
 
 
-def plan_rebalance(state: Metadata, brokers: Sequence[BrokerPlace], *, streams: Collection[str] | None = None) -> Plan:
-    """Even out how many replicas the brokers have, with as few moves as that takes. Only replicas of `streams` move; all of them count.
+def plan_rebalance(
+    state: ClusterMetadata, brokers: Sequence[BrokerPlace], *, streams: Collection[str] | None = None
+) -> Plan:
+    """Equalise the number of replicas per broker with as few moves as possible. Only replicas of `streams` move, but all count.
 
-    Brokers that leave are given nothing, and what they and strangers have stays: `plan_removal` is for that.
+    Leaving brokers get nothing. Their replicas, and those of unknown servers, stay; `plan_removal` moves them.
     """
     board = _Board(state, brokers)
     movable = {
@@ -66,8 +68,8 @@ def plan_rebalance(state: Metadata, brokers: Sequence[BrokerPlace], *, streams: 
     return board.plan()
 
 
-def plan_removal(state: Metadata, server: str, brokers: Sequence[BrokerPlace]) -> Plan | Refusal:
-    """Everything that `server` has goes to the other brokers. Refused when they are too few for what has to be there."""
+def plan_removal(state: ClusterMetadata, server: str, brokers: Sequence[BrokerPlace]) -> Plan | Refusal:
+    """Move all replicas of `server` to the other brokers. Refused when these are too few for a replication factor."""
     board = _Board(state, [broker for broker in brokers if broker.id != server])
     for key, replicas in list(board.replicas.items()):
         if server in replicas:
@@ -82,9 +84,9 @@ def plan_removal(state: Metadata, server: str, brokers: Sequence[BrokerPlace]) -
 
 
 def plan_replication_factor(
-    state: Metadata, stream: str, factor: int, brokers: Sequence[BrokerPlace]
+    state: ClusterMetadata, stream: str, factor: int, brokers: Sequence[BrokerPlace]
 ) -> Plan | Refusal:
-    """Every partition of the stream has `factor` replicas; −1: one on every broker. Those it has stay as far as they may."""
+    """Give every partition of the stream `factor` replicas, −1 for one on every broker. Keeps as many present replicas as possible."""
     if stream not in state.streams:
         return NO_STREAM
     board = _Board(state, brokers)
@@ -104,11 +106,11 @@ def plan_replication_factor(
 
 
 class _Board:
-    """Where all replicas are going, to move them about on."""
+    """The targets of all replicas, as a draft that moves are made on."""
 
-    def __init__(self, state: Metadata, brokers: Sequence[BrokerPlace]) -> None:
+    def __init__(self, state: ClusterMetadata, brokers: Sequence[BrokerPlace]) -> None:
         self.racks = {broker.id: broker.rack for broker in brokers if broker.id not in state.leaving}
-        """Of those that may be given replicas."""
+        """For the servers that may get replicas."""
         self._known_racks = {broker.id: broker.rack for broker in brokers}
         self.partitions: dict[_Key, Partition] = {
             (stream, partition.id): partition for stream, partition in state.each_partition()
@@ -119,7 +121,7 @@ class _Board:
         self.replicas = {key: list(replicas) for key, replicas in self._first.items()}
         self._hosted: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
         self._on: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        """Server → stream → the partitions of it that the server has."""
+        """Server → stream → its partitions on the server."""
         for key, replicas in self.replicas.items():
             self._count(key, replicas, 1)
         self._before = dict(self._hosted)
@@ -169,9 +171,9 @@ class _Board:
         return min(free, key=lambda server: (self._rack(server) in used, self._hosted[server], server), default=None)
 
     def without_least_needed(self, key: _Key) -> list[str]:
-        """The replicas without the one to give up first: on a server that leaves, not in sync, in a rack with others, with most to do.
+        """The replicas without the one to drop first: on a leaving server, not in sync, in a rack with others, on the busiest server.
 
-        The leader is the last to go, and before it the preferred one."""
+        The leader is dropped last, and the preferred leader before it."""
         partition, replicas = self.partitions[key], self.replicas[key]
 
         def dispensable(replica: str) -> tuple[bool, bool, bool, bool, int, int, str]:
@@ -190,7 +192,7 @@ class _Board:
         return [replica for replica in replicas if replica != least]
 
     def even_out(self, movable: Collection[_Key]) -> bool:
-        """Move replicas from who has most to who has least, until no move makes that more even. Whether any did."""
+        """Move replicas from the server with most to the one with least until they are even. Returns whether any moved."""
         moved = False
         while (found := self._evening_move(movable)) is not None:
             self.replace(*found)
@@ -200,7 +202,7 @@ class _Board:
     def _evening_move(self, movable: Collection[_Key]) -> tuple[_Key, str, str] | None:
         for giver, taker in self._uneven_pairs():
             has, misses = self._on[giver], self._on[taker]
-            # Of the stream of which the one has most more than the other: so each stream is spread as well.
+            # From the stream with the largest difference between the two servers, so that each stream is spread as well.
             for stream in sorted(has, key=lambda name: (len(misses.get(name, ())) - len(has[name]), name)):
                 keys = [
                     (stream, number)
@@ -208,7 +210,7 @@ class _Board:
                     if (stream, number) in movable and self._may_move((stream, number), giver, taker)
                 ]
                 if keys:
-                    # A partition that needs no other leader for it rather than one that does.
+                    # Preferably a partition that does not need a new leader for it.
                     return min(keys, key=lambda key: (self.partitions[key].leader == giver, key)), giver, taker
         return None
 
@@ -216,7 +218,7 @@ class _Board:
         return taker not in self.replicas[key] and self._racks_gained(key, giver, taker) >= 0
 
     def _uneven_pairs(self) -> Iterator[tuple[str, str]]:
-        """Servers of which one has at least two replicas more than the other, those furthest apart first."""
+        """Pairs of servers that differ by at least two replicas, the largest difference first."""
         ordered = sorted(self.racks, key=lambda server: (self._hosted[server], server))
         for giver in reversed(ordered):
             for taker in ordered:
@@ -225,7 +227,7 @@ class _Board:
                 yield giver, taker
 
     def spread_over_racks(self, movable: Collection[_Key]) -> bool:
-        """Move replicas into racks where their partition has none, if the counts stay as even as they are. Whether any did."""
+        """Move replicas into racks where their partition has none, if the counts stay even. Returns whether any moved."""
         racks = {self._rack(server) for server in self.racks}
         moved = False
         for key, replicas in list(self.replicas.items()):

@@ -1,4 +1,4 @@
-"""Servers stop, start again, leave: what that does to all the partitions they have a part in."""
+"""The ops of servers that stop, restart or leave, and their effect on the partitions of these servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def restart_server(contents: Contents, index: int, op: ops.RestartServer) -> Out
 
 
 def _renew_leadership(contents: Contents, index: int, partition: Partition, server: str) -> bool:
-    """What a leader wrote and its followers did not fetch may be there or not: it does not go on as if nothing had been."""
+    """A restarted leader gets a new epoch: records that it wrote and its followers did not fetch may be lost."""
     if partition.leader != server:
         return False
     lead(contents, index, partition, [server])
@@ -41,7 +41,7 @@ def _renew_leadership(contents: Contents, index: int, partition: Partition, serv
 
 
 def _step_aside(contents: Contents, index: int, partition: Partition, server: str) -> bool:
-    """Leave the in-sync set, if there is somebody else in it."""
+    """Leave the in-sync set, unless it is the only member."""
     if server not in partition.in_sync_replicas or len(partition.in_sync_replicas) == 1:
         return False
     withdraw(contents, index, partition, server)
@@ -49,7 +49,7 @@ def _step_aside(contents: Contents, index: int, partition: Partition, server: st
 
 
 def _own_loss(contents: Contents, index: int, partition: Partition, server: str) -> bool:
-    """The only replica in sync lost what was not synced: there is nobody who could have more of what was committed."""
+    """The only in-sync replica may have lost records that were not synced; no other replica has more of the committed ones."""
     if not _renew_leadership(contents, index, partition, server):
         return False
     partition.data_loss_epoch = index

@@ -1,7 +1,7 @@
 """The whole state as canonical JSON and back: equal states are equal bytes.
 
-Version 2 added restarts, servers that leave, the throttle, and partitions that move, lost records or have replicas that began anew.
-Version 1 is read: it had none of these.
+Version 2 added server epochs, leaving servers, the throttle, moves, data-loss epochs and replica epochs. Version 1, without these, can
+be read.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from bascule.errors import FormatTooNew, StorageError
 from bascule.metadata.core.model.activity import ActivityEvent
-from bascule.metadata.core.model.groups import ConsumerGroup, Member
-from bascule.metadata.core.model.streams import EventTimes, Partition, Stream
-from bascule.metadata.core.state import Metadata
+from bascule.metadata.core.model.groups import ConsumerGroup, GroupMember
+from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
+from bascule.metadata.core.state import ClusterMetadata
 
 VERSION: Final = 2
 _READ: Final = (1, VERSION)
 
 
-def encode_snapshot(state: Metadata) -> bytes:
+def encode_snapshot(state: ClusterMetadata) -> bytes:
     document = {
         "version": VERSION,
         "applied_index": state.applied_index,
@@ -40,8 +40,8 @@ def _group_document(group: ConsumerGroup) -> dict[str, Any]:
     return {"id": group.id, "coordinator": group.coordinator, "epoch": group.epoch, "members": members}
 
 
-def decode_snapshot(data: bytes) -> Metadata:
-    """The state in `data`. FormatTooNew for a later version, StorageError for anything that is no snapshot."""
+def decode_snapshot(data: bytes) -> ClusterMetadata:
+    """The state in `data`. Raises FormatTooNew for a later version and StorageError for anything else."""
     try:
         document = json.loads(data)
         version = document["version"]
@@ -58,8 +58,8 @@ def decode_snapshot(data: bytes) -> Metadata:
         raise StorageError(f"the metadata snapshot cannot be read: {error!r}") from None
 
 
-def _state(document: dict[str, Any]) -> Metadata:
-    state = Metadata()
+def _state(document: dict[str, Any]) -> ClusterMetadata:
+    state = ClusterMetadata()
     state.applied_index = int(document["applied_index"])
     state.activity_index = int(document["activity_index"])
     state.activity.extend(_event(item) for item in document.get("activity", ()))
@@ -71,7 +71,7 @@ def _state(document: dict[str, Any]) -> Metadata:
         state.streams[stream.name] = stream
         state.load.add_stream(stream)
     for item in document["groups"]:
-        members = {member["id"]: Member(**member) for member in item["members"]}
+        members = {member["id"]: GroupMember(**member) for member in item["members"]}
         state.groups[item["id"]] = ConsumerGroup(item["id"], item["coordinator"], item["epoch"], members)
     return state
 
@@ -86,9 +86,9 @@ def _stream(item: dict[str, Any]) -> Stream:
 
 
 def _partition(item: dict[str, Any]) -> Partition:
-    times = {name: EventTimes(**item[name]) for name in ("pause_times", "readonly_times")}
+    times = {name: EventTimestamps(**item[name]) for name in ("pause_times", "readonly_times")}
     partition = Partition(**{**item, **times})
     if partition.leader not in partition.in_sync_replicas:
-        # No op leaves it so; a leader that does not count itself could never commit nor be replaced.
+        # No op produces such a state: a leader outside its in-sync set could neither commit nor be replaced.
         partition.in_sync_replicas.append(partition.leader)
     return partition

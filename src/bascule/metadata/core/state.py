@@ -1,7 +1,7 @@
 """The metadata state machine: `apply(index, op)` is its one verb.
 
-It never raises for an op, whatever it says: an op that cannot be done is refused, with the code and text for the client, at the same
-index on every broker, and has then changed nothing.
+An op never makes it raise. An op that does not fit the state is refused with a code and a text for the client, at the same index on
+every broker, and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bascule.metadata.core.model.changes import (
     PartitionChanged,
     ServerChanged,
     StreamCreated,
-    StreamDeleted,
+    StreamRemoved,
     ThrottleChanged,
 )
 from bascule.metadata.core.model.contents import Contents, Outcome
@@ -26,20 +26,20 @@ from bascule.metadata.core.model.refusal import Refusal
 
 __all__ = [
     "Change",
+    "ClusterMetadata",
     "GroupChanged",
-    "Metadata",
     "Outcome",
     "PartitionChanged",
     "ServerChanged",
     "StreamCreated",
-    "StreamDeleted",
+    "StreamRemoved",
     "ThrottleChanged",
 ]
 
 
-class Metadata(Contents):
+class ClusterMetadata(Contents):
     def apply(self, index: int, op: ops.Op) -> Outcome:
-        """Do the op of log entry `index`: what changed, or why not. An index that was applied already changes nothing."""
+        """Apply the op of log entry `index`; returns the changes or the refusal. An index that was applied already changes nothing."""
         if index <= self.applied_index:
             return ()
         self.applied_index = index
@@ -57,7 +57,7 @@ class Metadata(Contents):
             self.activity.append(event)
 
     def skip(self, index: int) -> None:
-        """An entry that holds no op: it passes like one that changes nothing."""
+        """Pass over an entry that holds no op."""
         self.applied_index = max(self.applied_index, index)
 
 

@@ -1,4 +1,4 @@
-"""Streams come and go, rest and close: what their ops do."""
+"""The ops that create, delete, pause, resume and close streams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bascule import limits
 from bascule.metadata.core.model import ops
-from bascule.metadata.core.model.changes import Change, GroupChanged, PartitionChanged, StreamCreated, StreamDeleted
+from bascule.metadata.core.model.changes import Change, GroupChanged, PartitionChanged, StreamCreated, StreamRemoved
 from bascule.metadata.core.model.contents import Contents, Outcome
 from bascule.metadata.core.model.groups import ConsumerGroup, rebalance
 from bascule.metadata.core.model.ops import BrokerPlace
@@ -35,7 +35,7 @@ def create_stream(contents: Contents, index: int, op: ops.CreateStream) -> Outco
 
 
 def _creation_fault(op: ops.CreateStream, staying: Sequence[BrokerPlace]) -> Refusal | None:
-    """What is wrong with a request to create a stream, in the order clients expect to hear of it."""
+    """The first fault of a request to create a stream, in the order that clients rely on; None if there is none."""
     if not op.name:
         return invalid("Name cannot be empty")
     if subject_fault(op.subject):
@@ -66,7 +66,7 @@ def delete_stream(contents: Contents, index: int, op: ops.DeleteStream) -> Outco
     if stream is None:
         return NO_STREAM
     contents.load.remove_stream(stream)
-    changes: list[Change] = [StreamDeleted(op.name, stream.id)]
+    changes: list[Change] = [StreamRemoved(op.name, stream.id)]
     for name in sorted(contents.groups):
         if _unsubscribe_all(contents, contents.groups[name], op.name):
             contents.groups[name].epoch = index
@@ -75,7 +75,7 @@ def delete_stream(contents: Contents, index: int, op: ops.DeleteStream) -> Outco
 
 
 def _unsubscribe_all(contents: Contents, group: ConsumerGroup, stream: str) -> bool:
-    """Take a deleted stream away from the members, and balance what they read besides."""
+    """Remove a deleted stream from the members of groups and rebalance their other streams."""
     subscribers = group.subscribers(stream)
     touched: set[str] = set()
     for member in subscribers:
@@ -87,7 +87,7 @@ def _unsubscribe_all(contents: Contents, group: ConsumerGroup, stream: str) -> b
 
 
 def _chosen(contents: Contents, name: str, numbers: tuple[int, ...]) -> tuple[Stream, list[Partition]] | Refusal:
-    """The partitions an op names, all of them when it names none. One that does not exist refuses the whole op."""
+    """The partitions that an op names, or all. A partition that does not exist refuses the whole op."""
     stream = contents.streams.get(name)
     if stream is None:
         return NO_STREAM

@@ -1,7 +1,7 @@
-"""What was done to streams and groups, kept until it was published to the activity stream.
+"""Events about streams and groups, kept until they are published to the activity stream.
 
-An event follows from its op and from what the op changed; an op that changed nothing is no event. Events are part of the replicated
-state, so that the next controller publishes what the last one did not get to.
+An op that changes something creates an event. Events are part of the replicated state, so that a new controller publishes those that
+its predecessor has not published.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ActivityEvent:
 
 
 def event_of(index: int, op: ops.Op, changes: tuple[Change, ...]) -> ActivityEvent | None:
-    """The event that an op is, None for ops that nobody is told about: in-sync replicas, leaders, coordinators."""
+    """The event of an op; None for ops about in-sync replicas, leaders and coordinators, which have none."""
     if not changes:
         return None
     kind = type(op).__name__

@@ -1,4 +1,4 @@
-"""What an op changed: enough for whoever runs partitions and groups to compare with what it runs."""
+"""What an op changed. Subscribers of the feed then compare the metadata with what they run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class StreamCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDeleted:
+class StreamRemoved:
     stream: str
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """Leader, replicas, in-sync set, paused or readonly: the broker compares it with what it runs."""
+    """Its leader, replicas, in-sync set, pause or readonly flag."""
 
     stream: str
     partition: int
@@ -26,7 +26,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """Members, coordinator, assignments, or gone."""
+    """Its members, coordinator or assignments; or it was removed."""
 
     group: str
 
@@ -43,4 +43,4 @@ class ThrottleChanged:
     bytes_per_second: int
 
 
-Change = StreamCreated | StreamDeleted | PartitionChanged | GroupChanged | ServerChanged | ThrottleChanged
+Change = StreamCreated | StreamRemoved | PartitionChanged | GroupChanged | ServerChanged | ThrottleChanged

@@ -1,4 +1,4 @@
-"""What the metadata holds, and the few questions that every op asks it. Who changes it: the files of ops beside this one."""
+"""The contents of the metadata, and the queries that many ops use. The `*_ops` files change it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Contents:
     def __init__(self) -> None:
         self.applied_index = 0
         self.activity_index = 0
-        """Up to which index activity events were published."""
+        """Activity events up to this index are published."""
         self.activity: deque[ActivityEvent] = deque(maxlen=limits.ACTIVITY_EVENTS_MAX)
-        """Events that are still to be published, in the order of the log; none unless there is an activity stream."""
+        """Events not yet published, in the order of the log; empty without an activity stream."""
         self.streams: dict[str, Stream] = {}
         self.groups: dict[str, ConsumerGroup] = {}
         self.server_epochs: dict[str, int] = {}
         """Index of each server's last restart after an unclean stop; servers without one are at 0."""
         self.leaving: set[str] = set()
-        """Servers that are given no new replicas, and groups and leaderships only when nobody else can have them."""
+        """Servers that get no new replicas, and get groups and leaderships only when no other server can."""
         self.replication_throttle = 0
-        """Bytes a second that each server may fetch to catch up; 0: no bound."""
+        """Bytes per second that each server may fetch to catch up; 0 for no limit."""
         self.load = Load()
 
     def find(self, stream: str, partition: int) -> Partition | None:
@@ -38,11 +38,11 @@ class Contents:
         return None if found is None else found.partition(partition)
 
     def replica_epoch(self, partition: Partition, server: str) -> int:
-        """What a replica said before this index does not count: its log, or the end of it, may have been lost since."""
+        """Reports of a replica before this index do not count: its log, or the end of it, may have been lost since."""
         return max(self.server_epochs.get(server, 0), partition.replica_epochs.get(server, 0))
 
     def each_partition(self) -> Iterator[tuple[str, Partition]]:
-        """All partitions with their stream, by name: the order in which streams were created is lost in a snapshot."""
+        """All partitions with their stream, sorted by name: a snapshot does not keep the order in which streams were created."""
         for name in sorted(self.streams):
             for partition in self.streams[name].partitions:
                 yield name, partition
@@ -55,5 +55,5 @@ class Contents:
         return sum(1 for group in self.groups.values() if group.coordinator == broker)
 
     def staying(self, servers: Sequence[str]) -> list[str]:
-        """Those of the servers that are not leaving; all of them when all are: somebody has to do it."""
+        """The servers that are not leaving; all of them when all are leaving."""
         return [server for server in servers if server not in self.leaving] or list(servers)

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, who coordinates them, and which partitions each member reads."""
+"""Consumer groups: their members, their coordinator, and the partitions that each member reads."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     id: str
     streams: list[str]
     """Sorted."""
 
     assignments: dict[str, list[int]] = field(default_factory=dict)
-    """Stream → partitions, for the streams it has any of."""
+    """Stream → partitions; streams without a partition for this member are left out."""
 
     @property
     def load(self) -> int:
@@ -25,17 +25,17 @@ class ConsumerGroup:
     id: str
     coordinator: str
     epoch: int
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GroupMember] = field(default_factory=dict)
 
-    def subscribers(self, stream: str) -> list[Member]:
+    def subscribers(self, stream: str) -> list[GroupMember]:
         return [self.members[name] for name in sorted(self.members) if stream in self.members[name].streams]
 
 
 def rebalance(group: ConsumerGroup, streams: Iterable[str], partition_counts: Mapping[str, int]) -> None:
     """Assign the partitions of these streams anew. `partition_counts` says how many each has; an unknown stream has none.
 
-    A member gets as many as it would by dealing the partitions out one by one to whoever has the fewest, and keeps of them what
-    it had.
+    Each member gets as many partitions as if they were dealt out one by one to the member with the fewest, and keeps as many of its
+    present ones as possible.
     """
     for stream in sorted(set(streams)):
         subscribers = group.subscribers(stream)
@@ -45,7 +45,7 @@ def rebalance(group: ConsumerGroup, streams: Iterable[str], partition_counts: Ma
             _deal(stream, subscribers, before, count)
 
 
-def _deal(stream: str, subscribers: list[Member], before: Mapping[str, list[int]], count: int) -> None:
+def _deal(stream: str, subscribers: list[GroupMember], before: Mapping[str, list[int]], count: int) -> None:
     shares = _shares(subscribers, count)
     kept = {
         member.id: [number for number in before[member.id] if number < count][: shares[member.id]]
@@ -60,7 +60,7 @@ def _deal(stream: str, subscribers: list[Member], before: Mapping[str, list[int]
             member.assignments[stream] = numbers
 
 
-def _shares(subscribers: list[Member], count: int) -> dict[str, int]:
+def _shares(subscribers: list[GroupMember], count: int) -> dict[str, int]:
     """How many partitions each gets: one by one to the member with the fewest of all streams, ties by id."""
     loads = {member.id: member.load for member in subscribers}
     shares = dict.fromkeys(loads, 0)

@@ -1,4 +1,4 @@
-"""How much each broker carries: replicas hosted, partitions led, groups coordinated. Paused partitions weigh nothing."""
+"""The load of each broker: replicas hosted, partitions led, groups coordinated. Paused partitions do not count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bascule.metadata.core.model.streams import Partition, Stream
 
 
 class Load:
-    """Kept up to date by whoever changes a partition's replicas, leader or pause: `with load.changing(partition)`."""
+    """Code that changes the replicas, leader or pause of a partition does so in `with load.changing(partition)`."""
 
     __slots__ = ("hosted", "led")
 
@@ -26,7 +26,7 @@ class Load:
 
     @contextmanager
     def changing(self, partition: Partition) -> Iterator[None]:
-        """The partition counts for nobody while it is changed, and then for those it has."""
+        """Subtract the partition before the change and add it again after it."""
         self.remove(partition)
         yield
         self.add(partition)

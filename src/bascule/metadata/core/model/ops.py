@@ -1,6 +1,6 @@
-"""What can be done to the metadata. An op is an entry of the Raft log: it carries everything that applying it needs.
+"""The ops that change the metadata. An op is an entry of the Raft log and carries everything that applying it needs.
 
-Encoded as canonical JSON with the op's name, so that a log can be read by people and by later versions.
+It is encoded as canonical JSON with the op's name, so that people and later versions can read a log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CreateStream:
     brokers: tuple[BrokerPlace, ...]
     created_ns: int
     group: str = ""
-    """Load-balance group: the queue group that the partitions subscribe with."""
+    """The NATS queue group that the partitions subscribe with."""
     config: Mapping[str, ConfigValue] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -58,9 +58,9 @@ class ExpandIsr:
     leader: str
     leader_epoch: int
     replica_epoch: int = 0
-    """The replica as the leader knows it: one that has restarted since must catch up anew. 0: it never restarted uncleanly."""
+    """The replica epoch that the leader knows: a replica that has restarted since must catch up first. 0 for no unclean restart."""
     partition_epoch: int = 0
-    """The partition as the leader knows it: it joins that in-sync set and no other. 0, which no partition has: whichever there is."""
+    """The partition epoch that the leader knows: the op applies to that in-sync set only. 0 applies to any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +68,17 @@ class ChangeLeader:
     stream: str
     partition: int
     leader: str
-    """The leader to be replaced, and its epoch: a fence."""
+    """The leader to replace, and its epoch: a fence."""
     leader_epoch: int
     candidates: tuple[str, ...] | None = None
-    """Only these may follow it; None means any in-sync replica."""
+    """Candidates for its successor; None for any in-sync replica."""
     failed: bool = True
     """The old leader leaves the in-sync set. False for a leader that hands over in good health."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveIsr:
-    """A replica that found its own log damaged takes itself out, before it fetches everything anew."""
+    """A replica with a damaged log leaves the in-sync set before it fetches the whole log again."""
 
     stream: str
     partition: int
@@ -88,7 +88,7 @@ class LeaveIsr:
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
-    """Somebody decided that losing records is better than waiting: this replica leads, in sync or not."""
+    """An operator accepts the loss of records: this replica leads, in sync or not."""
 
     stream: str
     partition: int
@@ -99,7 +99,7 @@ class ElectUnclean:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """The partition moves to these servers, the first of them its preferred leader. Replaces a move that is under way."""
+    """Move the partition to these servers, the preferred leader first. Replaces a move that is in progress."""
 
     stream: str
     partition: int
@@ -122,16 +122,16 @@ class CompleteReassignment:
 
 @dataclass(frozen=True, slots=True)
 class RestartServer:
-    """A server starts that did not stop cleanly; before it runs any partition."""
+    """A server that did not stop cleanly starts; submitted before it runs any partition."""
 
     server: str
     intact: bool
-    """The machine was up all the time: what was written is there, synced or not."""
+    """The machine has not restarted: everything written is there, synced or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopServer:
-    """A server stops cleanly; after it handed over what it leads."""
+    """A server stops cleanly; submitted after it has handed over its leaderships."""
 
     server: str
 
@@ -140,18 +140,18 @@ class StopServer:
 class SetServerState:
     server: str
     state: str
-    """`active` or `leaving`: a server that leaves is given nothing new."""
+    """`active` or `leaving`; a leaving server gets nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetReplicationThrottle:
     bytes_per_second: int
-    """What each server may fetch to catch up; 0: no bound."""
+    """Bytes per second that each server may fetch to catch up; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetServer:
-    """A server is gone from the cluster for good."""
+    """Remove all traces of a server that has left the cluster."""
 
     server: str
 
@@ -161,7 +161,7 @@ class PauseStream:
     stream: str
     at_ns: int
     partitions: tuple[int, ...] = ()
-    """None named means all."""
+    """Empty for all."""
     resume_all: bool = False
 
 
@@ -186,7 +186,7 @@ class JoinConsumerGroup:
     consumer: str
     streams: tuple[str, ...]
     brokers: tuple[str, ...]
-    """Who may coordinate the group if it is new."""
+    """Candidates for the coordinator of a new group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +195,14 @@ class LeaveConsumerGroup:
     consumer: str
     expired: bool = False
     coordinator: str = ""
-    """Only while this broker coordinates the group: a fence against one that has not heard of its successor. Empty: whoever does."""
+    """Applies only while this broker coordinates the group: a fence against a replaced coordinator. Empty for any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCoordinator:
     group: str
     coordinator: str
-    """The coordinator to be replaced, and the group's epoch: a fence."""
+    """The coordinator to replace, and the group's epoch: a fence."""
     epoch: int
     brokers: tuple[str, ...]
 
@@ -241,7 +241,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Op.__args__}
 
 
 class MalformedOp(ValueError):
-    """Bytes that are no op of a kind this version knows."""
+    """Bytes that are not an op that this version knows."""
 
 
 def encode_op(op: Op) -> bytes:
@@ -258,7 +258,7 @@ def _plain(op: Op) -> dict[str, Any]:
 
 
 def decode_op(data: bytes) -> Op:
-    """The op in `data`. MalformedOp, naming what is wrong, for anything else: every field is checked for its type."""
+    """The op in `data`; checks the type of every field. Raises MalformedOp with the reason."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where the replicas of a new stream go. Every broker comes to the same answer from the same op and state."""
+"""Placement of the replicas of a new stream: the same op and state give the same placement on every broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Placement:
 
 
 def place(partitions: int, replication_factor: int, brokers: Sequence[BrokerPlace], load: Load) -> list[Placement]:
-    """Spread the partitions of one request over brokers and racks, counting what is there and each other."""
+    """Spread the partitions of a new stream over brokers and racks, by the present load and by each other."""
     hosted, led = Counter(load.hosted), Counter(load.led)
     placements = []
     for _ in range(partitions):
@@ -37,7 +37,7 @@ def _choose_replicas(count: int, brokers: Sequence[BrokerPlace], hosted: Counter
     chosen: list[BrokerPlace] = []
     racks: set[str] = set()
     while len(chosen) < count:
-        # A broker without a rack is a rack of its own.
+        # A broker without a rack counts as a rack of its own.
         best = min(
             (broker for broker in brokers if broker not in chosen),
             key=lambda broker: (bool(broker.rack) and broker.rack in racks, hosted[broker.id], broker.id),

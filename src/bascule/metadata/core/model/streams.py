@@ -8,8 +8,8 @@ from bascule.metadata.core.model.ops import ConfigValue
 
 
 @dataclass(slots=True)
-class EventTimes:
-    """When something happened first and last; 0 for never."""
+class EventTimestamps:
+    """The first and the latest time of an event; 0 for never."""
 
     first_ns: int = 0
     latest_ns: int = 0
@@ -35,29 +35,29 @@ class Partition:
 
     paused: bool = False
     readonly: bool = False
-    pause_times: EventTimes = field(default_factory=EventTimes)
-    readonly_times: EventTimes = field(default_factory=EventTimes)
+    pause_times: EventTimestamps = field(default_factory=EventTimestamps)
+    readonly_times: EventTimestamps = field(default_factory=EventTimestamps)
 
     data_loss_epoch: int = 0
-    """The last leader epoch that may have begun with fewer records than were committed: a replica whose own latest epoch is below it
-    may cut what it took for committed. 0: none."""
+    """The last leader epoch that may have started with fewer records than were committed, 0 for none. A replica whose latest epoch is
+    lower may truncate records that it knows as committed."""
 
     target_replicas: list[str] = field(default_factory=list)
-    """Where the partition is moving to, the preferred leader first; empty when it is not moving. All of them are among `replicas`."""
+    """The servers that the partition moves to, the preferred leader first; a subset of `replicas`. Empty when it does not move."""
 
     replica_epochs: dict[str, int] = field(default_factory=dict)
-    """Of replicas that began anew, the index of the op by which they did: they were added, or left to be rebuilt. What such a replica
-    said before is of a log that it no longer has. The others began with the partition."""
+    """For replicas that started with an empty log after the partition was created, because they were added or rebuilt: the index of the
+    op. What such a replica reported before refers to a log that it no longer has."""
 
     original_replicas: list[str] = field(default_factory=list)
-    """Where it came from, and goes back to when the move is cancelled; empty when it is not moving."""
+    """The replicas before the move, which a cancelled move restores; empty when the partition does not move."""
 
 
 @dataclass(slots=True)
 class Stream:
     name: str
     id: int
-    """Index of the op that created it: tells it from an earlier stream of the same name."""
+    """Index of the op that created it; distinguishes it from an earlier stream of the same name."""
 
     subject: str
     group: str

@@ -33,7 +33,7 @@ def _sections(kind: type[KeyGroup], name: str, level: int) -> Iterator[str]:
     yield "\n".join([f"{'#' * level} {heading}\n", *_short(kind), *table]) + "\n"
     for slot in slots(kind):
         inner = f"{name}.{slot.name}" if name else slot.name
-        if slot.part is not None:
+        if slot.part is not KeyGroup:
             yield from _sections(slot.part, inner, 2)
         if slot.variants is not None:
             yield f"## `{slot.name}`: a list, a {slot.variants.noun} on each line\n"

@@ -100,7 +100,7 @@ class Compaction:
                     if writer is None:
                         writer = FileWriter(root, self._compression, self._target_bytes, batch)
                     writer.add(batch)
-            assert writer is not None, "a file of an archive has rows"
+            assert writer is not None  # every file of an archive has rows
             found, writer = replace(writer.finish(), stream_id=merge.files[0].stream_id), None
         finally:
             if writer is not None:

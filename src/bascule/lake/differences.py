@@ -40,18 +40,23 @@ def compare(archived: Iterable[pa.RecordBatch], logged: Iterable[pa.RecordBatch]
         return found
     theirs = _rows(logged)
     our, their = next(ours, None), next(theirs, None)
-    while our is not None or their is not None:
-        if their is None or (our is not None and our["offset"] < their["offset"]):
-            assert our is not None
+    while our is not None and their is not None:
+        if our["offset"] < their["offset"]:
             found.invented.append(our["offset"])
             our = next(ours, None)
-        elif our is None or their["offset"] < our["offset"]:
+        elif their["offset"] < our["offset"]:
             found.missing.append(their["offset"])
             their = next(theirs, None)
         else:
             if our != their:
                 found.changed.append(our["offset"])
             our, their = next(ours, None), next(theirs, None)
+    while our is not None:
+        found.invented.append(our["offset"])
+        our = next(ours, None)
+    while their is not None:
+        found.missing.append(their["offset"])
+        their = next(theirs, None)
     found.missing = [offset for offset in found.missing if offset not in found.late]
     return found
 

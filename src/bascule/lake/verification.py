@@ -121,9 +121,10 @@ class Verification:
 
     def _logs(self, report: Report) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name in sorted({key[0] for key in self._files}) if self._tables is not None else ():
+        if self._tables is None:
+            return found
+        for name in sorted({key[0] for key in self._files}):
             try:
-                assert self._tables is not None
                 found |= self._tables.offsets([name])
             except BasculeError as error:
                 report.unchecked.append(f"{name}: {error.message}")
@@ -320,18 +321,20 @@ class _PartitionProof:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _log(self) -> FlightConnection:
+        assert self._tables is not None  # else `_log_start` is None, and no row of the log is asked for
+        return self._tables
+
     def _log_rows(self, start: int, end: int, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
-        assert self._tables is not None
         stream, stream_id, partition = self._key
-        return self._tables.read(stream, partition, start, end, columns, stream_id=stream_id)
+        return self._log.read(stream, partition, start, end, columns, stream_id=stream_id)
 
     def _raise_log_start(self, error: OffsetBelowStart) -> None:
         """Retention was faster."""
-        assert self._log_start is not None
-        assert self._tables is not None
         stream, stream_id, partition = self._key
-        log = self._tables.offsets([stream])[stream]
-        if log["id"] != stream_id or log["partitions"][partition]["log_start"] <= self._log_start:
+        log = self._log.offsets([stream])[stream]
+        if log["id"] != stream_id or log["partitions"][partition]["log_start"] <= (self._log_start or 0):
             raise error
         self._log_start = log["partitions"][partition]["log_start"]
 

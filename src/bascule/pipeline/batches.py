@@ -99,10 +99,8 @@ class PipelineBatches:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
-            if self._opened is None:
-                self.open(frame.sparkSession)
-            assert self._opened is not None
-            report = self._opened.write(frame, batch_id)
+            opened = self._opened or self.open(frame.sparkSession)
+            report = opened.write(frame, batch_id)
             if self.on_batch is not None:
                 self.on_batch(report)
         except BasculeError as error:
@@ -112,10 +110,11 @@ class PipelineBatches:
             self.failure = error
             raise
 
-    def open(self, spark: SparkSession) -> None:
+    def open(self, spark: SparkSession) -> _Opened:
         opened = _Opened(self.spec)
         opened.open(spark)
         self._opened = opened
+        return opened
 
     def close(self) -> None:
         if self._opened is not None:
@@ -161,7 +160,7 @@ class _Opened:
                 held.callback(sink.close)
                 self._sinks.append(sink)
             if spec.dlq is not None:
-                self._dead = DeadLetterBatches(spec, checkpoint_id)
+                self._dead = DeadLetterBatches(spec, spec.dlq, checkpoint_id)
                 self._dead.open(spark)
             self._progress = PipelineProgress.load(checkpoint.progress_path)
             self._held = held.pop_all()

@@ -19,7 +19,7 @@ from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.sinks.latest import placed
 from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
-from bascule.pipeline.spec.sinks import ArchiveSink, LatestSink, StreamSink, TableSink
+from bascule.pipeline.spec.sinks import ArchiveSink, DeadLetters, LatestSink, StreamSink, TableSink
 from bascule.pipeline.spec.steps import Dedup, Expect, Step, Where
 from bascule.pipeline.steps.apply import apply_step, check_rule, read, sift
 from bascule.pipeline.steps.decode import Decoding
@@ -64,8 +64,8 @@ def look_around(spec: PipelineSpec) -> Iterator[Finding]:
         *(("sink", lambda sink=sink: _target(spec, sink)) for sink in spec.sinks),
         ("checkpoint", lambda: _checkpoint(spec)),
     ]
-    if spec.dlq is not None:
-        looks.append(("dlq", lambda: _dlq(spec)))
+    if (letters := spec.dlq) is not None:
+        looks.append(("dlq", lambda: _dead_letters(spec, letters)))
     for name, look in looks:
         finding = _found(name, look)
         yield finding
@@ -160,11 +160,10 @@ def _stream(spec: PipelineSpec, stream: str, create: bool) -> str:
     return f"stream {stream}, which will be created"
 
 
-def _dlq(spec: PipelineSpec) -> str:
-    assert spec.dlq is not None
-    if spec.dlq.stream is not None:
-        return _stream(spec, spec.dlq.stream, spec.dlq.create)
-    path = Path(spec.dlq.path or "")
+def _dead_letters(spec: PipelineSpec, letters: DeadLetters) -> str:
+    if letters.stream is not None:
+        return _stream(spec, letters.stream, letters.create)
+    path = Path(letters.path or "")
     return f"table {path}, {_writable(path) if (path / '_bascule').is_dir() else _folder(path)}"
 
 
@@ -206,7 +205,8 @@ class _Schemas:
         self._spec = spec
         self._spark = spark
         self._decoding: Decoding | None = None
-        self._rows: Rows | None = None
+        self._empty = spark.createDataFrame([], TABLE)
+        self._rows = read(self._empty, None)
 
     def looks(self) -> Iterator[tuple[str, Look]]:
         yield "value", self._value
@@ -219,8 +219,7 @@ class _Schemas:
     def _value(self) -> str:
         spec = self._spec
         self._decoding = Decoding.of(spec, self._spark)
-        empty = self._spark.createDataFrame([], TABLE)
-        self._rows = sift(spec, read(empty, self._decoding), self._decoding).rows
+        self._rows = sift(spec, read(self._empty, self._decoding), self._decoding).rows
         if self._decoding is None:
             return "bytes"
         return self._sampled(self._decoding)
@@ -240,7 +239,6 @@ class _Schemas:
         raise Warned(said)
 
     def _step(self, step: Step) -> str:
-        assert self._rows is not None
         try:
             if isinstance(step, (Expect, Where)):
                 check_rule(step, self._rows)
@@ -257,7 +255,6 @@ class _Schemas:
         return _shown(self._rows)
 
     def _sink(self, sink: LatestSink | StreamSink | TableSink) -> str:
-        assert self._rows is not None
         if isinstance(sink, LatestSink):
             frame = placed(self._rows)
             if sink.key not in frame.columns:

@@ -221,7 +221,7 @@ class SqlSession:
             sink = StreamBatches(f"stream {target.stream}", options, producer_id("sql", target.stream, checkpoint_id))
             sink.check(frame.schema)
             return frame.writeStream.foreachBatch(_StreamFunction(sink, is_shuffled(frame)))
-        assert target.path is not None
+        assert target.path is not None  # a target is a stream or a path
         table = TableBatches(f"table {target.path}", target.path, checkpoint_id)
         table.check(frame.schema)
         if not is_connect(self._spark):  # whose folders are the server's

@@ -35,7 +35,7 @@ def routed(route: Router, rows: pa.RecordBatch) -> dict[Any, list[bytes]]:
     """The values of each target, which comes once in a batch."""
     found: dict[Any, list[bytes]] = {}
     for group in route.split(rows):
-        target = group.subject if group.stream is None else (group.stream, group.partition)
+        target = group.subject if not group.stream else (group.stream, group.partition)
         assert target not in found
         found[target] = group.rows.column("value").to_pylist()
     return found

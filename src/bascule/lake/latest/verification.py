@@ -78,7 +78,7 @@ class _TableVerification:
         elif self._deleted is not None:
             self._report.unchecked.append(f"`{self._deleted}` deletes: whether rows are the newest is not known here")
         elif snapshot.number:
-            self._compare(snapshot, rows)
+            self._compare(snapshot, rows, self._tables, self._key_of)
         return self._report
 
     def _fault(self, kind: str, text: str) -> None:
@@ -119,9 +119,15 @@ class _TableVerification:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────
 
-    def _compare(self, snapshot: TableSnapshot, rows: list[tuple[Any, dict[str, Any]]]) -> None:
+    def _compare(
+        self,
+        snapshot: TableSnapshot,
+        rows: list[tuple[Any, dict[str, Any]]],
+        tables: FlightConnection,
+        key_of: KeyOf,
+    ) -> None:
         names = tuple(name for name in COLUMNS if _is_raw(snapshot.arrow_schema(), name))
-        log = self._log(snapshot, names)
+        log = self._log(snapshot, names, tables, key_of)
         self._report.rows_compared = log.rows
         unknown = 0
         for key, row in rows:
@@ -145,17 +151,16 @@ class _TableVerification:
         if unknown:
             self._report.unchecked.append(f"{unknown} rows whose messages the log no longer has")
 
-    def _log(self, snapshot: TableSnapshot, names: tuple[str, ...]) -> _Log:
-        assert self._tables is not None and self._key_of is not None
+    def _log(self, snapshot: TableSnapshot, names: tuple[str, ...], tables: FlightConnection, key_of: KeyOf) -> _Log:
         found = _Log()
-        logs = self._tables.offsets(sorted({stream for stream, _, _ in snapshot.next_offsets}))
+        logs = tables.offsets(sorted({stream for stream, _, _ in snapshot.next_offsets}))
         for (stream, stream_id, partition), end in sorted(snapshot.next_offsets.items()):
             if logs[stream]["id"] != stream_id:
                 self._report.unchecked.append(f"{stream} was deleted and created again")
                 continue
             found.starts[stream, partition] = logs[stream]["partitions"][partition]["log_start"]
-            for batch in self._tables.read(stream, partition):
-                for key, row in zip(self._key_of(batch), batch.to_pylist(), strict=True):
+            for batch in tables.read(stream, partition):
+                for key, row in zip(key_of(batch), batch.to_pylist(), strict=True):
                     self._note(found, _identity(key, row), row, end, names)
         return found
 

@@ -173,8 +173,7 @@ class ArchiveOptions:
             return False
         if self.pattern is not None:
             return re.fullmatch(self.pattern, name) is not None
-        assert self.subject is not None
-        return covers_subject(self.subject.split("."), subject.split("."))
+        return covers_subject((self.subject or "").split("."), subject.split("."))
 
 
 class ArchiveJob:

@@ -49,8 +49,8 @@ class ArchiveBatches(BatchSink):
         self._job = job
 
     def write(self, batch: SinkBatch) -> int:
-        assert self._job is not None
-        assert batch.messages is not None
+        assert self._job is not None  # PipelineBatches opens its sinks before the first batch
+        assert batch.messages is not None  # `needs_messages` is true for a pipeline with an archive
         self._rows = 0
         self._job.write(batch.messages, batch.id)
         return self._rows

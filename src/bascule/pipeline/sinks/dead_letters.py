@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from bascule.pipeline.sinks.stream import TASKS, StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import DeadLetters
 from bascule.pipeline.steps.rows import literal
 
 if TYPE_CHECKING:
@@ -19,19 +20,17 @@ SAID: Final = ("rule", "reason", "stream", "partition", "offset")
 
 
 class DeadLetterBatches:
-    def __init__(self, spec: PipelineSpec, checkpoint_id: str) -> None:
-        assert spec.dlq is not None
+    def __init__(self, spec: PipelineSpec, letters: DeadLetters, checkpoint_id: str) -> None:
         self._pipeline = spec.name
-        self.name = f"dlq {spec.dlq.stream or spec.dlq.path}"
+        self.name = f"dlq {letters.stream or letters.path}"
         self._table: TableBatches | None = None
         self._stream: StreamBatches | None = None
-        if spec.dlq.path is not None:
-            self._table = TableBatches(self.name, spec.dlq.path, checkpoint_id)
-        else:
-            assert spec.dlq.stream is not None
-            missing = "create" if spec.dlq.create else "fail"
-            options = {**spec.connection_options(), "stream": spec.dlq.stream, "onMissingStream": missing}
-            producer = producer_id(spec.name, f"dlq:{spec.dlq.stream}", checkpoint_id)
+        if letters.path is not None:
+            self._table = TableBatches(self.name, letters.path, checkpoint_id)
+        elif letters.stream is not None:
+            missing = "create" if letters.create else "fail"
+            options = {**spec.connection_options(), "stream": letters.stream, "onMissingStream": missing}
+            producer = producer_id(spec.name, f"dlq:{letters.stream}", checkpoint_id)
             self._stream = StreamBatches(self.name, options, producer)
 
     def open(self, spark: SparkSession) -> None:

@@ -44,7 +44,7 @@ class LatestBatches(BatchSink):
         self._table = table
 
     def write(self, batch: SinkBatch) -> int:
-        assert self._table is not None
+        assert self._table is not None  # PipelineBatches opens its sinks before the first batch
         if not batch.count:
             return 0
         self._table.write(placed(batch.rows), batch.id)

@@ -174,8 +174,9 @@ class Slot:
     name: str
     field: str
     key: Key | None = None
-    part: type[KeyGroup] | None = None
     variants: Variants | None = None
+    part: type[KeyGroup] = KeyGroup
+    """Without keys of its own for a field that is none."""
 
     @property
     def is_key(self) -> bool:
@@ -188,10 +189,9 @@ class Slot:
     def value(self, node: DocumentNode, name: str) -> Any:
         if self.key is not None:
             return _parse(self.key, node, name)
-        if self.part is not None:
-            return fill(self.part, node, name)
-        assert self.variants is not None
-        return _items(self.variants, node, name)
+        if self.variants is not None:
+            return _items(self.variants, node, name)
+        return fill(self.part, node, name)
 
     def describe(self) -> str:
         if self.key is not None:
@@ -204,8 +204,8 @@ def slots(kind: type[KeyGroup]) -> Iterator[Slot]:
         key = key_of(item)
         if key is not None:
             yield Slot(key.name, item.name, key=key)
-        elif section_of(item) is not None or "part" in item.metadata:
-            yield Slot(item.name, item.name, part=item.metadata.get("part") or section_of(item))
+        elif (part := item.metadata.get("part") or section_of(item)) is not None:
+            yield Slot(item.name, item.name, part=part)
         elif "variants" in item.metadata:
             yield Slot(item.name, item.name, variants=item.metadata["variants"])
 

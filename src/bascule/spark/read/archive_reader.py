@@ -31,11 +31,16 @@ class RangeReader:
     """Reads offsets of one partition from wherever they are. Lives as long as a task."""
 
     def __init__(
-        self, options: SourceOptions, stream: str, stream_id: int | None, partition: int, columns: tuple[str, ...]
+        self,
+        path: str,
+        options: SourceOptions,
+        stream: str,
+        stream_id: int | None,
+        partition: int,
+        columns: tuple[str, ...],
     ) -> None:
-        assert options.history.path is not None
+        self._path = Path(path)
         self._options = options
-        self._path = Path(options.history.path)
         self._stream = stream
         self._stream_id = stream_id
         self._partition = partition
@@ -48,8 +53,8 @@ class RangeReader:
         self._position, self._archived = start, archived
         while self._position < end:
             first, following = self._next_held(self._archived, end)
-            if first == self._position:
-                yield from self._from_archive(following)
+            if self._archived is not None and first == self._position:
+                yield from self._from_archive(self._archived, following)
             else:
                 yield from self._from_log(first, end)
 
@@ -60,11 +65,10 @@ class RangeReader:
 
     # ── the archive ──────────────────────────────────────────────────────────────────────────────
 
-    def _from_archive(self, end: int) -> Iterator[pa.RecordBatch]:
+    def _from_archive(self, archived: Coverage, end: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        assert self._archived is not None
-        for one in self._archived.files_in(self._position, end):
+        for one in archived.files_in(self._position, end):
             try:
                 yield from self._from_file(one, end)
             except OSError as error:

@@ -28,18 +28,17 @@ def refreshed(options: SourceOptions, frozen: Streams) -> Streams:
     """Streams whose ends are fixed, with what has been archived of them meanwhile."""
     if options.history.path is None:
         return frozen
-    return OneStream(cluster.connect(options.connection), options).refreshed(frozen)
+    return OneStream(cluster.connect(options.connection), options.history.path, options).refreshed(frozen)
 
 
 class OneStream:
     """A cluster whose streams begin where their archive begins."""
 
-    def __init__(self, live: Cluster, options: SourceOptions) -> None:
-        assert options.history.path is not None
+    def __init__(self, live: Cluster, path: str, options: SourceOptions) -> None:
         self._live = live
         self._options = options
-        self._path = options.history.path
-        self._follower = follow(self._path)
+        self._path = path
+        self._follower = follow(path)
 
     # ── which streams ────────────────────────────────────────────────────────────────────────────
 
@@ -173,7 +172,7 @@ class OneStream:
         by_id = self._follower.stream(stream)
         coverage = by_id.get(max(by_id, default=0) if stream_id is None else stream_id, {}).get(partition)
         archived = None if coverage is None else coverage.within(start, end)
-        return RangeReader(self._options, stream, stream_id, partition, columns).read(start, end, archived)
+        return RangeReader(self._path, self._options, stream, stream_id, partition, columns).read(start, end, archived)
 
     def fetch_cursor(self, cursor: str, stream: str, partition: int) -> int | None:
         return self._live.fetch_cursor(cursor, stream, partition)

@@ -78,8 +78,7 @@ def _pattern(options: StreamOptions) -> Callable[[str, str], bool]:
     if options.subscribe_pattern is not None:
         names = re.compile(options.subscribe_pattern)
         return lambda name, _: names.fullmatch(name) is not None
-    assert options.subject_pattern is not None
-    tokens = options.subject_pattern.split(".")
+    tokens = (options.subject_pattern or "").split(".")
     return lambda _, subject: covers_subject(tokens, subject.split("."))
 
 
@@ -158,16 +157,21 @@ def _places(
     given = _numbers(option, position, streams, cluster)
     for name, stream in streams.items():
         for number, state in stream.partitions.items():
-            yield PartitionKey(name, number), _place(position, state, given.get(name, {}).get(number), without)
+            key = PartitionKey(name, number)
+            yield key, _place(position, key, state, given.get(name, {}).get(number), without)
 
 
 def _place(
-    position: Position, state: PartitionState, given: int | None, without: Callable[[PartitionState], int]
+    position: Position,
+    key: PartitionKey,
+    state: PartitionState,
+    given: int | None,
+    without: Callable[[PartitionState], int],
 ) -> int:
     match position:
-        case AtOffsets():
-            assert given is not None
-            return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(given, given)
+        case AtOffsets(offsets):
+            offset = offsets[key.stream][key.partition]
+            return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(offset, offset)
         case AtCursor():
             return state.first_offset if given is None else given + 1
         case AtTimestamp() | AtTimestamps():

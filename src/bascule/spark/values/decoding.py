@@ -71,19 +71,17 @@ class ValueReader:
         )
 
     def value_type(self) -> DataType | str:
-        assert self.options.schema is not None
         if self.options.format is ValueFormat.JSON:
-            return self.options.schema
+            return self.options.schema or ""
         if self.options.format is ValueFormat.AVRO:
             from bascule.spark.values.avro import read_schema
 
-            return read_schema(self.options.schema).spark
+            return read_schema(self.options.schema or "").spark
         from bascule.spark.values.protobuf import message_type
 
         return message_type(self.descriptors, self.options.message or "")
 
     def decoder(self, declared: StructType) -> Decode:
-        assert self.options.schema is not None
         if self.options.format is ValueFormat.JSON:
             from bascule.spark.values.json import json_decoder
 
@@ -91,7 +89,7 @@ class ValueReader:
         if self.options.format is ValueFormat.AVRO:
             from bascule.spark.values.avro import avro_decoder, read_schema
 
-            return avro_decoder(read_schema(self.options.schema))
+            return avro_decoder(read_schema(self.options.schema or ""))
         from bascule.spark.values.protobuf import protobuf_decoder
 
         return protobuf_decoder(self.descriptors, self.options.message or "")

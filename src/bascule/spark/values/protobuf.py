@@ -43,9 +43,8 @@ _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 def read_descriptors(options: ValueOptions) -> bytes:
     """The file that `valueSchema` names; its message is looked up, so that a mistake is known at once."""
-    assert options.schema is not None
     try:
-        found = Path(options.schema).read_bytes()
+        found = Path(options.schema or "").read_bytes()
     except OSError as error:
         raise InvalidOption(
             f"option `valueSchema` is `{options.schema}`, which cannot be read: {error.strerror}",

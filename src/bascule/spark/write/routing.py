@@ -21,7 +21,8 @@ class Group:
     """Rows for one partition of a stream, or for one subject."""
 
     rows: pa.RecordBatch
-    stream: str | None
+    stream: str
+    """"" for rows that go to a subject."""
     partition: int
     subject: str | None
 
@@ -49,7 +50,7 @@ class Router:
         """The groups of a batch; rows keep their order within each."""
         for stream, subject, rows in self._by_target(batch):
             if subject is not None:
-                yield Group(rows, None, 0, subject)
+                yield Group(rows, "", 0, subject)
             elif stream is not None:
                 yield from self._by_partition(stream, rows)
 

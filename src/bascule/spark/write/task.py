@@ -150,7 +150,6 @@ class _Task:
         if group.subject is not None:
             self.written.add(group.subject, count)
             return self._publisher.publish_to_subject(group.subject, columns, ack=ack)
-        assert group.stream is not None
         if self._repeats is not None:
             self._repeats.begin(group.stream, group.partition)
         self.written.add(f"{group.stream}/{group.partition}", count)
@@ -195,7 +194,6 @@ class Repeats:
 
     def check(self, group: Group, offsets: array[int]) -> None:
         """Raises RowsChanged. Offsets that brokers do not know any more, and records that are gone, cannot be compared."""
-        assert group.stream is not None
         newest = self._newest[group.stream, group.partition]
         if newest < 0 or min(offsets) > newest:
             return

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 120.0
 
 
 async def batches(client: bascule.Client, options: argparse.Namespace) -> Counted:
-    """Offsets and values as columns; nobody looks at a single message."""
+    """Read offsets and values as columns, without looking at single messages."""
     messages = 0
     async with client.subscribe(options.stream, start="earliest") as subscription:
         async for batch in subscription.batches():

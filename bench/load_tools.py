@@ -51,7 +51,7 @@ def tool(name: str) -> str:
 
 
 class Running:
-    """A generator at work. What it was given is `--name value`; `ready` waits for the line that says it is subscribed."""
+    """A running generator with arguments `--name value`; `ready` waits for the line that reports its subscription."""
 
     def __init__(self, command: list[str], arguments: dict[str, object], *, ready: bool = False) -> None:
         options = [part for name, value in arguments.items() for part in (f"--{name.replace('_', '-')}", str(value))]

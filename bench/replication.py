@@ -64,7 +64,7 @@ def fresh_rows(directory: Path, quick: bool) -> Iterator[Row]:
 
 
 def _first_ack(cluster: Cluster, stream: str) -> float:
-    """Through the broker that created it, whoever leads."""
+    """Publish through the broker that created the stream, whichever broker leads it."""
     api = cluster.api(cluster.well[0])
     api.CreateStream(name=stream, subject=subject_of(cluster, stream), replicationFactor=FACTOR)
     began = time.monotonic()
@@ -120,7 +120,7 @@ def _lead_from(cluster: Cluster, stream: str, is_controller: bool) -> str:
         cluster.kill(controller)
         cluster.restart(controller)
         cluster.wait_for_members()
-    raise RuntimeError("the controller never was where it was wanted")
+    raise RuntimeError("the required server did not become controller")
 
 
 # ── catching up ──────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,6 @@
-"""The baseline of reading a stream with Spark: a source in Python whose record batches lie ready in memory.
+"""The baseline of reading a stream with Spark: a Python source whose record batches are ready in memory.
 
-What it costs is what Spark's way from Python to the JVM costs; no source can be faster.
+Its cost is that of Spark's transfer from Python to the JVM; no Python source can be faster.
 """
 
 from __future__ import annotations

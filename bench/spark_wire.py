@@ -27,7 +27,7 @@ class WireReader(BatchReader):
         self.__dict__.update(usual.__dict__)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """A worker reads for one task at a time: nobody else's way is changed."""
+        """A worker reads for one task at a time, so the change affects no other task."""
         from bascule.client.arrow import reader
 
         with mock.patch.object(reader, "read_local", _no_files):

@@ -211,7 +211,7 @@ class Systems:
         return full // 20 if self.quick else full
 
     def complaints(self) -> str:
-        """The last things the servers said, for whoever wonders why a load failed."""
+        """The last log lines of the servers, to find out why a load failed."""
         servers = [self.nats, self.jetstream.process, *(broker.process for broker in self.brokers)]
         return "\n".join(f"── {server.name}\n{server.said()}" for server in servers)
 

@@ -55,7 +55,7 @@ class Outcome:
         return self
 
     def failed(self, code: int, *words: str) -> Outcome:
-        """It left with this code and said these words, a hint among them, and showed nobody a traceback."""
+        """Assert that it exited with this code and printed these words and a hint, but no traceback."""
         assert self.code == code, self
         assert "Traceback" not in self.err, self
         assert self.err.startswith("error: "), self
@@ -69,9 +69,9 @@ Run = Callable[..., Outcome]
 
 
 def environ(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Nobody's contexts but the test's own."""
+    """An environment without the contexts of the user who runs the tests."""
     found = clean_environ({"XDG_CONFIG_HOME": str(home), "TERM": "xterm-256color"})
-    # A terminal has its own width and colours, not those of whoever runs the tests.
+    # Width and colours of the test's terminal, not of the one in which the tests run.
     theirs = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
     return {**{name: value for name, value in found.items() if name not in theirs}, **(extra or {})}
 

@@ -37,7 +37,7 @@ MUTANTS: Final = (
         f"{COMMITS}::test_must_hold_the_watermark_is_the_least_that_the_in_sync_replicas_have",
     ),
     Mutant(
-        "the watermark counts the metadata's set only, not who was proposed",
+        "the watermark counts only the metadata's set, not a proposed replica",
         f"{PARTITION}/leader.py",
         "if name in self._in_sync or progress.is_counted:",
         "if name in self._in_sync:",
@@ -58,7 +58,7 @@ MUTANTS: Final = (
         f"{COMMITS}::test_must_hold_below_min_isr_neither_watermark_nor_acks_move",
     ),
     Mutant(
-        "who was proposed counts for min ISR",
+        "a proposed replica counts for min ISR",
         f"{PARTITION}/leader.py",
         "return len(self._in_sync) >= self.options.min_insync_replicas",
         "return 1 + len(list(self._counted())) >= self.options.min_insync_replicas",
@@ -107,7 +107,7 @@ MUTANTS: Final = (
         f"{COMMITS}::test_must_hold_a_leader_that_is_missing_in_the_set_counts_itself",
     ),
     Mutant(
-        "an answer that nobody knows is taken for a refusal",
+        "an unknown outcome counts as a refusal",
         f"{PARTITION}/leader.py",
         "            progress.is_in_doubt = True  # counted as if it were in sync, until the outcome is known\n"
         "            return []\n",
@@ -121,7 +121,7 @@ MUTANTS: Final = (
         "                if False:\n",
         f"{COMMITS}::test_a_proposal_for_a_set_that_is_no_more_counts_no_more",
     ),
-    # ── who is listened to ───────────────────────────────────────────────────────────────────────
+    # ── fencing ──────────────────────────────────────────────────────────────────────────────────
     Mutant(
         "no fencing of fetches by leader epoch",
         f"{PARTITION}/leader.py",
@@ -151,7 +151,7 @@ MUTANTS: Final = (
         f"{FOLLOWERS}::test_a_replica_that_began_anew_is_heard_whatever_its_numbers",
     ),
     Mutant(
-        "anybody who has more deposes the leader",
+        "a follower outside the in-sync set that has more deposes the leader",
         f"{PARTITION}/leader.py",
         "        if replica in self._in_sync:\n            reason",
         "        if True:\n            reason",
@@ -172,13 +172,13 @@ MUTANTS: Final = (
         f"{FOLLOWERS}::test_a_fetch_that_waits_is_answered_before_either_side_would_doubt_the_other",
     ),
     Mutant(
-        "nobody is asked to sync for an ALL ack",
+        "no follower is asked to sync for an ALL ack",
         f"{PARTITION}/leader.py",
         "        if not self.options.acks_wait_for_disk:\n            return False\n",
         "        if True:\n            return False\n",
         f"{FOLLOWERS}::test_a_follower_is_asked_to_sync_when_somebody_waits_for_an_all_ack",
     ),
-    # ── who is in sync ───────────────────────────────────────────────────────────────────────────
+    # ── in-sync replicas ─────────────────────────────────────────────────────────────────────────
     Mutant(
         "a replica joins before it has caught up",
         f"{PARTITION}/leader.py",
@@ -187,14 +187,14 @@ MUTANTS: Final = (
         f"{IN_SYNC}::test_under_load_a_follower_that_keeps_up_is_counted_and_then_proposed",
     ),
     Mutant(
-        "who was refused waits until there is more for it",
+        "a refused replica is not proposed again until there are new records",
         f"{PARTITION}/leader.py",
         "            elif self._waits_to_join(name, progress):\n",
         "            elif False:\n",
         f"{IN_SYNC}::test_of_two_that_join_at_once_the_second_is_proposed_again_although_it_asks_for_nothing",
     ),
     Mutant(
-        "who has left is proposed again by itself",
+        "a replica that has left is proposed again",
         f"{PARTITION}/leader.py",
         "if fetch is None or not progress.is_refused or progress.is_counted",
         "if fetch is None or replica in self._in_sync or progress.is_counted",
@@ -257,7 +257,7 @@ MUTANTS: Final = (
         f"{IN_SYNC}::test_a_follower_that_asks_and_does_not_catch_up_leaves",
     ),
     Mutant(
-        "under load nobody ever keeps up",
+        "under load no follower ever keeps up",
         f"{PARTITION}/progress.py",
         "keeps_up = 0 <= self.fetched_leader_end_offset <= self.log_end_offset",
         "keeps_up = False",
@@ -540,7 +540,7 @@ MUTANTS: Final = (
         f"{REPLICATOR}::test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal",
     ),
     Mutant(
-        "the outcome of a proposal is told before what the metadata says",
+        "the outcome of a proposal is reported before the metadata",
         "src/bascule/partition/replication/replicator.py",
         "            leading.refresh(partition)\n            leading.settled(effect.replica, outcome)\n",
         "            leading.settled(effect.replica, outcome)\n            leading.refresh(partition)\n",

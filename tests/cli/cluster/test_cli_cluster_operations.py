@@ -69,7 +69,7 @@ def stream(cluster: Cluster) -> str:
 
 
 def insist(call: Run, *arguments: str) -> Outcome:
-    """A server that stands still for a second counts as one that does not answer, and much is refused then: it is asked for again."""
+    """Repeat a command that is refused because a server pauses for a second and does not answer."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while (found := call(*arguments)).code != 0 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -111,13 +111,13 @@ def test_status_tells_roles_and_states(cluster: Cluster, call: Run, home: Path) 
 
 
 def on_terminal(home: Path, *arguments: str) -> str:
-    """What is shown while everybody answers."""
+    """The command's output on a terminal, once all servers answer."""
 
     def look() -> str:
         with Terminal(*arguments, home=home) as terminal:
             return terminal.shown if terminal.wait() == 0 else ""
 
-    return eventually(look, "everybody answers")
+    return eventually(look, "all servers answer")
 
 
 # ── moving ───────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +192,7 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
                 found: dict[str, Any] = next(one for one in moving["replicas"] if one["server"] == target)
                 return found if found["lag_messages"] > 0 else None
 
-            assert not eventually(progress, "somebody says how far it is")["in_sync"]
+            assert not eventually(progress, "the progress is reported")["in_sync"]
             assert call("cluster", "throttle", "--json").ok().json == {"throttle_bytes_per_second": 10_000}
 
             def catches_up() -> bool:
@@ -204,7 +204,7 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
             terminal.press_ctrl_c()
             assert terminal.wait() == 130
             assert "Traceback" not in terminal.shown
-        assert len(insist(call, "cluster", "status", "--moves").rows) == 1, "it goes on without anybody who waits"
+        assert len(insist(call, "cluster", "status", "--moves").rows) == 1, "the move continues without a waiting command"
         given_up = call("cluster", "cancel", stream).ok().lines
         assert given_up == [f"{stream}/0 stays on {', '.join(before)}", "Cancelled 1 move."]
         eventually(lambda: described(call, stream)[0]["replicas"] == before, "it is back")
@@ -282,7 +282,7 @@ def test_what_is_wrong_is_named(
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = call("cluster", *given)
-        # While one of them stands still, three servers are two.
+        # While one of the three servers pauses, only two answer.
         if all(word in found.err for word in words) or time.monotonic() > deadline:
             break
     found.failed(code, *words)
@@ -360,7 +360,7 @@ def test_a_server_joins_and_another_leaves(own: Cluster, call: Run) -> None:
 def test_a_dead_server_with_the_only_copy_is_removed_by_force(mortal: Cluster, call: Run, home: Path) -> None:
     own = mortal
     own.create_stream("solo", factor=1, partitions=3)
-    # A server that stands still when streams are made has none of it.
+    # A server that paused when the stream was created has no replica of it.
     insist(call, "cluster", "reassign", "solo", "-p", "0", "--replicas", "b")
     own.kill("b")
     write_context(home, own)

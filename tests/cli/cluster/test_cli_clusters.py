@@ -235,7 +235,7 @@ def test_a_cluster_of_three_that_loses_one(three: dict[str, BrokerProcess], call
     eventually(lambda: [row[2] for row in call("cluster", "status").rows] == ["ok"] * 3, "all brokers are known")
 
     def is_wide() -> bool:
-        """One that stands still for a second is given nothing: then the stream is made anew."""
+        """Create the stream again if a server that paused for a second got no replica of it."""
         call("stream", "create", "wide", "-p", "6").ok()
         document = call("stream", "describe", "wide", "--json").ok().json
         if {one["leader"] for one in document["partitions"]} == set(three):
@@ -245,7 +245,7 @@ def test_a_cluster_of_three_that_loses_one(three: dict[str, BrokerProcess], call
 
     eventually(is_wide, "all three lead some of it")
     call("publish", "wide", *map(str, range(30)), "--partitioner", "round-robin").ok()
-    # Whoever is asked, the offsets are the leaders'.
+    # Whichever broker answers, the offsets are those of the leaders.
     for broker in three.values():
         document = call("stream", "describe", "wide", "--json", "-s", broker.address).ok().json
         assert [one["newest_offset"] for one in document["partitions"]] == [4] * 6

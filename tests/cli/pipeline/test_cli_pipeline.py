@@ -84,7 +84,7 @@ def test_wrong_options_of_a_query_are_named(options: list[str], words: list[str]
         assert word in said, said
 
 
-# ── what whoever watches sees ────────────────────────────────────────────────────────────────────
+# ── display ──────────────────────────────────────────────────────────────────────────────────────
 
 REPORT = {
     "batchId": 3,

@@ -9,7 +9,7 @@ import typer
 
 from bascule.cli.stream import group_positions
 from bascule.cli.stream.group_positions import GroupPosition
-from bascule.cli.stream.subscribe import Few, Renderer, chosen_renderer, write
+from bascule.cli.stream.subscribe import Count, Few, Renderer, Template, chosen_renderer, write
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
@@ -127,25 +127,14 @@ def consume(
             "--from", "-o", metavar="WHERE", help="Start position in partitions without a checkpoint of the group."
         ),
     ] = "earliest",
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of messages.", show_default=False)
-    ] = None,
+    count: Count = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--format", metavar="FORMAT", help="Output: `raw`, `json`, `hex` or `pretty`.", show_default=False
         ),
     ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template",
-            "-t",
-            metavar="TEXT",
-            help=r"Output template, such as `{offset} {key}: {value}\n`.",
-            show_default=False,
-        ),
-    ] = None,
+    template: Template = None,
     as_json: Json = False,
 ) -> None:
     """Read as a member of a group. The members share the partitions; printed messages count as processed.

@@ -47,6 +47,21 @@ class SubscribeOptions:
     count: int | None
 
 
+Count = Annotated[
+    int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of messages.", show_default=False)
+]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        "-t",
+        metavar="TEXT",
+        help=r"Output template, such as `{offset} {key}: {value}\n`.",
+        show_default=False,
+    ),
+]
+
+
 @connected
 def subscribe(
     target: Target,
@@ -72,9 +87,7 @@ def subscribe(
             show_default=False,
         ),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Exit after this number of messages.", show_default=False)
-    ] = None,
+    count: Count = None,
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", "-f/-e", help="Wait for new messages, or exit at the current end.")
     ] = True,
@@ -99,16 +112,7 @@ def subscribe(
             show_default=False,
         ),
     ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template",
-            "-t",
-            metavar="TEXT",
-            help=r"Output template, such as `{offset} {key}: {value}\n`.",
-            show_default=False,
-        ),
-    ] = None,
+    template: Template = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume paused partitions.")] = False,
     replica: Annotated[
         bool, typer.Option("--replica", help="Read from any in-sync replica, not only from the leader.")

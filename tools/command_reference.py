@@ -70,7 +70,7 @@ def _section(path: str, command: Any) -> str:
     if rows:
         text += _table(rows) + "\n"
     if "context" in names and "server" in names and not path.startswith("bascule context"):
-        text += "And the [options of a connection](#options-of-a-connection).\n\n"
+        text += "And the [connection options](#connection-options).\n\n"
     return text
 
 

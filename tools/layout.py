@@ -431,7 +431,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
         "cli.target",
     ),
     "cli": ("exits", "cli.stream", "cli.cluster", "cli.pipeline", "cli.server"),
-    "demo": ("errors", "exits", "config", "broker", "lake"),
+    "demo": ("errors", "exits", "net.nats", "config", "broker", "lake"),
 }
 
 IMPURE: Final[dict[str, str]] = {

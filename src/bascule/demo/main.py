@@ -1,6 +1,6 @@
 """Run a broker with NATS, a sample stream, a publisher that uses plain NATS, an archive, and a live view of them.
 
-Nothing is simulated: the broker runs in this process, nats-server as its child, an ordinary NATS client publishes, and Spark archives
+Nothing is simulated: the broker runs in this process, nats-server as its child, a plain NATS client publishes, and Spark archives
 the stream as Parquet.
 """
 
@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import nats
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -33,13 +32,13 @@ from bascule.broker.ending import BrokerEnding
 from bascule.broker.main import loop_factory
 from bascule.config import load
 from bascule.demo.archive import DemoArchive
-from bascule.errors import StreamExists
+from bascule.errors import StreamExists, Unavailable
 from bascule.exits import run_reporting_errors
+from bascule.net.nats.link import LinkOptions, NatsLink
 
 STREAM: Final = "orders"
 PARTITIONS: Final = 1
 REFRESH_SECONDS: Final = 0.5
-CANCEL_SECONDS: Final = 0.5
 STARTING: Final = "Spark is starting…"
 
 
@@ -106,18 +105,12 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
                 await archive.start(str(broker.address), directory / "spark")
             await _show(broker, archive, ending)
         finally:
-            await _end(publisher)
+            publisher.cancel()
+            await asyncio.wait([publisher])
             if archive is not None:
                 await archive.stop()
     finally:
         await broker.stop()
-
-
-async def _end(publisher: asyncio.Task[None]) -> None:
-    """Cancel the publisher until it ends: while connecting, the NATS client swallows a cancellation."""
-    while not publisher.done():
-        publisher.cancel()
-        await asyncio.wait([publisher], timeout=CANCEL_SECONDS)
 
 
 def _port(usual: int, any_free: bool) -> int:
@@ -140,8 +133,9 @@ async def _create_stream(address: str) -> None:
 
 
 async def _publish(url: str, rate: int) -> None:
-    """Publish sample orders with an ordinary NATS client."""
-    client = await nats.connect(url, name="sample-publisher")
+    """Publish sample orders as plain NATS messages."""
+    link = NatsLink(LinkOptions(servers=(url,), name="sample-publisher"))
+    await link.connect()
     try:
         number = 0
         while True:
@@ -152,10 +146,11 @@ async def _publish(url: str, rate: int) -> None:
                     "item": random.choice(("lamp", "chair", "desk")),
                     "total": random.randint(5, 500),
                 }
-                await client.publish(STREAM, json.dumps(order).encode())
+                with contextlib.suppress(Unavailable):  # the link reconnects by itself
+                    link.publish(STREAM.encode(), json.dumps(order).encode())
             await asyncio.sleep(max(1, rate // 20) / rate)
     finally:
-        await client.close()
+        await link.close()
 
 
 # ── the screen ───────────────────────────────────────────────────────────────────────────────────

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -14,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from bascule.demo import main as demo
 from bascule.demo.archive import LAUNCHER
 from tests.support.waiting import eventually
 
@@ -79,23 +76,6 @@ def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
         process.wait(timeout=120)
     assert second.returncode == 3
     assert "in use by another process" in second.stderr
-
-
-def test_a_publisher_that_loses_a_cancellation_ends_all_the_same() -> None:
-    """As nats-py does when it comes while it connects."""
-
-    async def publish() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(1000)
-        await asyncio.sleep(1000)
-
-    async def run() -> bool:
-        publisher = asyncio.create_task(publish())
-        await asyncio.sleep(0)
-        await asyncio.wait_for(demo._end(publisher), 60)
-        return publisher.cancelled()
-
-    assert asyncio.run(run())
 
 
 # ── the archive: with something in place of Spark, which is slow to start; tests/spark has the real one ──

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,40 @@ def test_every_dependency_is_pinned() -> None:
     assert all(line.count("==") == 1 and "://" not in line and "--" not in line for line in pins)
     pinned = {line.partition("==")[0].lower() for line in pins}
     assert {re.split(r"[\[>]", requirement)[0].lower() for requirement in wanted} <= pinned
+
+
+OPTIONAL = {"IPython"}  # `bascule pipeline spark` uses it where it is installed
+OTHER_NAMES = {
+    "google": "protobuf",
+    "yaml": "pyyaml",
+    "py4j": "pyspark",
+    "numpy": "pandas",
+    "pyspark_bascule": "bascule",
+}
+"""Packages whose distribution has another name, or comes with a distribution that depends on it."""
+
+
+def runtime_imports(tree: ast.AST) -> Iterator[str]:
+    """Top-level names of absolute imports, but for those under `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            yield node.module.partition(".")[0]
+        yield from runtime_imports(node)
+
+
+def test_every_import_is_declared() -> None:
+    """What another package happens to bring may be gone with its next version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["server"], *extras["spark"]]
+    declared = {re.split(r"[\[>]", requirement)[0].lower() for requirement in wanted} | {"bascule"}
+    missing: dict[str, str] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for name in runtime_imports(ast.parse(path.read_text("utf-8"))):
+            if name not in sys.stdlib_module_names | OPTIONAL and OTHER_NAMES.get(name, name).lower() not in declared:
+                missing[name] = str(path)
+    assert not missing

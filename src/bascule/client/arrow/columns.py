@@ -18,9 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import monotonic
-from typing import Any, Final
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bascule.client.blocking import BlockingClient
 from bascule.client.connection import options
@@ -42,10 +40,13 @@ from bascule.kernels.window.window import (
     encode_publish_to_subject,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 RULE: Final = ResendRule(unknown=True, try_seconds=10.0)
 """Everything without an ack is sent again: after this time too, since a leader may hang."""
 
-HeaderEntries = tuple[Buffer, Buffer, Buffer, Buffer, Buffer]
+HeaderEntries: TypeAlias = "tuple[Buffer, Buffer, Buffer, Buffer, Buffer]"
 """Where the entries of each message end; names and where each ends; values and where each ends. Ends are int64."""
 
 

@@ -20,7 +20,7 @@ from typing import Final
 from bascule import __version__, limits
 from bascule.broker.api.routes import all_routes
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
-from bascule.broker.ending import BrokerEnding, Closing
+from bascule.broker.ending import BrokerEnding, Closing, PublishersAtWork
 from bascule.broker.flight.directory import TableSources
 from bascule.broker.flight.service import FlightService
 from bascule.broker.http.service import HttpService
@@ -52,7 +52,6 @@ from bascule.operations.administration import Administration
 from bascule.operations.arrival import Arrival
 from bascule.operations.drain import Drain
 from bascule.operations.membership import MembershipWatch
-from bascule.operations.quiet import PublishersAtWork
 from bascule.operations.server_life import ServerLife
 from bascule.partition.data_plane import DataPlane
 from bascule.partition.registry import Partitions
@@ -71,134 +70,44 @@ async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBro
     """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
     closing = Closing()
     store = _open_store(config, closing)
-    (config.data_dir / ADDRESSES_FILE).unlink(missing_ok=True)
     try:
-        marker = RunMarker(PosixDisk(), str(config.data_dir))
-        identity = server_id(PosixDisk(), str(config.data_dir), config.node.server_id)
+        return await _start(config, ending, closing, store)
     except BaseException:
         await closing.run()
         raise
-    try:
-        return await _start(config, ending, closing, store, marker, identity)
-    except BaseException:
-        await stop_broker(closing, marker)
-        raise
 
 
-async def _start(
-    config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore, marker: RunMarker, identity: str
-) -> RunningBroker:
-    listening = _bind(config, closing)
+async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore) -> RunningBroker:
+    (config.data_dir / ADDRESSES_FILE).unlink(missing_ok=True)
+    identity = server_id(PosixDisk(), str(config.data_dir), config.node.server_id)
+    marker = RunMarker(PosixDisk(), str(config.data_dir))
+    closing.when_clean(marker.write_stopped)
     authorizer = Authorizer.from_config(config.tls)
-    http = await HttpService.start(config)
-    if http is not None:
-        closing.add(http.stop)
-    flight = await FlightService.start(config)
-    if flight is not None:
-        closing.add(flight.stop)
+    ports = await _take_ports(config, closing)
     nats = await _connect_nats(config, closing, identity)
-    subjects = ControlSubjects(config.cluster.replication.namespace)
-
-    feed = MetadataFeed()
-    controller = await _start_controller(config, ending, closing, nats.bus, feed, identity)
-    address = config.listener.advertise(bound_port=listening.getsockname()[1], machine_name=socket.gethostname())
-    own = ServerInfo(identity, address.host, address.port, flight_port=0 if flight is None else flight.port)
-    age_max_seconds = config.metadata.cache_max_age_ns / 1e9
-    directory = ServerDirectory(nats.bus, subjects, own, age_max_seconds=age_max_seconds)
-
-    plane = DataPlane(config, nats.streams, nats.replication, nats.bus, store, authorizer, controller, feed)
-    closing.add(plane.stop)
-
-    cursors = CursorStore(
-        nats.bus,
-        subjects,
-        controller,
-        plane.partitions,
-        plane.publisher,
-        plane.starts,
-        waits_for_stream=config.cluster.cursors.stream_partitions > 0,
-    )
-    cursor_tables = CursorTables(controller, plane.partitions, plane.starts)
-    groups = GroupCoordinator(controller, feed, config.cluster.groups.consumer_timeout_ns)
-
-    life = ServerLife(ending.requested.set)
-    administration = Administration(nats.bus, subjects, controller, directory, plane.partitions, cursor_tables, life)
-    internal = InternalStreams(controller, directory, config.cluster)
-    activity = ActivityPublisher(controller, feed, plane.publisher, config.cluster.activity)
-    arrival = Arrival(controller, plane.partitions, marker, (groups, internal, activity))
-    membership = MembershipWatch(
-        nats.bus,
-        subjects,
-        controller,
-        lambda: ending.on_removed(identity, config.data_dir, was_running=arrival.is_complete),
-    )
-    for part in (administration, membership, arrival):
-        closing.add(part.stop)
-    for answering in (directory, plane.starts, cursors, administration, membership):
-        await answering.start()
-    await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)
-
-    health = HealthState()
-    routes = all_routes(config, authorizer, controller, directory, plane, cursors, groups, administration, health)
-    tls = _tls(config)
-    grpc = GrpcServer(routes, ssl_context=tls)
-    closing.add(lambda: _stop_serving(grpc, health, plane))
-    await grpc.start(sock=listening)
-    if flight is not None:
-        closing.add(flight.stop)  # before the gRPC port: readers of tables go to another server
-        flight.serve(
-            TableSources(
-                controller=controller,
-                servers=directory,
-                partitions=plane.partitions,
-                starts=plane.starts,
-                publishing=plane.gate,
-                authorizer=authorizer,
-                uses_tls=config.tls.is_on,
-            )
-        )
-    health.set(SERVICE, True)
-    if http is not None:
-        http.serve(
-            Sources(
-                data_directory=config.data_dir,
-                life=life,
-                authorizer=authorizer,
-                controller=controller,
-                members=administration.members,
-                cursors=KnownCursors(controller, cursor_tables, administration.switchboard),
-                data_plane=plane,
-                store=store,
-                links={"streams": nats.streams, "replication": nats.replication, "control": nats.bus.link},
-                bus=nats.bus,
-                grpc=grpc,
-                http=http.server,
-                flight_load=None if flight is None else lambda: flight.load,
-            )
-        )
-        closing.add(http.begin_stop)  # before the rest: metrics read no part that is stopping
-    closing.add(arrival.stop)  # first of all: no part begins new work during the stop
-    _write_addresses(config, closing, address, nats.url, flight, http)
+    parts = await _start_parts(config, ending, closing, store, marker, authorizer, ports, nats, identity)
+    health = await _serve(config, closing, store, authorizer, ports, nats, parts)
+    closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
+    _write_addresses(config, closing, ports, nats.url)
     _logger.info(
         "bascule %s, server %s, serves on %s, NATS at %s, data in %s",
         __version__,
         identity,
-        address,
+        ports.address,
         nats.url,
         config.data_dir,
     )
     return RunningBroker(
-        address=address,
+        address=ports.address,
         nats_url=nats.url,
-        partitions=plane.partitions,
+        partitions=parts.plane.partitions,
         ending=ending,
         closing=closing,
-        marker=marker,
         authorizer=authorizer,
-        certificates=Certificates(config, tls, flight, http),
+        certificates=Certificates(config, ports),
         health=health,
-        life=life,
-        leaderships=administration.drain,
+        life=parts.life,
+        leaderships=parts.administration.drain,
         drain_seconds=config.shutdown.drain_timeout_ns / 1e9,
     )
 
@@ -210,7 +119,6 @@ class RunningBroker:
     partitions: Partitions
     ending: BrokerEnding
     closing: Closing
-    marker: RunMarker
     authorizer: Authorizer
     certificates: Certificates
     health: HealthState
@@ -237,10 +145,71 @@ class RunningBroker:
             _logger.warning("not all leaderships were handed over within %g s: the server stops anyway", seconds)
 
     async def stop(self) -> None:
-        await stop_broker(self.closing, self.marker)
+        await self.closing.run()
 
 
-# ── parts ────────────────────────────────────────────────────────────────────────────────────────
+# ── the parts ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerParts:
+    """The parts that the ports give access to."""
+
+    controller: Controller
+    directory: ServerDirectory
+    plane: DataPlane
+    cursors: CursorStore
+    cursor_tables: CursorTables
+    groups: GroupCoordinator
+    administration: Administration
+    arrival: Arrival
+    life: ServerLife
+
+
+async def _start_parts(
+    config: ServerConfig,
+    ending: BrokerEnding,
+    closing: Closing,
+    store: LogStore,
+    marker: RunMarker,
+    authorizer: Authorizer,
+    ports: Ports,
+    nats: NatsConnections,
+    identity: str,
+) -> BrokerParts:
+    """Feed, controller, partitions, readers, operations: each takes the parts before it as arguments."""
+    bus, subjects, cluster = nats.bus, ControlSubjects(config.cluster.replication.namespace), config.cluster
+    feed = MetadataFeed()
+    controller = await _start_controller(config, ending, closing, bus, feed, identity)
+    own = ServerInfo(identity, ports.address.host, ports.address.port, flight_port=ports.flight_port)
+    directory = ServerDirectory(bus, subjects, own, age_max_seconds=config.metadata.cache_max_age_ns / 1e9)
+    plane = DataPlane(config, nats.streams, nats.replication, bus, store, authorizer, controller, feed)
+    closing.add(plane.stop)
+    partitions = plane.partitions
+
+    has_cursors = cluster.cursors.stream_partitions > 0
+    cursors = CursorStore(
+        bus, subjects, controller, partitions, plane.publisher, plane.starts, waits_for_stream=has_cursors
+    )
+    cursor_tables = CursorTables(controller, partitions, plane.starts)
+    groups = GroupCoordinator(controller, feed, cluster.groups.consumer_timeout_ns)
+
+    life = ServerLife(ending.requested.set)
+    administration = Administration(bus, subjects, controller, directory, partitions, cursor_tables, life)
+    internal = InternalStreams(controller, directory, cluster)
+    activity = ActivityPublisher(controller, feed, plane.publisher, cluster.activity)
+    arrival = Arrival(controller, partitions, marker, (groups, internal, activity))
+
+    def on_removed() -> None:
+        ending.on_removed(identity, config.data_dir, was_running=arrival.is_complete)
+
+    membership = MembershipWatch(bus, subjects, controller, on_removed)
+    for part in (administration, membership, arrival):
+        closing.add(part.stop)
+    for answering in (directory, plane.starts, cursors, administration, membership):
+        await answering.start()
+    await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)
+    return BrokerParts(controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +289,38 @@ def _open_store(config: ServerConfig, closing: Closing) -> LogStore:
     return store
 
 
+# ── the ports ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Taken before anything else is started: without its gRPC port a broker is of no use, and probes need the HTTP port."""
+
+    listening: socket.socket
+    address: Address
+    """Where clients reach the gRPC port."""
+    tls: ssl.SSLContext | None
+    http: HttpService | None
+    flight: FlightService | None
+
+    @property
+    def flight_port(self) -> int:
+        return 0 if self.flight is None else self.flight.port
+
+
+async def _take_ports(config: ServerConfig, closing: Closing) -> Ports:
+    listening = _bind(config, closing)
+    http = await HttpService.start(config)
+    if http is not None:
+        closing.add(http.stop)
+    flight = await FlightService.start(config)
+    if flight is not None:
+        closing.add(flight.stop)
+    address = config.listener.advertise(bound_port=listening.getsockname()[1], machine_name=socket.gethostname())
+    return Ports(listening, address, _tls(config), http, flight)
+
+
 def _bind(config: ServerConfig, closing: Closing) -> socket.socket:
-    """Take the gRPC port before anything else is started: a broker is of no use without it."""
     wanted = config.listener.bind()
     try:
         listening = listening_socket(wanted.host, wanted.port)
@@ -345,49 +344,97 @@ def _tls(config: ServerConfig) -> ssl.SSLContext | None:
     return server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
 
 
-class Certificates:
-    """The certificate of all ports; each port exists or not, by the configuration."""
+async def _serve(
+    config: ServerConfig,
+    closing: Closing,
+    store: LogStore,
+    authorizer: Authorizer,
+    ports: Ports,
+    nats: NatsConnections,
+    parts: BrokerParts,
+) -> HealthState:
+    """Open the ports for clients: gRPC, Arrow Flight, HTTP."""
+    controller, directory = parts.controller, parts.directory
+    plane, administration = parts.plane, parts.administration
+    health = HealthState()
+    routes = all_routes(
+        config, authorizer, controller, directory, plane, parts.cursors, parts.groups, administration, health
+    )
+    grpc = GrpcServer(routes, ssl_context=ports.tls)
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        grpc: ssl.SSLContext | None,
-        flight: FlightService | None,
-        http: HttpService | None,
-    ) -> None:
+    async def stop_grpc() -> None:
+        health.set(SERVICE, False)
+        await grpc.stop(limits.STOP_GRACE_SECONDS, PublishersAtWork(plane.gate))
+
+    closing.add(stop_grpc)
+    await grpc.start(sock=ports.listening)
+    flight = ports.flight
+    if flight is not None:
+        closing.add(flight.stop)  # before the gRPC port: readers of tables go to another server
+        flight.serve(
+            TableSources(
+                controller=controller,
+                servers=directory,
+                partitions=plane.partitions,
+                starts=plane.starts,
+                publishing=plane.gate,
+                authorizer=authorizer,
+                uses_tls=config.tls.is_on,
+            )
+        )
+    health.set(SERVICE, True)
+    if ports.http is not None:
+        ports.http.serve(
+            Sources(
+                data_directory=config.data_dir,
+                life=parts.life,
+                authorizer=authorizer,
+                controller=controller,
+                members=administration.members,
+                cursors=KnownCursors(controller, parts.cursor_tables, administration.switchboard),
+                data_plane=plane,
+                store=store,
+                links={"streams": nats.streams, "replication": nats.replication, "control": nats.bus.link},
+                bus=nats.bus,
+                grpc=grpc,
+                http=ports.http.server,
+                flight_load=None if flight is None else lambda: flight.load,
+            )
+        )
+        closing.add(ports.http.begin_stop)  # before the rest: metrics read no part that is stopping
+    return health
+
+
+class Certificates:
+    """The certificate of all ports."""
+
+    def __init__(self, config: ServerConfig, ports: Ports) -> None:
         self._files = config.tls
-        self._grpc = grpc
-        self._ports = [port for port in (flight, http) if port is not None]
+        self._ports = ports
 
     def reload(self) -> None:
-        certificate, key = self._files.cert, self._files.key
-        if self._grpc is None or certificate is None or key is None:
+        certificate, key, ports = self._files.cert, self._files.key, self._ports
+        if ports.tls is None or certificate is None or key is None:
             return
         try:
             server_tls(certificate, key)  # tried on a context of its own first
-            self._grpc.load_cert_chain(certificate, key)
-            for port in self._ports:
-                port.reload_certificate(certificate, key)
+            ports.tls.load_cert_chain(certificate, key)
+            for port in (ports.flight, ports.http):
+                if port is not None:
+                    port.reload_certificate(certificate, key)
         except (BasculeError, OSError) as error:
             _logger.error("the certificate was not changed: %s", getattr(error, "message", error))
         else:
             _logger.info("the certificate was read again: new connections see it")
 
 
-def _write_addresses(
-    config: ServerConfig,
-    closing: Closing,
-    address: Address,
-    nats_url: str,
-    flight: FlightService | None,
-    http: HttpService | None,
-) -> None:
+def _write_addresses(config: ServerConfig, closing: Closing, ports: Ports, nats_url: str) -> None:
     """For scripts and tests that let the system choose ports."""
-    addresses = {"grpc": str(address), "nats": nats_url}
-    if flight is not None:
-        addresses["flight"] = str(Address(address.host, flight.port))
-    if http is not None:
-        addresses["http"] = str(Address(address.host, http.port))
+    addresses = {"grpc": str(ports.address), "nats": nats_url}
+    if ports.flight is not None:
+        addresses["flight"] = str(Address(ports.address.host, ports.flight.port))
+    if ports.http is not None:
+        addresses["http"] = str(Address(ports.address.host, ports.http.port))
     path: Path = config.data_dir / ADDRESSES_FILE
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(addresses) + "\n")
@@ -397,24 +444,6 @@ def _write_addresses(
         path.unlink(missing_ok=True)
 
     closing.add(remove)
-
-
-# ── stopping ─────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _stop_serving(grpc: GrpcServer, health: HealthState, plane: DataPlane) -> None:
-    health.set(SERVICE, False)
-    await grpc.stop(limits.STOP_GRACE_SECONDS, PublishersAtWork(plane.gate))
-
-
-async def stop_broker(closing: Closing, marker: RunMarker) -> None:
-    """Close all parts; the run counts as clean if none of them reported an error."""
-    if await closing.run():
-        try:
-            marker.write_stopped()
-        except BasculeError as error:
-            # The next start treats this run as killed, which is safe. An earlier error that stops the server is the better message.
-            _logger.error("while stopping: %s", error.message)
 
 
 # ── logging ──────────────────────────────────────────────────────────────────────────────────────

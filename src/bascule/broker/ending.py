@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from bascule.errors import BasculeError, OperatorError, StorageError
+from bascule.kernels.calls.publish import PublishGate
 
 _logger = logging.getLogger(__name__)
+
+QUIET_SECONDS: Final = 0.05
+"""Time without a new message after which all messages sent before the request to reconnect have arrived."""
 
 
 class BrokerEnding:
@@ -59,12 +64,17 @@ class Closing:
 
     def __init__(self) -> None:
         self._work: list[Callable[[], Awaitable[Any]]] = []
+        self._when_clean: list[Callable[[], None]] = []
 
     def add(self, close: Callable[[], Awaitable[Any]]) -> None:
         self._work.append(close)
 
-    async def run(self) -> bool:
-        """Close everything; errors are logged. False when there were any."""
+    def when_clean(self, work: Callable[[], None]) -> None:
+        """Do this after everything is closed, if nothing failed."""
+        self._when_clean.append(work)
+
+    async def run(self) -> None:
+        """Close everything; errors are logged, not raised: an earlier error that stops the server is the better message."""
         failures = 0
         while self._work:
             try:
@@ -72,4 +82,26 @@ class Closing:
             except BasculeError as error:
                 failures += 1
                 _logger.error("while stopping: %s", error.message)
-        return not failures
+        while self._when_clean and not failures:
+            try:
+                self._when_clean.pop()()
+            except BasculeError as error:
+                _logger.error("while stopping: %s", error.message)
+
+
+class PublishersAtWork:
+    """Whether publishers still wait for acks: messages that they sent before the server asked them to reconnect are acked."""
+
+    def __init__(self, gate: PublishGate) -> None:
+        self._gate = gate
+        self._published = gate.published
+        self._busy_at = time.monotonic()
+
+    def __call__(self) -> bool:
+        if not self._gate.receivers:
+            return False
+        now = time.monotonic()
+        if self._gate.unanswered or self._gate.published != self._published:
+            self._published = self._gate.published
+            self._busy_at = now
+        return now - self._busy_at < QUIET_SECONDS

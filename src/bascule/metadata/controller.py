@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.machine import MetadataMachine, decode_verdict
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
+from bascule.net.retry import retry
 from bascule.proto.internal_pb2 import (
     Error,
     PropagatedRequest,
@@ -184,16 +185,20 @@ class Controller:
 
     async def fresh_metadata(self, *, timeout: float = SUBMIT_SECONDS) -> ClusterMetadata:
         """The state including every op that any server acknowledged before this call."""
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                await self.driver.read_barrier(timeout=_share(deadline))
-                return self._machine.state
-            except (Unavailable, OutcomeUnknown) as error:
-                # a read changes nothing, so it can be retried
-                if time.monotonic() + RETRY_SECONDS >= deadline:
-                    raise Unavailable(error.message) from None
-            await asyncio.sleep(RETRY_SECONDS)
+        # A read changes nothing, and a session that is opened twice does no harm: both are retried whatever happened.
+        await self._retried(self.driver.read_barrier, time.monotonic() + timeout)
+        return self._machine.state
+
+    async def _retried(self, attempt: Callable[..., Awaitable[int]], deadline: float) -> int:
+        try:
+            return await retry(
+                lambda: attempt(timeout=_share(deadline)),
+                (Unavailable, OutcomeUnknown),
+                (RETRY_SECONDS,),
+                deadline=deadline,
+            )
+        except OutcomeUnknown as error:
+            raise Unavailable(error.message) from None
 
     # ── ops ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,17 +236,11 @@ class Controller:
 
     async def _open_session(self, deadline: float) -> int:
         async with self._opening:
-            while self._session == 0:
-                try:
-                    self._session = await self._new_session(_share(deadline))
-                except (Unavailable, OutcomeUnknown) as error:
-                    # A session whose opening was not confirmed does no harm: the oldest sessions are dropped.
-                    if time.monotonic() + RETRY_SECONDS >= deadline:
-                        raise Unavailable(error.message) from None
-                    await asyncio.sleep(RETRY_SECONDS)
+            if self._session == 0:
+                self._session = await self._retried(self._new_session, deadline)
             return self._session
 
-    async def _new_session(self, timeout: float) -> int:
+    async def _new_session(self, *, timeout: float) -> int:
         self._sequence = 0
         index, applied = await self.driver.propose(b"", timeout=timeout, kind=EntryKind.OPEN_SESSION)
         assert applied.outcome is ApplyOutcome.SESSION_OPENED

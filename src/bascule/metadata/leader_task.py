@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bascule.errors import BasculeError
 from bascule.metadata.controller import Controller
+from bascule.net.retry import retry
 
 RETRY_SECONDS: Final = 1.0
 
@@ -47,10 +48,5 @@ class LeaderTask:
 
     async def _run(self) -> None:
         """A new leader first applies the ops that its predecessors committed, so that the work does not start from stale metadata."""
-        while True:
-            try:
-                await self._controller.fresh_metadata()
-                break
-            except BasculeError:
-                await self._sleep(RETRY_SECONDS)
+        await retry(self._controller.fresh_metadata, (BasculeError,), (RETRY_SECONDS,), sleep=self._sleep)
         await self._work()

@@ -21,6 +21,7 @@ from bascule.metadata.core.model.ops import PublishActivity
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.leader_task import LeaderTask
 from bascule.net.grpc.status import GrpcError
+from bascule.net.retry import retry
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:
@@ -94,14 +95,11 @@ class ActivityPublisher:
 
     async def _insist(self, action: Callable[[], Awaitable[object]]) -> None:
         """Retry until it succeeds: later events wait, because their order is guaranteed."""
-        for failures in range(1 << 62):
-            try:
-                await action()
-                return
-            except (BasculeError, GrpcError) as error:
-                seconds = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
-                _logger.warning("an activity event cannot be published, next attempt in %g s: %s", seconds, error)
-                await self._sleep(seconds)
+        await retry(action, (BasculeError, GrpcError), BACKOFF_SECONDS, on_error=_log_failure, sleep=self._sleep)
+
+
+def _log_failure(error: Exception, wait: float) -> None:
+    _logger.warning("an activity event cannot be published, next attempt in %g s: %s", wait, error)
 
 
 def encode_event(event: ActivityEvent) -> api.ActivityStreamEvent:

@@ -12,6 +12,7 @@ from bascule.errors import BasculeError, OperatorError, Unavailable
 from bascule.metadata.core.model.ops import RestartServer
 from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.run_marker import Ending, RunMarker
+from bascule.net.retry import retry
 
 if TYPE_CHECKING:
     from bascule.metadata.controller import Controller
@@ -70,12 +71,7 @@ class Arrival:
         await asyncio.gather(*(part.stop() for part in self._parts))
 
     async def _arrive(self) -> None:
-        while True:
-            try:
-                await self._controller.fresh_metadata()
-                break
-            except Unavailable:
-                continue
+        await retry(self._controller.fresh_metadata, (Unavailable,), (0.0,))
         await arrive(self._controller, self._marker)
         self._partitions.begin(lambda: self._controller.metadata)
         await self._partitions.settled(self._controller.metadata.applied_index)
@@ -99,14 +95,9 @@ async def arrive(controller: Controller, marker: RunMarker) -> None:
     if ending in _WARNINGS:
         _logger.warning(_WARNINGS[ending])
     op = RestartServer(controller.server_id, ending.is_intact)
-    while True:
-        try:
-            refusal = await controller.submit(op)
-            assert refusal is None, refusal
-            break
-        except BasculeError:
-            # The op may have been applied; applying it twice raises the epoch once more, which does no harm.
-            await asyncio.sleep(RETRY_SECONDS)
+    # An attempt without an answer may have been applied; applying the op twice raises the epoch once more, which does no harm.
+    refusal = await retry(lambda: controller.submit(op), (BasculeError,), (RETRY_SECONDS,))
+    assert refusal is None, refusal
     await asyncio.to_thread(marker.write_running, controller.metadata.server_epochs[controller.server_id])
 
 

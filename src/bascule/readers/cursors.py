@@ -36,6 +36,7 @@ from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
+from bascule.net.retry import retry
 from bascule.partition.replica import LedPartition
 from bascule.proto.api_pb2 import ALL
 from bascule.proto.internal_pb2 import Cursor, CursorReplacement, FetchCursorRequest, FetchCursorResponse
@@ -359,15 +360,13 @@ def _cursor_in(record: Record) -> int | None:
 async def _insist(attempt: Callable[[float], Awaitable[_T]], timeout: float) -> _T:
     """Retry until the attempt succeeds or the time is up: a leader may be down or handing over, and the next one not yet elected."""
     deadline = time.monotonic() + timeout
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            return await attempt(min(left, TRY_SECONDS))
-        except (GrpcError, BasculeError) as error:
-            is_passing = isinstance(error, BasculeError) or error.status in _PASSING
-            if not is_passing or deadline - time.monotonic() < RETRY_SECONDS:
-                raise
-        await asyncio.sleep(RETRY_SECONDS)
+    return await retry(
+        lambda: attempt(min(deadline - time.monotonic(), TRY_SECONDS)), _is_passing, (RETRY_SECONDS,), deadline=deadline
+    )
+
+
+def _is_passing(error: Exception) -> bool:
+    return isinstance(error, BasculeError) or (isinstance(error, GrpcError) and error.status in _PASSING)
 
 
 def _text(error: GrpcError | BasculeError) -> str:

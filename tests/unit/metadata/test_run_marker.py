@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.broker import stop_broker
 from bascule.broker.ending import Closing
 from bascule.errors import DiskFull
 from bascule.kernels.wire.checksum import crc32c
@@ -141,5 +140,7 @@ def test_a_disk_without_room_for_the_file_does_not_hide_why_a_server_stops(
 
     run = marker(data, boot)
     monkeypatch.setattr(run, "write_stopped", full)
-    asyncio.run(stop_broker(Closing(), run))
+    closing = Closing()
+    closing.when_clean(run.write_stopped)
+    asyncio.run(closing.run())
     assert "while stopping: there is no room" in caplog.text

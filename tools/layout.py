@@ -55,7 +55,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
     "kernels.window": ("kernels.wire", "kernels.envelope"),
     "kernels.client": ("kernels.wire", "kernels.envelope", "kernels.grpc", "kernels.window"),
     "net": ("errors", "limits"),
-    "net.nats": ("errors", "limits", "kernels.wire", "kernels.nats"),
+    "net.nats": ("errors", "limits", "kernels.wire", "kernels.nats", "net"),
     "net.grpc": ("errors", "limits", "proto", "kernels.http2", "kernels.grpc", "net"),
     "net.http": ("errors", "limits", "net", "net.grpc"),
     "config.values": ("errors", "limits", "net"),

@@ -15,6 +15,7 @@ from bascule.cli.cluster.watch import move_document
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal.output import known, say, show_json, show_rows
+from bascule.client.connection.brokers import show
 from bascule.config.values.shown import bytes_per_second, milliseconds, plural
 from bascule.errors import BasculeError, OperatorError, PermissionDenied
 
@@ -260,9 +261,8 @@ async def _latency(target: Target, broker: BrokerInfo) -> float | None:
     """Seconds until this broker answers at its advertised address; None if it does not answer."""
     import bascule
 
-    host = f"[{broker.host}]" if ":" in broker.host else broker.host
     try:
-        async with bascule.connect(f"{host}:{broker.port}", **target.client_options()) as client:
+        async with bascule.connect(show((broker.host, broker.port)), **target.client_options()) as client:
             started = monotonic()
             await client.fetch_metadata([])
             return monotonic() - started

@@ -28,6 +28,7 @@ from bascule.errors import (
 from bascule.kernels.grpc.client import ClientStream
 from bascule.net.grpc.channel import Channel, GrpcStatusError
 from bascule.net.grpc.status import Status
+from bascule.net.sockets import bracketed
 
 Address = tuple[str, int]
 
@@ -362,7 +363,7 @@ def start(channel: Channel, stream: ClientStream, method: str) -> None:
 
 def show(address: Address) -> str:
     host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"
 
 
 def timed_out(what: str, seconds: float) -> DeadlineExceeded:

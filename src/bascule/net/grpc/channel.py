@@ -31,6 +31,7 @@ from bascule.kernels.grpc.client import ClientConnection, ClientStream, UnaryCal
 from bascule.kernels.http2.connection import ReceiveBuffer
 from bascule.net.grpc.protocol import CLOSE_SECONDS, Http2Protocol, address_text, connection_limits
 from bascule.net.grpc.status import Status
+from bascule.net.sockets import bracketed
 
 Metadata: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
 """Names in lower case; a name that ends with `-bin` may have any bytes as its value."""
@@ -246,11 +247,10 @@ class _Protocol(Http2Protocol):
     """One connection to a server."""
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
-        host = f"[{channel.host}]" if ":" in channel.host else channel.host
         connection = ClientConnection(
             channel._bounds,
             channel._receive_buffer,
-            authority=f"{host}:{channel.port}".encode(),
+            authority=f"{bracketed(channel.host)}:{channel.port}".encode(),
             scheme=b"https" if channel.uses_tls else b"http",
             frame_bytes_max=limits.CHANNEL_FRAME_BYTES_MAX,
         )

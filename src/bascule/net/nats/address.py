@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from bascule import limits
 from bascule.errors import InvalidConfig
+from bascule.net.sockets import bracketed
 
 PORT: Final = 4222
 
@@ -26,8 +27,7 @@ class NatsAddress:
     tls_name: str | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+        return f"{'tls' if self.tls else 'nats'}://{bracketed(self.host)}:{self.port}"
 
     @property
     def place(self) -> tuple[str, int]:

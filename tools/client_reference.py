@@ -34,12 +34,12 @@ class Section(NamedTuple):
 SECTIONS: Final = (
     Section("connect", (("client/client.py", "connect"), ("client/connection/options.py", "TlsOptions"))),
     Section("Client", (("client/client.py", "Client"),)),
-    Section("Client: streams and metadata", (("client/streams.py", "StreamCalls"),)),
+    Section("Client: streams and metadata", (("client/streams.py", "StreamMethods"),)),
     Section(
         "Client: publishing",
-        (("client/publish/calls.py", "PublishCalls"), ("client/publish/calls.py", "Published")),
+        (("client/publish/calls.py", "PublishMethods"), ("client/publish/calls.py", "Published")),
     ),
-    Section("Client: cursors", (("client/consume/cursors.py", "CursorCalls"),)),
+    Section("Client: cursors", (("client/consume/cursors.py", "CursorMethods"),)),
     Section("Subscription", (("client/consume/subscription.py", "Subscription"),)),
     Section("Publisher and NatsPublisher", (("client/publish/publisher.py", "BasePublisher"),)),
     Section("Consumer", (("client/consume/consumer.py", "Consumer"), ("client/consume/consumer.py", "Assignment"))),

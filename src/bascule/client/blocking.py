@@ -1,12 +1,11 @@
-"""The client without asyncio: the same calls, each of which returns when it is done.
+"""The client without asyncio: the same methods, each of which returns when it is done.
 
     with bascule.blocking.connect("127.0.0.1:9292") as client:
         client.publish("orders", b"lamp")
         for message in client.subscribe("orders", start="earliest"):
             print(message.value)
 
-A thread of its own runs the asyncio client; every thread may call. Subscriptions and consumers are iterators, and hand out
-batches too.
+A thread of its own runs the asyncio client; any thread may call. Subscriptions and consumers are iterators, and return batches too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from bascule.client.client import Client
 from bascule.client.client import connect as connect_async
 from bascule.client.connection.options import Bytes, TlsOptions
-from bascule.client.consume.consumer import Assignment
-from bascule.client.consume.consumer import Consumer as AsyncConsumer
-from bascule.client.consume.subscription import Subscription as AsyncSubscription
+from bascule.client.consume.consumer import Assignment, Consumer
+from bascule.client.consume.subscription import Subscription
 from bascule.client.publish.publisher import BasePublisher
 from bascule.errors import ClientClosed
 from bascule.kernels.client.messages import Message, MessageBatch
@@ -49,7 +47,7 @@ class _Portal:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Have the loop do it, and wait. Ctrl-C cancels it."""
+        """Run it on the loop and wait for the result. Ctrl-C cancels it."""
         if self.loop.is_closed() or not self._thread.is_alive():
             work.close()
             raise ClientClosed("the client was closed")
@@ -63,7 +61,7 @@ class _Portal:
             raise
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Have the loop's thread call a function."""
+        """Call a function on the loop's thread."""
 
         async def act() -> _T:
             return function()
@@ -107,7 +105,7 @@ def _making(
 
 
 class _Part(ABC):
-    """With-blocks, for whatever can be closed."""
+    """A part of the client that is closed at the end of a `with` block."""
 
     _portal: _Portal
 
@@ -123,16 +121,16 @@ class _Part(ABC):
         self.close()
 
 
-class Subscription(_Part):
+class BlockingSubscription(_Part):
     """An iterator of messages; see `bascule.client.consume.subscription.Subscription`."""
 
-    def __init__(self, portal: _Portal, subscription: AsyncSubscription) -> None:
+    def __init__(self, portal: _Portal, subscription: Subscription) -> None:
         self._portal = portal
         self._subscription = subscription
         self._messages: Iterator[Message] = iter(())
 
     def open(self) -> Self:
-        """Until the brokers have confirmed: from here on nothing is missed."""
+        """Return when the brokers have confirmed: from then on no message is missed."""
         self._portal.run(self._subscription.open())
         return self
 
@@ -181,10 +179,10 @@ async def _within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
         return await work
 
 
-class Consumer(_Part):
+class BlockingConsumer(_Part):
     """A member of a consumer group, as an iterator of messages; see `bascule.client.consume.consumer.Consumer`."""
 
-    def __init__(self, portal: _Portal, consumer: AsyncConsumer) -> None:
+    def __init__(self, portal: _Portal, consumer: Consumer) -> None:
         self._portal = portal
         self._consumer = consumer
 
@@ -221,7 +219,7 @@ class Consumer(_Part):
         self._portal.run(self._consumer.close())
 
 
-class Publisher(_Part):
+class BlockingPublisher(_Part):
     """A publisher of many messages; see `bascule.client.publish.publisher`. `send` gives a future of `concurrent.futures`."""
 
     def __init__(self, portal: _Portal, publisher: BasePublisher) -> None:
@@ -296,10 +294,10 @@ class BlockingClient(_Part):
     publish = _blocking(Client.publish)
     publish_to_subject = _blocking(Client.publish_to_subject)
     publish_many = _blocking(Client.publish_many)
-    publisher = _making(Client.publisher, Publisher)
-    nats_publisher = _making(Client.nats_publisher, Publisher)
-    subscribe = _making(Client.subscribe, Subscription)
-    consumer = _making(Client.consumer, Consumer)
+    publisher = _making(Client.publisher, BlockingPublisher)
+    nats_publisher = _making(Client.nats_publisher, BlockingPublisher)
+    subscribe = _making(Client.subscribe, BlockingSubscription)
+    consumer = _making(Client.consumer, BlockingConsumer)
 
     @property
     def is_closed(self) -> bool:

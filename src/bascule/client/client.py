@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
@@ -16,16 +17,16 @@ from bascule.client.connection.options import AckPolicy, Duration, TlsOptions
 from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume import positions
 from bascule.client.consume.consumer import Callback, Consumer
-from bascule.client.consume.cursors import CursorCalls
+from bascule.client.consume.cursors import CursorMethods
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.consume.positions import Position, Start, Stop
 from bascule.client.consume.subscription import Subscription
-from bascule.client.publish.calls import WINDOW_DEFAULT, PublishCalls
+from bascule.client.publish.calls import WINDOW_DEFAULT, PublishMethods
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.partitioner import Partitioner
 from bascule.client.publish.publisher import NatsPublisher, OnError
-from bascule.client.publish.sessions import Sessions
-from bascule.client.streams import StreamCalls
+from bascule.client.publish.sessions import PublishSessions
+from bascule.client.streams import StreamMethods
 from bascule.errors import BasculeError
 from bascule.net.nats.auth import Login
 
@@ -35,13 +36,13 @@ class _Closable(Protocol):
 
 
 CLOSE_SECONDS: Final = 1.0
-"""How long closing waits for what was published and not answered yet."""
+"""How long closing waits until brokers have received the messages without acks."""
 
 
-class Client(StreamCalls, CursorCalls, PublishCalls):
-    """A connection to a cluster. Everything happens on the loop it was made on.
+class Client(StreamMethods, CursorMethods, PublishMethods):
+    """A connection to a cluster, used on the event loop it was made on.
 
-    `bascule.connect` makes one. It keeps one connection to each broker it needs, finds leaders by itself, and lives through
+    `bascule.connect` makes one. It keeps one connection to each broker it needs, finds leaders by itself, and survives
     restarts of brokers. Each call ends within its `timeout`, the client's own (5 s) unless given, with an answer or an error.
     """
 
@@ -64,16 +65,16 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         self._patience = options.seconds("patience", patience)
         self._nats = nats
         self._round_robins = {}
-        # Weak: what nobody uses any more need not be kept for closing it.
+        # Weak: a part that the application has dropped need not be closed.
         self._parts: WeakSet[_Closable] = WeakSet()
-        self._sessions = Sessions(self._brokers, WINDOW_DEFAULT, _ignore)
+        self._sessions = PublishSessions(self._brokers, WINDOW_DEFAULT, _ignore)
         self._engine = Engine(self._brokers, self._sessions, _ignore)
         self._keep: Callable[[Any], None] = self._parts.add
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def connect(self) -> Self:
-        """Reach a broker. Raises Unavailable, naming the addresses and the reason."""
+        """Connect to a broker. Raises Unavailable with the addresses and the reason."""
         try:
             await self._brokers.connect()
         except BaseException:
@@ -82,13 +83,13 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         return self
 
     async def close(self) -> None:
-        """Close subscriptions, publishers and connections. Whoever waits gets ClientClosed; publishes without an ack,
+        """Close subscriptions, publishers and connections. Pending calls raise ClientClosed, publishes without an ack
         OutcomeUnknown."""
         if self._brokers.is_closed:
             return
         parts = list(self._parts)
         await asyncio.gather(*(part.close() for part in parts), return_exceptions=True)
-        # Messages without acks may still be on their way: a broker that is there takes them in a moment.
+        # Messages without acks may still be in flight.
         await asyncio.gather(*(session.finish(CLOSE_SECONDS) for session in self._sessions.sessions))
         await self._engine.close()
         await self._brokers.close()
@@ -122,8 +123,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         """Read a partition, several, or `"all"`.
 
         `start` is `"new"`, `"earliest"`, `"latest"` (the last message, then new ones), an offset, or a datetime. `stop` is None,
-        `"latest"` (the newest message of this moment), an offset, or a datetime that is past; both ends are included. `reverse`
-        reads backward and ends at the oldest message. `resume` wakes a partition that is paused. `read_replica` reads from any
+        `"latest"` (the newest message at the time of the call), an offset, or a datetime in the past; both ends are included. `reverse`
+        reads backward and ends at the oldest message. `resume` resumes a paused partition. `read_replica` reads from any
         in-sync replica.
 
         Iterate over it, or over its `batches()`. `await client.subscribe(…)` returns when the brokers have confirmed.
@@ -162,10 +163,10 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
     ) -> Consumer:
         """A member of a consumer group: the partitions of `streams` are divided among the group's members.
 
-        A partition goes on behind the group's cursor, or begins at `start` when there is none. The cursor is written every
-        `auto_checkpoint` seconds and when a partition is given up; with None only by `checkpoint`. `on_assigned` and `on_revoked` are
+        A partition is read from the message after the group's cursor, or from `start` without a cursor. The cursor is written every
+        `auto_checkpoint` seconds and when a partition is released; with None only by `checkpoint`. `on_assigned` and `on_revoked` are
         called, and awaited if they are coroutines, with partitions before their first message and after their last. A partition's new
-        reader waits `handover_timeout` seconds at most for the one before to finish what it has in hand.
+        reader waits `handover_timeout` seconds at most for the previous one to finish the message in hand.
         """
         self._brokers.check_open()
         if not isinstance(group, str) or not group:
@@ -203,8 +204,8 @@ class Client(StreamCalls, CursorCalls, PublishCalls):
         timeout: float | None = None,
         on_error: OnError | None = None,
     ) -> NatsPublisher:
-        """A publisher that speaks to NATS itself, with the face of `publisher`. `nats` are the servers, unless `connect` was
-        given them."""
+        """A publisher straight to NATS, with the methods of `publisher`. `nats` are the servers, unless `connect` was given
+        them."""
         servers = self._nats if nats is None else nats
         if not servers:
             raise options.wrong("nats", servers, "the address of a NATS server, such as `nats://127.0.0.1:4222`")
@@ -238,15 +239,16 @@ def _numbers(partition: Any) -> list[int]:
 
 
 class Connecting:
-    """What `connect` gives: await it for a client, or use it as `async with`."""
+    """The result of `connect`: await it for a client, or use it with `async with`."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
         self._make = make
-        self._client: Client | None = None
+        self._exit = AsyncExitStack()
 
     async def _connect(self) -> Client:
-        self._client = self._make()
-        return await self._client.connect()
+        client = self._make()
+        self._exit.push_async_callback(client.close)
+        return await client.connect()
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._connect().__await__()
@@ -257,8 +259,7 @@ class Connecting:
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        assert self._client is not None
-        await self._client.close()
+        await self._exit.aclose()
 
 
 def connect(
@@ -272,7 +273,7 @@ def connect(
 ) -> Connecting:
     """Connect to a cluster: `client = await connect(…)`, or `async with connect(…) as client:`.
 
-    `servers` is one address or several of the cluster's brokers; the others are found by themselves. `tls` is True for the
+    `servers` is one address or several of the cluster's brokers; the client finds the others by itself. `tls` is True for the
     system's authorities, `TlsOptions(ca=…, cert=…, key=…)` or an SSLContext. `timeout` is what each call may take unless it says
     otherwise, `patience` how long a subscription waits for brokers to come back. `token` is sent with every call as
     `authorization: Bearer …`. `nats` are the servers for `nats_publisher`. Raises Unavailable when no broker can be reached.

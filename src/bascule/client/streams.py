@@ -12,7 +12,7 @@ from bascule.client.connection.options import Duration
 from bascule.client.consume.partition_reader import fetch_partition
 
 
-class StreamCalls(ClientCore):
+class StreamMethods(ClientCore):
     async def create_stream(
         self,
         name: str,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 import bascule
-from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, Moves
+from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, PlannedMoves
 from bascule.errors import BasculeError, CallerError, StateError, Unavailable
 from tests.support.api_client import Api, Status, grpc
 from tests.support.broker_fixtures import StartBroker
@@ -79,10 +79,12 @@ def until_still(cluster: Cluster) -> ClusterStatus:
     return eventually(look, "everything that moved has arrived", RECOVERY_SECONDS)
 
 
-def carry_out(cluster: Cluster, ask: Callable[[ClusterAdmin, bool], Awaitable[Moves]]) -> tuple[Moves, ClusterStatus]:
+def carry_out(
+    cluster: Cluster, ask: Callable[[ClusterAdmin, bool], Awaitable[PlannedMoves]]
+) -> tuple[PlannedMoves, ClusterStatus]:
     """As the command line does it: `ask` plans (True) or has it done (False), again until nothing is left of it. What was asked for
     first, and how things are in the end."""
-    first: list[Moves] = []
+    first: list[PlannedMoves] = []
 
     def look() -> ClusterStatus | None:
         first.append(insist(cluster, lambda admin: ask(admin, False)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.client.connection.metadata import GroupInfo
-from bascule.client.consume.group import Change, Membership, Next, Progress
+from bascule.client.consume.group import Change, Membership, Next, PartitionProgress
 from bascule.net.grpc.status import Status
 
 SECOND = 1_000_000_000
@@ -17,7 +17,7 @@ def member() -> Membership:
 
 def test_heartbeats_come_after_four_tenths_of_the_consumer_timeout() -> None:
     found = member()
-    assert found.heard(5, now=101.0) == 4.0
+    assert found.answered(5, now=101.0) == 4.0
 
 
 def test_a_refused_heartbeat_has_the_metadata_read_and_the_new_epoch_used() -> None:
@@ -38,7 +38,7 @@ def test_refusals_with_an_answer_in_between_do_not_add_up() -> None:
     found = member()
     found.failed(Status.FAILED_PRECONDITION, now=101.0)
     found.refreshed(GroupInfo("g", "b1", 5), now=101.0)
-    found.heard(5, now=102.0)
+    found.answered(5, now=102.0)
     assert found.failed(Status.FAILED_PRECONDITION, now=103.0) is Next.REFRESH
 
 
@@ -63,7 +63,7 @@ def test_only_what_moves_is_touched() -> None:
 
 
 def test_a_message_is_dealt_with_once_whoever_has_it_comes_back() -> None:
-    progress = Progress()
+    progress = PartitionProgress()
     assert progress.to_checkpoint is None
     progress.hand_out(7)
     assert progress.is_busy

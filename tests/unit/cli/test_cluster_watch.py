@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bascule.cli.cluster import watch as cluster_watch
-from bascule.client.admin.cluster import ClusterStatus, Member, Move
+from bascule.client.admin.cluster import ClusterMember, ClusterStatus, Move
 from bascule.errors import Unavailable
 from bascule.metadata.core.model.ops import BrokerPlace, CreateStream, Reassign
 from bascule.metadata.core.state import ClusterMetadata
@@ -21,7 +21,7 @@ MOVE = Move("orders", 0, ("a",), ("b",))
 
 
 def told(*, controller_answers: bool, waiting: tuple[Move, ...] = ()) -> ClusterStatus:
-    member = Member("a", "h", 1, True, True, controller_answers, "active", "1", 1.0, 1, 1, 0)
+    member = ClusterMember("a", "h", 1, True, True, controller_answers, "active", "1", 1.0, 1, 1, 0)
     return ClusterStatus("a", (member,), (), waiting, 0, (), 0, 0)
 
 

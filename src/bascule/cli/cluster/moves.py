@@ -23,7 +23,7 @@ from bascule.config.values.shown import bytes_per_second, plural
 from bascule.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import Move, Moves
+    from bascule.client.admin.cluster import Move, PlannedMoves
     from bascule.client.client import Client
 
 Stream = Annotated[
@@ -77,7 +77,7 @@ async def _rebalance(
 
     admin = ClusterAdmin(client)
 
-    async def ask(dry: bool) -> Moves:
+    async def ask(dry: bool) -> PlannedMoves:
         return await admin.rebalance(streams, leaders_only=leaders_only, dry_run=dry)
 
     if not dry_run:
@@ -144,7 +144,7 @@ async def _reassign(
 
     admin = ClusterAdmin(client)
 
-    async def ask(dry: bool) -> Moves:
+    async def ask(dry: bool) -> PlannedMoves:
         return await admin.reassign(stream, partitions, replicas=servers, replication_factor=factor, dry_run=dry)
 
     if not dry_run:

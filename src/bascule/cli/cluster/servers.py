@@ -27,7 +27,7 @@ from bascule.config.values.shown import plural
 from bascule.errors import CallerError, InvalidOption, StateError, Unavailable
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import ClusterAdmin, Kept, Moves, Removal
+    from bascule.client.admin.cluster import ClusterAdmin, KeptPartition, PlannedMoves, Removal
     from bascule.client.client import Client
 
 HAND_OVER_SECONDS_MIN: Final = 60.0
@@ -86,7 +86,7 @@ async def _drain(
         say(f"`{name}` has stopped." if stopped else f"`{name}` hands over its leaderships, then stops.")
 
 
-def _show_kept(kept: tuple[Kept, ...]) -> None:
+def _show_kept(kept: tuple[KeptPartition, ...]) -> None:
     if kept:
         show_rows(
             ("Stream", "Partition", "Still leads, because"),
@@ -95,7 +95,7 @@ def _show_kept(kept: tuple[Kept, ...]) -> None:
         )
 
 
-def _kept_document(one: Kept) -> dict[str, object]:
+def _kept_document(one: KeptPartition) -> dict[str, object]:
     return {"stream": one.stream, "partition": one.partition, "reason": one.reason}
 
 
@@ -150,7 +150,7 @@ async def _add(
 
     admin = ClusterAdmin(client)
 
-    async def ask(dry: bool) -> Moves:
+    async def ask(dry: bool) -> PlannedMoves:
         return await admin.add_servers(names, dry_run=dry)
 
     if not dry_run:

@@ -20,7 +20,7 @@ from bascule.config.values.shown import bytes_per_second, milliseconds, plural
 from bascule.errors import BasculeError, OperatorError, PermissionDenied
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import ClusterStatus, Member, Reassignment
+    from bascule.client.admin.cluster import ClusterMember, ClusterStatus, Reassignment
     from bascule.client.client import Client
     from bascule.client.connection.metadata import BrokerInfo, StreamInfo
 
@@ -214,7 +214,7 @@ def _with_members(shown: list[dict[str, Any]], cluster: ClusterStatus | None) ->
     return found
 
 
-def _member(member: Member) -> dict[str, object]:
+def _member(member: ClusterMember) -> dict[str, object]:
     return {
         "role": "controller" if member.is_controller else "voter" if member.is_voter else "learner",
         "state": member.state,

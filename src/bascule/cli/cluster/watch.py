@@ -18,7 +18,7 @@ from bascule.config.values.shown import plural
 from bascule.errors import StateError, Unavailable
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, Move, Moves
+    from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, Move, PlannedMoves
 
 POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 60.0
@@ -59,7 +59,7 @@ async def patiently(question: Callable[[], Awaitable[T]]) -> T:
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def show_plan(found: Moves) -> None:
+def show_plan(found: PlannedMoves) -> None:
     """Print the moves of replicas, then of leaderships; on a terminal also the load of each server before and after."""
     rows = [(one.stream, one.partition, ",".join(one.before), ",".join(one.after)) for one in found.moves]
     rows += [(one.stream, one.partition, f"leader {one.before[0]}", f"leader {one.after[0]}") for one in found.leaders]
@@ -77,7 +77,7 @@ def show_plan(found: Moves) -> None:
         )
 
 
-def plan_document(found: Moves, *, done: bool) -> dict[str, object]:
+def plan_document(found: PlannedMoves, *, done: bool) -> dict[str, object]:
     return {
         "moves": [move_document(one) for one in found.moves],
         "leaders": [
@@ -107,7 +107,7 @@ def move_document(one: Move) -> dict[str, object]:
 
 async def carry_out(
     admin: ClusterAdmin,
-    ask: Callable[[bool], Awaitable[Moves]],
+    ask: Callable[[bool], Awaitable[PlannedMoves]],
     *,
     dry_run: bool,
     wait: bool,
@@ -136,7 +136,7 @@ async def carry_out(
     _conclude(found, dry_run=False, wait=True, as_json=as_json)
 
 
-def _conclude(found: Moves, *, dry_run: bool, wait: bool, as_json: bool) -> None:
+def _conclude(found: PlannedMoves, *, dry_run: bool, wait: bool, as_json: bool) -> None:
     moved = plural(len(found.moves), "partition")
     led = plural(len(found.leaders), "leadership")
     is_even = not found.moves and not found.leaders

@@ -1,22 +1,24 @@
-"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect. For the command line, and for whoever writes one.
+"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect. Used by the command line.
 
     async with bascule.connect(…) as client:
         cluster = ClusterAdmin(client)
         await cluster.drain("broker-2", keep_running=True)
 
-Everything but an unclean election may be asked again: what is done already is not done twice.
+Every call but an unclean election may be repeated: what is done already is not done twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bascule.client.client import Client
 from bascule.client.connection import wire
 from bascule.client.connection.wire import Fields
 from bascule.errors import BasculeError
+
+_T = TypeVar("_T")
 
 SERVICE: Final = "bascule.Cluster"
 STATES: Final = ("active", "leaving", "draining")
@@ -24,7 +26,7 @@ STOP, KEEP_RUNNING, UNDO = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterMember:
     id: str
     host: str
     port: int
@@ -35,7 +37,7 @@ class Member:
     """`active`, `leaving` or `draining`."""
     version: str
     uptime_seconds: float | None
-    """None of a server that does not answer."""
+    """None if the server does not answer."""
     replicas: int
     leaders: int
     groups: int
@@ -43,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition that moves, is to move, or would."""
+    """The replicas of a partition before and after a move, which may be planned, waiting or in progress."""
 
     stream: str
     partition: int
@@ -61,14 +63,14 @@ class Replica:
     server: str
     log_end_offset: int
     lag_messages: int
-    """-1 while nobody can say."""
+    """-1 while it is unknown."""
     in_sync: bool
     seen_ms_ago: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A move that is under way."""
+    """A move in progress."""
 
     move: Move
     leader: str
@@ -76,11 +78,11 @@ class Reassignment:
     high_watermark: int
     replicas: tuple[Replica, ...]
     stalled: str
-    """Why it does not go on now; empty when it does."""
+    """Why it makes no progress; empty when it does."""
 
     @property
     def lag_messages(self) -> int:
-        """What the servers that are to have it still lack, together."""
+        """Messages that the new replicas still lack, summed."""
         return sum(max(0, one.lag_messages) for one in self.replicas if one.server in self.move.after)
 
 
@@ -98,22 +100,22 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
     controller: str
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
     reassignments: tuple[Reassignment, ...]
     waiting: tuple[Move, ...]
-    """Moves that begin when others are done."""
+    """Moves that start when others are done."""
     leaders_waiting: int
     troubles: tuple[Trouble, ...]
     throttle_bytes_per_second: int
     left_out: int
     """Partitions that did not fit the answer."""
 
-    def member(self, server: str) -> Member | None:
+    def member(self, server: str) -> ClusterMember | None:
         return next((one for one in self.members if one.id == server), None)
 
     @property
     def controller_answers(self) -> bool:
-        """Otherwise nobody can say what waits."""
+        """If it does not, `waiting` and `leaders_waiting` are unknown."""
         member = self.member(self.controller)
         return member is not None and member.answers
 
@@ -132,7 +134,7 @@ class ServerLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class PlannedMoves:
     moves: tuple[Move, ...]
     leaders: tuple[Move, ...]
     """Leaderships, as moves from one server to another."""
@@ -140,7 +142,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPartition:
     stream: str
     partition: int
     reason: str
@@ -152,7 +154,7 @@ class Removal:
     removed: bool
     replicas_left: int
     moves: tuple[Move, ...]
-    blocked: tuple[Kept, ...]
+    blocked: tuple[KeptPartition, ...]
     """Partitions whose messages only this server has."""
     state: str
 
@@ -177,34 +179,30 @@ class ClusterAdmin:
 
     async def drain(
         self, server: str, *, keep_running: bool = False, undo: bool = False, timeout: float | None = None
-    ) -> tuple[Kept, ...]:
-        """Have a server hand over what it leads and stop; or, with `keep_running`, stay and be given nothing until `undo`.
+    ) -> tuple[KeptPartition, ...]:
+        """Have a server hand over its leaderships and stop; with `keep_running` it stays and gets none until `undo`.
 
-        Returns what nobody else can lead. A server that stops does so after this returns: watch `status`.
+        Returns the partitions that no other server can lead. The server stops after this returns: watch `status`.
         """
         mode = UNDO if undo else KEEP_RUNNING if keep_running else STOP
         found = await self._call("Drain", "DrainResponse", timeout, server=server, mode=mode)
-        return tuple(Kept(one["stream"], one["partition"], one["reason"]) for one in found["kept"])
+        return tuple(_made(KeptPartition, one) for one in found["kept"])
 
     async def add_servers(
         self, servers: Iterable[str], *, dry_run: bool = False, timeout: float | None = None
-    ) -> Moves:
+    ) -> PlannedMoves:
         found = await self._call("AddServers", "MovesResponse", timeout, servers=list(servers), dry_run=dry_run)
         return _moves(found)
 
     async def remove_server(
         self, server: str, *, dry_run: bool = False, force: bool = False, timeout: float | None = None
     ) -> Removal:
-        """Do what can be done now to take a server out of the cluster. Ask again until it is `removed`."""
+        """Start or continue the removal of a server. Repeat it until the result is `removed`."""
         found = await self._call(
             "RemoveServer", "RemoveServerResponse", timeout, server=server, dry_run=dry_run, force=force
         )
-        blocked = [
-            Kept(one["stream"], one["partition"], one["reason"], tuple(one["replicas"])) for one in found["blocked"]
-        ]
-        return Removal(
-            found["removed"], found["replicas_left"], tuple(map(_move, found["moves"])), tuple(blocked), found["state"]
-        )
+        moves = [_move(one) for one in found["moves"]]
+        return _made(Removal, found, moves=moves, blocked=[_made(KeptPartition, one) for one in found["blocked"]])
 
     async def rebalance(
         self,
@@ -213,7 +211,7 @@ class ClusterAdmin:
         leaders_only: bool = False,
         dry_run: bool = False,
         timeout: float | None = None,
-    ) -> Moves:
+    ) -> PlannedMoves:
         found = await self._call(
             "Rebalance", "MovesResponse", timeout, streams=list(streams), leaders_only=leaders_only, dry_run=dry_run
         )
@@ -228,8 +226,8 @@ class ClusterAdmin:
         replication_factor: int = 0,
         dry_run: bool = False,
         timeout: float | None = None,
-    ) -> Moves:
-        """Move partitions, all unless some are named, to these servers; or have each on so many, -1 for all servers."""
+    ) -> PlannedMoves:
+        """Move partitions, all by default, to these replicas, or give each `replication_factor` replicas, -1 for all servers."""
         found = await self._call(
             "Reassign",
             "MovesResponse",
@@ -245,7 +243,7 @@ class ClusterAdmin:
     async def cancel(
         self, stream: str = "", partitions: Iterable[int] = (), *, timeout: float | None = None
     ) -> tuple[Move, ...]:
-        """Give up moves of a stream, or of all. Returns those that were."""
+        """Cancel the moves of a stream, or of all streams, and return them."""
         found = await self._call(
             "CancelReassignment", "MovesResponse", timeout, stream=stream, partitions=list(partitions)
         )
@@ -254,7 +252,7 @@ class ClusterAdmin:
     async def elect_unclean(
         self, stream: str, partition: int, replica: str, *, confirm: bool = False, timeout: float | None = None
     ) -> Election:
-        """What would be lost if this replica led; with `confirm` it does, and it is."""
+        """What an unclean election of this replica would lose. With `confirm` the replica is elected."""
         found = await self._call(
             "ElectUnclean",
             "ElectUncleanResponse",
@@ -265,11 +263,10 @@ class ClusterAdmin:
             replica=replica,
             confirm=confirm,
         )
-        logs = {log["server"]: log for log in found.pop("logs")}
-        return Election(logs=logs, silent=tuple(found.pop("silent")), **found)
+        return _made(Election, found, logs={log["server"]: log for log in found["logs"]})
 
     async def set_throttle(self, bytes_per_second: int, *, timeout: float | None = None) -> None:
-        """What each server may fetch to catch up; 0 for no bound."""
+        """Limit the rate at which each server fetches to catch up; 0 for no limit."""
         await self._call("SetThrottle", "SetThrottleResponse", timeout, bytes_per_second=bytes_per_second)
 
     async def _call(
@@ -289,37 +286,38 @@ class ClusterAdmin:
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def _made(kind: type[_T], fields: Fields, **more: Any) -> _T:
+    """An object with these fields; lists become tuples."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in (fields | more).items()})
+
+
 def _move(fields: Fields) -> Move:
     return Move(fields["stream"], fields["partition"], tuple(fields["from"]), tuple(fields["to"]))
 
 
-def _moves(fields: Fields) -> Moves:
+def _moves(fields: Fields) -> PlannedMoves:
     leaders = [Move(one["stream"], one["partition"], (one["from"],), (one["to"],)) for one in fields["leaders"]]
-    load = tuple(ServerLoad(**one) for one in fields["load"])
-    return Moves(tuple(map(_move, fields["moves"])), tuple(leaders), load)
+    load = tuple(_made(ServerLoad, one) for one in fields["load"])
+    return PlannedMoves(tuple(map(_move, fields["moves"])), tuple(leaders), load)
 
 
 def _status(fields: Fields) -> ClusterStatus:
-    return ClusterStatus(
-        fields["controller"],
-        tuple(map(_member, fields["members"])),
-        tuple(map(_reassignment, fields["reassignments"])),
-        tuple(map(_move, fields["waiting"])),
-        fields["leaders_waiting"],
-        tuple(map(_trouble, fields["troubles"])),
-        fields["throttle_bytes_per_second"],
-        fields["reassignments_left_out"] + fields["troubles_left_out"],
+    left_out = fields.pop("reassignments_left_out") + fields.pop("troubles_left_out")
+    return _made(
+        ClusterStatus,
+        fields,
+        members=[_member(one) for one in fields["members"]],
+        reassignments=[_reassignment(one) for one in fields["reassignments"]],
+        waiting=[_move(one) for one in fields["waiting"]],
+        troubles=[_made(Trouble, one) for one in fields["troubles"]],
+        left_out=left_out,
     )
 
 
-def _member(fields: Fields) -> Member:
-    given = dict(fields)
-    uptime, state = given.pop("uptime_ms"), given.pop("state")
-    return Member(
-        uptime_seconds=uptime / 1000 if fields["answers"] else None,
-        state=STATES[state] if 0 <= state < len(STATES) else f"state {state}",
-        **given,
-    )
+def _member(fields: Fields) -> ClusterMember:
+    uptime, state = fields.pop("uptime_ms"), fields["state"]
+    name = STATES[state] if 0 <= state < len(STATES) else f"state {state}"
+    return _made(ClusterMember, fields, uptime_seconds=uptime / 1000 if fields["answers"] else None, state=name)
 
 
 def _reassignment(fields: Fields) -> Reassignment:
@@ -328,11 +326,6 @@ def _reassignment(fields: Fields) -> Reassignment:
         fields["leader"],
         fields["log_end_offset"],
         fields["high_watermark"],
-        tuple(Replica(**one) for one in fields["replicas"]),
+        tuple(_made(Replica, one) for one in fields["replicas"]),
         fields["stalled"],
     )
-
-
-def _trouble(fields: Fields) -> Trouble:
-    lists = {name: tuple(fields[name]) for name in ("replicas", "in_sync_replicas")}
-    return Trouble(**{**fields, **lists})

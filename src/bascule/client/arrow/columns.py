@@ -1,12 +1,11 @@
-"""Messages in columns, as Arrow has them: published without making an object of any.
+"""Publishes messages in columns, as Arrow has them, without an object for each.
 
     publisher = column_publisher(client, window=8192, timeout=30)
     future = publisher.publish("orders", 0, MessageColumns(values, value_ends), ack="all")
     offsets = future.result()
 
-Until its time is up, whatever has no good answer is sent again: what is published is stored at least once, in the order of the
-columns while nothing fails. With a producer every message has a sequence, and a sequence that is stored is not stored again: then it is
-exactly once, in order, whatever fails.
+Messages without an ack are sent again until the timeout: each is stored at least once, in the order of the columns unless something
+fails. With a producer every message has a sequence number, which is stored once: then each message is stored exactly once and in order.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from bascule.client.publish.calls import deliver_alone, subject_message
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.lane import Lane
 from bascule.client.publish.resend_rule import ResendRule
-from bascule.client.publish.rows import Rows
-from bascule.client.publish.sessions import Sessions
+from bascule.client.publish.rows import ColumnRows
+from bascule.client.publish.sessions import PublishSessions
 from bascule.client.publish.unary import LARGE_BYTES
 from bascule.errors import BasculeError
 from bascule.kernels.window.headers import encode_publish_headers
@@ -52,7 +51,7 @@ HeaderEntries: TypeAlias = "tuple[Buffer, Buffer, Buffer, Buffer, Buffer]"
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who numbers the messages: the first of the columns has `sequence`. An epoch begins with 0 in each partition."""
+    """The producer of numbered messages. The first message of the columns has `sequence`; an epoch begins with 0 in each partition."""
 
     id: bytes
     epoch: int
@@ -75,7 +74,7 @@ class MessageColumns:
 
 @dataclass(slots=True)
 class _Batch:
-    """Columns with their headers encoded, and what became of the messages so far."""
+    """Columns with their headers encoded, and the outcomes so far."""
 
     values: memoryview
     value_ends: memoryview
@@ -107,7 +106,7 @@ class _Batch:
         )
 
     def large_rows(self) -> list[int]:
-        """Rows that have to travel alone. Most columns are too small to have any."""
+        """Rows that are sent as calls of their own. Most columns are too small to have any."""
         if max(self.values.nbytes, 0 if self.headers is None else self.headers.nbytes) <= LARGE_BYTES // 2:
             return []
         columns = [ends for ends in (self.value_ends, self.key_ends, self.header_ends) if ends is not None]
@@ -207,7 +206,7 @@ class AsyncColumnPublisher:
 
     def __init__(self, brokers: Brokers, *, window: int, timeout: float) -> None:
         self._timeout = timeout
-        self._engine = Engine(brokers, Sessions(brokers, window, _ignore), _ignore)
+        self._engine = Engine(brokers, PublishSessions(brokers, window, _ignore), _ignore)
 
     async def publish(self, stream: str, partition: int, columns: MessageColumns, ack: str) -> array[int]:
         """The offset of each message; -1 without acks, or where a message was stored before and its offset is not known any more.
@@ -220,7 +219,9 @@ class AsyncColumnPublisher:
         first, count = 0, len(batch.offsets)
         for large in [*batch.large_rows(), count]:
             if large > first:
-                await lane.deliver(Rows(lane, batch, range(first, large), deadline, is_numbered=batch.is_numbered))
+                await lane.deliver(
+                    ColumnRows(lane, batch, range(first, large), deadline, is_numbered=batch.is_numbered)
+                )
             if large < count and not batch.errors:
                 await deliver_alone(lane, batch.message(lane, large, deadline), batch, large)
             if batch.errors:

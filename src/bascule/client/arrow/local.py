@@ -1,7 +1,7 @@
 """Reading the log of a broker on the same machine: the broker hands over open files, the record batches are made here.
 
-It is a short cut, never the only way: whatever is not as expected ends it with `NoShortCut`, and the reader asks for record batches
-from where it stands. What the broker checks when it makes batches is checked here: each checksum, and that offsets go on.
+It is an optimisation: anything unexpected raises `NoShortCut`, and the reader requests record batches from its position. The same
+checks are made as in the broker: each checksum, and that no offset is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANSWER_BYTES_MAX: Final = 4096
 
 
 class NoShortCut(Exception):
-    """The rest has to be read as record batches; the text says why, for whoever looks."""
+    """The rest has to be requested as record batches; the text says why, for the debug log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def read_local(name: str, ticket: ReadTicket, start: int, end: int) -> Iterator[
 
 
 class _LocalRows:
-    """Fills columns from files. Rows of one file may be taken together with those of the next."""
+    """Fills columns from files. ColumnRows of one file may be taken together with those of the next."""
 
     def __init__(self, made: Columns, ticket: ReadTicket, end: int) -> None:
         self._made = made
@@ -85,7 +85,7 @@ class _LocalRows:
             self._next_offset = self._made.next_offset
             position += used
             if not used and self._next_offset < self._end:
-                raise NoShortCut("a batch says that it lies behind the range: a hole, or damage")
+                raise NoShortCut("a batch is after the range: a hole, or damage")
 
     def _checked(self, handle: int, position: int, stop: int) -> tuple[memoryview, int]:
         """Whole batches from `position` on that are what they should be, and how many bytes that is; 0 behind the range."""

@@ -146,7 +146,7 @@ class FlightConnection:
 
         None for `start` is the start of the log, for `end` the high watermark now. When the leader changes, reading goes on at the
         next one. Raises OffsetBelowStart, OffsetOutOfRange, StreamNotFound, StreamRecreated (with `stream_id`), and Unavailable when
-        nobody led the partition for as long as the connection is patient. Batches without rows are left out.
+        the partition had no leader for longer than `patience`. Batches without rows are left out.
         """
         if start is None or end is None:
             ends = self._ends(stream, partition)
@@ -289,7 +289,7 @@ def _is_known(partition: dict[str, Any]) -> bool:
 
 
 def _asked_elsewhere(found: dict[str, Any], server: str) -> dict[str, tuple[str, ...]]:
-    """Which streams to ask whom about: leaders answer for their own partitions."""
+    """The streams to ask about at each location: leaders answer for their own partitions."""
     wanted: dict[str, list[str]] = {}
     for name, stream in found.items():
         places = {
@@ -313,7 +313,7 @@ def _must_be_known(found: dict[str, Any]) -> None:
         for number, partition in stream["partitions"].items():
             if not _is_known(partition):
                 raise Unavailable(
-                    f"the leader of {name}/{number}, {partition['leader'] or 'nobody'}, does not say where it ends"
+                    f"the end of {name}/{number} is unknown: its leader is {partition['leader'] or 'not elected yet'}"
                 )
 
 

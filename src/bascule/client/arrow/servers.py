@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.client.connection.options import TlsOptions, addresses, wrong
+from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.config.values.address import Address
 from bascule.errors import ClientClosed, InvalidOption, Unavailable
 from bascule.flight.arrow import require_flight
@@ -158,15 +159,14 @@ class Patience:
 
     def begin_anew(self) -> None:
         """After a success: the time begins again."""
-        self._until = time.monotonic() + self._seconds
-        self._pause = 0.02
+        self._deadline, self._backoff = TimeLimit.after(self._seconds), Backoff()
 
     def wait(self, error: Unavailable) -> None:
         """Pause before the next attempt. Raises the error when the time is over."""
-        if time.monotonic() + self._pause > self._until:
+        pause = self._backoff.next_seconds()
+        if pause > self._deadline.left:
             raise error
-        time.sleep(self._pause)
-        self._pause = min(1.0, self._pause * 2)
+        time.sleep(pause)
 
 
 class Opening:

@@ -1,7 +1,7 @@
-"""The brokers of a cluster: one connection to each that is needed, what they say about each other, and whom to ask.
+"""The brokers of a cluster: one connection to each that is needed, the cluster's metadata, and the choice of the broker for a call.
 
-Any broker answers most calls; a partition is read from its leader, and its leader is asked about it. Connections are made when
-they are needed and kept; a broker that cannot be reached is passed over while another can be.
+Any broker answers most calls; the leader of a partition answers reads of it and questions about it. A connection is made when it is
+needed, and kept. A broker that cannot be reached is skipped while another one can be.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from bascule.net.sockets import bracketed
 Address = tuple[str, int]
 
 NOT_LEADER_TRIES_MAX: Final = 5
-"""How often metadata is asked for again because the broker it named does not lead."""
+"""Maximum number of times that metadata is fetched again because the broker it named does not lead."""
 
 CONNECT_SECONDS_MAX: Final = 3.0
-"""For one attempt to reach one broker, unless it is the only one."""
+"""Timeout of one attempt to connect to one broker, unless it is the only one."""
 
 HANG_SECONDS_MIN: Final = 1.0
-"""A broker gets at least this long to answer before another one is asked."""
+"""Minimum time a broker has to answer before another one is asked."""
 
 UNREACHABLE_SECONDS: Final = 1.0
-"""A broker that could not be reached is not tried again for so long while there are others."""
+"""How long a broker that could not be reached is skipped while there are others."""
 
 
 def path_of(method: str) -> bytes:
-    """Of a method of the API, or of another service: `bascule.Cluster/Status`."""
+    """The HTTP/2 path of a method of the API, or of another service: `bascule.Cluster/Status`."""
     return f"/{method}".encode() if "/" in method else f"/proto.API/{method}".encode()
 
 
@@ -62,10 +62,10 @@ class Brokers:
         self._channels: dict[Address, Channel] = {}
         self._connecting: dict[Address, asyncio.Task[Channel]] = {}
         self._asking: dict[str, asyncio.Task[Metadata]] = {}
-        """Streams that are being asked about. Whoever needs to know of one meanwhile waits for the same answer."""
+        """Streams whose metadata is being fetched. All callers that need a stream's metadata meanwhile share one request."""
         self._failed_at: dict[Address, float] = {}
         self._leaving: list[Channel] = []
-        """Connections to servers that go away: they take no new calls, and end when those they have are answered."""
+        """Connections to servers that shut down: they take no new calls, and end when their calls are answered."""
         self._current: Address | None = None
         self._closed = False
 
@@ -76,7 +76,7 @@ class Brokers:
         return self._closed
 
     async def connect(self) -> None:
-        """Reach one of the seeds, or say why none can be."""
+        """Connect to one of the seeds. Raises Unavailable with the reason when none can be reached."""
         deadline = TimeLimit.after(self.timeout)
         problem = ""
         for seed in self._seeds:
@@ -109,7 +109,7 @@ class Brokers:
     # ── connections ──────────────────────────────────────────────────────────────────────────────
 
     async def channel_to(self, address: Address, deadline: TimeLimit) -> Channel:
-        """The connection to this broker, made now if there is none. Raises Unavailable."""
+        """The connection to this broker, opened if there is none. Raises Unavailable."""
         self.check_open()
         channel = self._channels.get(address)
         if channel is not None and channel.is_connected:
@@ -120,7 +120,7 @@ class Brokers:
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
         try:
-            # Others may wait for the same connection: it is not for one of them to cancel.
+            # Other callers may wait for the same connection: one of them must not cancel it.
             async with asyncio.timeout(deadline.left):
                 return await asyncio.shield(task)
         except TimeoutError:
@@ -134,7 +134,7 @@ class Brokers:
         previous = self._channels.pop(address, None)
         if previous is not None:
             self._leaving = [one for one in (*self._leaving, previous) if one.is_open]
-        # When there is nobody else to try, one that is slow for a moment is waited for.
+        # A slow broker gets the whole timeout when there is no other one to try.
         seconds = CONNECT_SECONDS_MAX if len(self.addresses()) > 1 else max(CONNECT_SECONDS_MAX, self.timeout)
         channel = Channel(show(address), tls=self._tls, connect_timeout=seconds, metadata=self._metadata)
         self._keep_watch(channel)
@@ -145,7 +145,7 @@ class Brokers:
         return channel
 
     def _keep_watch(self, channel: Channel) -> None:
-        """A broker that hangs is left for another one within seconds, if it does not mind being asked that often."""
+        """Detect a broker that hangs within seconds by PINGs, if the brokers allow them that often."""
         if any(broker.answers_pings for broker in self.known.brokers.values()):
             channel.keep_watch(limits.CHANNEL_PING_SECONDS)
 
@@ -161,15 +161,15 @@ class Brokers:
             self._channels[address] = task.result()
 
     def addresses(self) -> list[Address]:
-        """Whom to ask, best first: the one that answered last, then others that were not found unreachable just now."""
+        """The brokers to ask, best first: the one that answered last, then those that were not unreachable just now."""
         known = [broker.address for broker in self.known.brokers.values()]
         first = [] if self._current is None else [self._current]
-        everybody = list(dict.fromkeys([*first, *known, *self._seeds]))
+        candidates = list(dict.fromkeys([*first, *known, *self._seeds]))
         recently = monotonic() - UNREACHABLE_SECONDS
-        return sorted(everybody, key=lambda address: self._failed_at.get(address, 0.0) > recently)
+        return sorted(candidates, key=lambda address: self._failed_at.get(address, 0.0) > recently)
 
     async def any_channel(self, deadline: TimeLimit) -> Channel:
-        """A connection to some broker. Raises Unavailable when none can be reached now."""
+        """A connection to any broker. Raises Unavailable when none can be reached."""
         problem = Unavailable("no broker is known")
         for address in self.addresses():
             try:
@@ -187,16 +187,16 @@ class Brokers:
         if info is None:
             raise Unavailable(f"broker `{broker}` is not known")
         if len(self.known.brokers) == 1:
-            # Alone, it is whoever we speak to already, whatever address it believes to have.
+            # The only broker is the one we are connected to, whatever address it advertises.
             return await self.any_channel(deadline)
         return await self.channel_to(info.address, deadline)
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def call(self, method: str, request: bytes, *, timeout: float | None = None, once: bool = False) -> bytes:
-        """Ask any broker, again and again until it is done or time is up.
+        """Call any broker, and retry until it succeeds or the timeout passes.
 
-        With `once` the request must not be made a second time when it may have been carried out: then OutcomeUnknown is raised.
+        With `once` a request that may have been carried out is not repeated: OutcomeUnknown is raised instead.
         """
         self.check_open()
         deadline = TimeLimit.after(self.timeout if timeout is None else timeout)
@@ -223,7 +223,7 @@ class Brokers:
             self.check_open()
 
     def _share(self, deadline: TimeLimit) -> TimeLimit:
-        """Half of the time for a broker that may hang, when there are others to ask."""
+        """Half of the time that is left when there are other brokers: this one may hang."""
         if len(self.known.brokers) < 2:
             return deadline
         return TimeLimit.after(min(deadline.left, max(HANG_SECONDS_MIN, deadline.left / 2)))
@@ -235,7 +235,7 @@ class Brokers:
     async def call_leader(
         self, method: str, request: bytes, stream: str, partition: int, *, timeout: float | None = None
     ) -> bytes:
-        """Ask a partition's leader; who leads is looked up again when the one we knew does not."""
+        """Call a partition's leader; metadata is fetched again when the known leader does not lead any more."""
         deadline = TimeLimit.after(self.timeout if timeout is None else timeout)
         backoff = Backoff()
         refusals = 0
@@ -269,9 +269,9 @@ class Brokers:
         deadline: TimeLimit | None = None,
         settings: bool = False,
     ) -> Metadata:
-        """What a broker says now. `streams` None means all of them; no stream at all costs nothing."""
+        """Fetch metadata. `streams` None means all streams; an empty list fetches only the brokers."""
         timeout = self.timeout if deadline is None else deadline.left
-        # An empty list of streams means all: ask for one that cannot exist instead.
+        # On the wire an empty list means all streams: ask for a name that cannot exist instead.
         names = [] if streams is None else list(streams) or [" "]
         request = wire.encode("FetchMetadataRequest", streams=names, groups=list(groups), includeSettings=settings)
         found = metadata.parse(await self.call("FetchMetadata", request, timeout=timeout))
@@ -282,7 +282,7 @@ class Brokers:
         return found
 
     def forget(self, stream: str) -> None:
-        """Who leads this stream has to be asked again: an answer that is on its way may be as old as what was known."""
+        """Drop the stream's metadata, also the answer in flight: it may be as old as what was known."""
         self.known.streams.pop(stream, None)
         self._asking.pop(stream, None)
 
@@ -297,7 +297,7 @@ class Brokers:
         return found
 
     async def _ask(self, name: str, deadline: TimeLimit) -> Metadata:
-        """Thousands of publishers may need to know at once, after a failover all of them: it is one question."""
+        """Fetch a stream's metadata. Callers at the same time, such as all publishers after a failover, share one request."""
         self.check_open()
         task, seconds = self._asking.get(name), deadline.left
         if is_first := task is None:
@@ -316,13 +316,13 @@ class Brokers:
             if task.cancelled():
                 self.check_open()
             raise
-        return await self._ask(name, deadline)  # who asked first had less time
+        return await self._ask(name, deadline)  # the caller that made the request had less time
 
     def _asked(self, name: str, task: asyncio.Task[Metadata]) -> None:
         if self._asking.get(name) is task:
             del self._asking[name]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; if nobody does any more, it is nobody's
+            task.exception()  # marks it as retrieved: the callers that waited have it
 
     async def partition(self, stream: str, number: int, deadline: TimeLimit) -> PartitionInfo:
         info = await self.stream(stream, deadline)
@@ -333,7 +333,7 @@ class Brokers:
         return found
 
     async def leader(self, stream: str, partition: int, deadline: TimeLimit) -> str:
-        """Who leads a partition, as far as is known; empty when nobody can say."""
+        """The partition's leader; empty when it has none, or metadata cannot be fetched."""
         try:
             return (await self.partition(stream, partition, deadline)).leader
         except BasculeError:
@@ -349,12 +349,12 @@ class Brokers:
 def paused(stream: str, partition: int) -> PartitionPaused:
     return PartitionPaused(
         f"partition {partition} of stream `{stream}` is paused",
-        hint="publish to it, or subscribe with resume=True, and it goes on",
+        hint="publish to it, or subscribe with resume=True, to resume it",
     )
 
 
 def start(channel: Channel, stream: ClientStream, method: str) -> None:
-    """Begin a call that speaks for itself. Raises Unavailable."""
+    """Start a streaming call. Raises Unavailable."""
     try:
         channel.start(stream, path_of(method))
     except GrpcStatusError as error:

@@ -1,4 +1,4 @@
-"""The messages of `bascule.Cluster` (proto/extensions.proto), as `wire` wants them."""
+"""The messages of `bascule.Cluster` (proto/extensions.proto), in the notation of wire.py."""
 
 from __future__ import annotations
 

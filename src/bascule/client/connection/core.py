@@ -1,4 +1,4 @@
-"""What the parts of a client share."""
+"""What the mixed-in parts of a client share."""
 
 from __future__ import annotations
 

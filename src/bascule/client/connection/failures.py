@@ -1,4 +1,4 @@
-"""From the status of a call to the error that says who has to act."""
+"""From the status of a call, or the code of a publish error, to our errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Final
 from bascule.errors import (
     BasculeError,
     CallerError,
-    Conflict,
-    DeadlineExceeded,
     IncorrectOffset,
     OperatorError,
     OutcomeUnknown,
@@ -17,59 +15,35 @@ from bascule.errors import (
     PermissionDenied,
     ProducerFenced,
     RecordTooLarge,
-    StateError,
-    StreamExists,
     StreamNotFound,
     Unavailable,
 )
 from bascule.net.grpc.channel import GrpcStatusError
-from bascule.net.grpc.status import Status
+from bascule.net.grpc.status import Status, error_class, status_name
 
 NO_METADATA_LEADER: Final = "no known metadata leader"
-"""What a broker says, with INTERNAL, while its cluster elects a leader."""
+"""Text of a broker's INTERNAL status while its cluster elects a leader."""
 
 NOT_STORED: Final = "was not stored, publish it again"
-"""What a broker says, with UNAVAILABLE, when a message met a leader that had handed over."""
+"""Text of a broker's UNAVAILABLE status when the message reached a leader that had handed over."""
 
-LOOK_FIRST: Final = "look whether it happened before you do it again"
-
-_KINDS: Final[dict[int, type[BasculeError]]] = {
-    Status.INVALID_ARGUMENT: CallerError,
-    Status.OUT_OF_RANGE: CallerError,
-    Status.NOT_FOUND: StreamNotFound,
-    Status.ALREADY_EXISTS: StreamExists,
-    Status.PERMISSION_DENIED: PermissionDenied,
-    Status.UNAUTHENTICATED: PermissionDenied,
-    Status.FAILED_PRECONDITION: StateError,
-    Status.ABORTED: Conflict,
-    Status.RESOURCE_EXHAUSTED: StateError,
-    Status.UNAVAILABLE: Unavailable,
-    Status.CANCELLED: Unavailable,
-    Status.DEADLINE_EXCEEDED: DeadlineExceeded,
-}
+LOOK_FIRST: Final = "check whether it took effect before you repeat it"
 
 
 def is_passing(status: int, text: str) -> bool:
-    """Whether the same call may well succeed in a moment."""
+    """Whether the same call may succeed after a moment."""
     return status == Status.UNAVAILABLE or (status == Status.INTERNAL and NO_METADATA_LEADER in text)
 
 
 def error_of(status: int, text: str) -> BasculeError:
-    """For a call that may be made again."""
+    """The error of a call that may be repeated."""
     if is_passing(status, text):
         return Unavailable(text or "the broker is not available")
-    return _KINDS.get(status, OperatorError)(text or f"the broker answered {status_name(status)}")
+    return error_class(status)(text or f"the broker answered {status_name(status)}")
 
 
 def unknown_outcome(what: str, reason: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"{what}, and no answer came: {reason}", hint=LOOK_FIRST)
-
-
-def status_name(status: int) -> str:
-    try:
-        return Status(status).name
-    except ValueError:
-        return f"status {status}"
 
 
 # ── publishing ───────────────────────────────────────────────────────────────────────────────────
@@ -86,9 +60,9 @@ _SEQUENCE_TEXT: Final = "before this one is missing"
 
 
 def publish_failure(code: int, text: str) -> BasculeError:
-    """For an error that PublishAsync answered."""
+    """The error for a PublishAsyncError."""
     if code == UNKNOWN:
-        return OutcomeUnknown(text or "the broker cannot say whether the message is stored", hint=LOOK_FIRST)
+        return OutcomeUnknown(text or "it is unknown whether the message is stored", hint=LOOK_FIRST)
     if code == BAD_REQUEST and _TOO_LARGE_TEXT in text:
         return RecordTooLarge(text)
     kinds: dict[int, type[BasculeError]] = {
@@ -106,7 +80,7 @@ def publish_failure(code: int, text: str) -> BasculeError:
 
 
 def call_failure(error: GrpcStatusError) -> BasculeError:
-    """For the status of a Publish call."""
+    """The error for the status of a Publish call."""
     status, text = error.status, error.text
     if error.unprocessed:
         return error_of(status, text)
@@ -130,7 +104,7 @@ def call_failure(error: GrpcStatusError) -> BasculeError:
 
 
 def ack_failure(code: int) -> BasculeError | None:
-    """For the error inside an ack; None when the message was stored."""
+    """The error for the code inside an ack; None when the message was stored."""
     match code:
         case 0:
             return None
@@ -141,7 +115,7 @@ def ack_failure(code: int) -> BasculeError | None:
         case 4:
             return OperatorError("the broker could not encrypt the message")
         case 1000:
-            return Unavailable("the partition's leader changes just now: the message was not stored, publish it again")
+            return Unavailable("the partition's leader is changing: the message was not stored, publish it again")
         case 1001:
             return CallerError("the producer headers are malformed")
         case 1002:

@@ -1,4 +1,4 @@
-"""What brokers say about brokers, streams and partitions."""
+"""Metadata of brokers, streams, partitions and groups, as brokers report it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bascule.client.connection.wire import Fields
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """When something happened first and last; None for never."""
+    """The first and the latest time of an event; None for never."""
 
     first: datetime | None
     latest: datetime | None
@@ -26,9 +26,9 @@ class BrokerInfo:
     partition_count: int
     leader_count: int
     flight_port: int = 0
-    """Where it serves streams as Arrow tables; 0 when it does not."""
+    """Port of its Arrow Flight service; 0 without one."""
     answers_pings: bool = False
-    """It may be asked every few seconds whether it lives."""
+    """It accepts an HTTP/2 PING every few seconds."""
 
     @property
     def address(self) -> tuple[str, int]:

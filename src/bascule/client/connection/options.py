@@ -1,4 +1,4 @@
-"""What callers may ask for, checked before anything is sent: each refusal names the option, the value and what would be right."""
+"""Options of calls, checked before anything is sent. Each error names the option, its value and the valid ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Bytes = bytes | bytearray | memoryview | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """Files in PEM: `ca` is whom to trust instead of the system's authorities, `cert` and `key` who we are."""
+    """PEM files: `ca` has the authorities to trust instead of the system's, `cert` and `key` the client's certificate."""
 
     ca: Path | str | None = None
     cert: Path | str | None = None
@@ -132,11 +132,11 @@ def ack_policy(value: object) -> int:
 
 
 def resends(value: object, policy: int) -> bool:
-    """Whether a message that may be stored is sent again. By default for who wants all replicas to have it."""
+    """Whether a message that may be stored is sent again; by default with ack='all'."""
     if value is None:
         return policy == ACK_POLICIES["all"]
     if flag("resend", value) and policy == ACK_POLICIES["none"]:
-        raise wrong("resend", value, "False with ack='none': nobody hears whether a message has to be sent again")
+        raise wrong("resend", value, "False with ack='none': without acks it is unknown which messages to send again")
     return bool(value)
 
 
@@ -168,7 +168,7 @@ def partition_numbers(option: str, value: Iterable[int] | int) -> list[int]:
 
 
 def timestamp_ns(option: str, value: datetime) -> int:
-    """Unix nanoseconds of a moment. One without a time zone could mean several moments, and is refused."""
+    """Unix nanoseconds of a datetime. One without a time zone is ambiguous, and refused."""
     if value.tzinfo is None:
         raise wrong(option, value, "a datetime with a time zone, such as `datetime.now(UTC)`")
     return (value - _UNIX_EPOCH) // timedelta(microseconds=1) * 1000
@@ -213,7 +213,7 @@ WIRE_NAMES: Final = {
 
 
 def stream_settings(given: Mapping[str, Any]) -> Fields:
-    """Settings of a new stream as the request has them; None leaves one to the server."""
+    """Settings of a new stream as fields of the request; None leaves a setting to the server."""
     fields: Fields = {}
     for option, value in given.items():
         if value is None:
@@ -241,7 +241,7 @@ def _word(option: str, value: object) -> object:
 
 
 def tls_context(tls: bool | ssl.SSLContext | TlsOptions | None) -> ssl.SSLContext | None:
-    """What TLS to speak: none, with the system's authorities, or as the options say. HTTP/2 is agreed upon by ALPN."""
+    """The TLS context: None without TLS, the system's authorities for True, else as the options say."""
     if tls is None or tls is False:
         return None
     if isinstance(tls, ssl.SSLContext):

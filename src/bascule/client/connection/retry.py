@@ -1,4 +1,4 @@
-"""How long something may take, and how long to wait before it is tried again."""
+"""Deadlines, and the pause between two attempts: used by everything in the client that retries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FIRST_WAIT_SECONDS: Final = 0.05
 LONGEST_WAIT_SECONDS: Final = 1.0
 
 LEADER_CHECK_SECONDS: Final = 1.0
-"""Whoever waits so long for an ack looks whether another broker leads the partition meanwhile. An ack of all replicas may take as long
-as a dead one needs to be noticed: time alone is no reason to send anything again."""
+"""After this time without an ack the client checks whether another broker leads the partition. An ack of all replicas may take as long
+as the removal of a dead one: time alone is no reason to send again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TimeLimit:
 
 @dataclass(slots=True)
 class Backoff:
-    """Waits that double up to a second; a random half of each, so that not all clients come back at once."""
+    """Pauses that double from 50 ms to 1 s. Half of each is random, so that clients do not retry all at once."""
 
     tries: int = field(default=0)
 
@@ -49,8 +49,11 @@ class Backoff:
         self.tries += 1
         return wait * (0.5 + random.random() / 2)
 
+    async def pause(self) -> None:
+        await asyncio.sleep(self.next_seconds())
+
     async def wait(self, deadline: TimeLimit) -> bool:
-        """False when the deadline leaves no time for another try."""
+        """Pause. False when the deadline leaves no time for another attempt."""
         pause = self.next_seconds()
         if pause >= deadline.left:
             return False

@@ -1,9 +1,9 @@
-"""The rare messages of the API as bytes, from one table of field numbers; the frequent ones belong to kernels.
+"""Encodes and decodes the control messages of the API from one table of field numbers. Kernels do the frequent ones.
 
     wire.encode("SetCursorRequest", stream="orders", cursorId="billing", offset=41)
     wire.decode("FetchCursorResponse", answer)["offset"]
 
-A message is a dict by field name. What is not on the wire has its default, as in proto3: zero, nothing, or None for a message.
+A message is a dict by field name. Absent fields have their default, as in proto3: zero, empty, or None for a message.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ TABLE: Final = {
         "1000 duplicate bool"
     ),
 }
-"""`*` stands before what is repeated. Enums are int32; a map is its repeated entries."""
+"""`*` marks repeated fields. Enums are int32; a map is its repeated entries."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -152,7 +152,7 @@ _BY_NUMBER: Final = {message: {field.number: field for field in fields} for mess
 
 
 def encode(message: str, /, **values: Any) -> bytes:
-    """The bytes of a message. Whoever calls has checked the values; a field that does not exist is our own mistake."""
+    """The bytes of a message. The caller has checked the values."""
     unknown = values.keys() - {field.name for field in _FIELDS[message]}
     assert not unknown, f"{message} has no {unknown}"
     out = bytearray()
@@ -210,13 +210,13 @@ def varint(number: int) -> bytes:
 
 
 def decode(message: str, data: bytes) -> Fields:
-    """The fields of a message. OperatorError for bytes that are none: whoever answered is no broker, or a broken one."""
+    """The fields of a message. Raises OperatorError for bytes that are not such a message."""
     try:
         return _decode(message, data)
     except (ValueError, IndexError):
         raise OperatorError(
             f"{len(data)} bytes were received that are no {message}",
-            hint="is a broker at this address, and nothing in between that changes what it says?",
+            hint="check that a broker, and no proxy that changes its answers, is at this address",
         ) from None
 
 
@@ -266,7 +266,7 @@ def _from_bytes(field: Field, value: bytes) -> Any:
 
 
 def _read(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Field number, wire type and value of everything there is."""
+    """Field number, wire type and value of each field."""
     position = 0
     while position < len(data):
         tag, position = _varint_at(data, position)

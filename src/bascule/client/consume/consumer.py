@@ -1,13 +1,13 @@
-"""A member of a consumer group: reads the partitions it is given, remembers how far it came, and hands partitions over in order.
+"""A member of a consumer group: reads its partitions, writes its progress, and hands partitions over in order.
 
     async with client.consumer("billing", ["orders"]) as consumer:
         async for message in consumer:
-            …                              # dealt with when the next message is asked for
+            …                              # processed when the next message is requested
 
-How far a partition was dealt with is a cursor, `__group:<group>`, of the last such offset. Who holds a partition notes so in a
-second cursor, `__hold:<group>`, and takes the note away when it lets go: by then the first cursor is written. Who is given the
-partition next waits for that, so that nothing is dealt with twice; it waits `handover_timeout` at most, since the one before may
-be dead. Nobody overwrites a note that he has not seen: of two that take a partition at the same moment, one has to wait for the other.
+The group's progress in a partition is a cursor, `__group:<group>`, with the last processed offset. The member that reads a partition
+writes a hold into a second cursor, `__hold:<group>`, and clears it when it releases the partition: by then the first cursor is written.
+The next member waits for that, so that no message is processed twice; it waits `handover_timeout` at most, since the previous member
+may be dead. A member replaces only a hold that it has seen: of two that take a partition at the same moment, one waits for the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.client.consume.coordination import Coordination
 from bascule.client.consume.cursors import fetch_cursor, replace_cursor, set_cursor
-from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, Place, Progress
+from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, PartitionProgress, Place
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.consume.positions import Position, Range
 from bascule.errors import (
@@ -42,8 +42,7 @@ from bascule.errors import (
 from bascule.kernels.client.messages import Message, MessageBatch
 
 REOPEN_SECONDS: Final = 1.0
-"""Between two looks at a partition that cannot be read now: paused, readonly to its end, or without a leader."""
-
+"""Interval between two attempts to open a partition that is paused, readonly and read to its end, or without a leader."""
 
 TAG_BITS: Final = 20
 TAG_MASK: Final = (1 << TAG_BITS) - 1
@@ -52,10 +51,10 @@ NOBODY: Final = -1
 """In `__hold`: the partition is free."""
 
 NEVER: Final = -1
-"""In `__group`: nobody of this group has read the partition."""
+"""In `__group`: the group has never read the partition."""
 
 BEGINNING: Final = -2
-"""In `__group`: read from offset 0 on, and nothing is dealt with yet."""
+"""In `__group`: read from offset 0 on; nothing is processed yet."""
 
 
 class Assignment(NamedTuple):
@@ -70,17 +69,17 @@ Callback = Callable[[list[Assignment]], Awaitable[None] | None]
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A partition that is ours."""
+    """A partition that this member reads."""
 
     place: Assignment
     position: Position
     epoch: int
     reader: PartitionReader
-    progress: Progress = field(default_factory=Progress)
+    progress: PartitionProgress = field(default_factory=PartitionProgress)
     revoked: bool = False
-    """Nothing more of it is handed out."""
+    """No more of its messages are delivered."""
     announced: bool = False
-    """The application was told that it is ours, and not yet that it is not."""
+    """`on_assigned` was called for it, and `on_revoked` not yet."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -120,11 +119,10 @@ class Consumer:
         )
         self._held: dict[Place, _Held] = {}
         self._notes: dict[Place, int] = {}
-        """What we wrote into `__hold` and have not taken away: the epoch, and behind it what tells us from others of the same
-        epoch."""
+        """The holds that we wrote into `__hold` and have not cleared: the epoch, then bits that identify this member."""
         self._tag = secrets.randbits(TAG_BITS)
         self._epoch = 0
-        """Of the assignments that `_wanted` is from."""
+        """The epoch of the assignments in `_wanted`."""
         self._turns: deque[_Held] = deque()
         self._wanted: frozenset[Place] = frozenset()
         self._lost = False
@@ -152,7 +150,7 @@ class Consumer:
             except BaseException:
                 self._closed = True
                 raise
-            if self._closed:  # meanwhile: it may have left before it was a member
+            if self._closed:  # closed meanwhile: the group may have seen the leave before the join
                 await self._coordination.leave()
                 self._check_open()
             self._spawn(self._coordination.run, "heartbeats")
@@ -162,8 +160,7 @@ class Consumer:
         return self
 
     async def close(self, *, processed: bool = True) -> None:
-        """Write how far we came, give the partitions back, leave the group. `processed` says whether the last message was dealt
-        with."""
+        """Write the progress, release the partitions, leave the group. `processed` says whether the last message was processed."""
         if self._closed:
             return
         self._closed = True
@@ -176,13 +173,13 @@ class Consumer:
         self._current = None
         if self._opened:
             await self._give_up(list(self._held.values()))
-            # Partitions that were just being taken.
+            # Partitions that were being taken over.
             await asyncio.gather(*(self._withdraw(Assignment(*place)) for place in list(self._notes)))
             await self._coordination.leave()
 
     @property
     def assignments(self) -> list[Assignment]:
-        """What is read now."""
+        """The partitions that are read now."""
         return sorted(held.place for held in self._held.values() if held.announced and not held.revoked)
 
     async def __aenter__(self) -> Self:
@@ -215,7 +212,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. The one before counts as dealt with now."""
+        """The next message. The previous one counts as processed now."""
         self._came_back()
         while True:
             held = self._batch_of
@@ -229,7 +226,7 @@ class Consumer:
             self._batch_of, self._batch = held, iter(batch)
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """The same as columns. A batch counts as dealt with when the next one is asked for."""
+        """The same as columns. A batch counts as processed when the next one is requested."""
         while True:
             yield await self.next_batch()
 
@@ -265,10 +262,9 @@ class Consumer:
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
 
     async def checkpoint(self, message: Message | None = None) -> None:
-        """Write that everything up to this message was dealt with; without one, everything that was handed out before the last
-        message.
+        """Write that everything up to this message is processed; without one, everything that was delivered before the last message.
 
-        Raises NotGroupMember when its partition belongs to somebody else by now.
+        Raises NotGroupMember when another member has the partition now.
         """
         if message is None:
             for held in list(self._held.values()):
@@ -276,7 +272,9 @@ class Consumer:
             return
         found = self._held.get((message.stream, message.partition))
         if found is None:
-            raise NotGroupMember(f"partition {message.partition} of `{message.stream}` is not this consumer's any more")
+            raise NotGroupMember(
+                f"partition {message.partition} of `{message.stream}` is no longer assigned to this consumer"
+            )
         async with found.writing:
             await self._set_cursor(CURSOR_PREFIX, found.place, message.offset)
             found.progress.checkpointed = message.offset
@@ -298,7 +296,7 @@ class Consumer:
                 await self._set_cursor(CURSOR_PREFIX, held.place, offset)
                 held.progress.checkpointed = offset
 
-    # ── who reads what ───────────────────────────────────────────────────────────────────────────
+    # ── assignments ──────────────────────────────────────────────────────────────────────────────
 
     def _assigned(self, wanted: frozenset[Place], epoch: int) -> None:
         self._epoch = epoch
@@ -307,7 +305,7 @@ class Consumer:
             self._rebalance.set()
 
     def _put_out(self) -> None:
-        """We are no member any more: what we held belongs to others, and our cursors are not to be written."""
+        """The group has removed us: our partitions belong to other members, and we must not write their cursors."""
         self._wanted = frozenset()
         self._lost = True
         for held in self._held.values():
@@ -318,7 +316,7 @@ class Consumer:
         held = self._held.get(place)
         if held is not None and held.reader.ended:
             if isinstance(held.reader.error, NotGroupMember) and not held.revoked:
-                # Somebody newer reads it: stop at once, and hear from the coordinator why.
+                # A newer member reads it: stop at once, and ask the coordinator for the assignments.
                 held.revoked = True
                 self._wanted -= {place}
                 self._coordination.hurry()
@@ -345,8 +343,7 @@ class Consumer:
             await self._reopen()
 
     async def _give_up(self, leaving: list[_Held], *, lost: bool = False) -> None:
-        """Hand nothing out any more, let the last message be dealt with, tell the application, write the cursor, take our note
-        away."""
+        """Stop delivery, wait for the message in hand, call `on_revoked`, write the cursor, clear the hold."""
         for held in leaving:
             held.revoked = True
         try:
@@ -355,7 +352,7 @@ class Consumer:
                     self._returned.clear()
                     await self._returned.wait()
         except TimeoutError:
-            pass  # what is being dealt with now may be dealt with again elsewhere
+            pass  # the message in hand may be processed again by the next member
         known = [held for held in leaving if held.announced]
         for held in known:
             held.announced = False
@@ -364,7 +361,7 @@ class Consumer:
         await asyncio.gather(*(self._let_go(held, lost=lost) for held in leaving))
 
     async def _let_go(self, held: _Held, *, lost: bool) -> None:
-        """May be cancelled at any point, and done again by `close`: it is among what we hold until all of it is done."""
+        """Release a partition. `close` repeats it if it was cancelled: the partition stays in `_held` until all is done."""
         await held.reader.close()
         if held in self._turns:
             self._turns.remove(held)
@@ -372,13 +369,13 @@ class Consumer:
             if not lost and self._auto_checkpoint is not None and await self._is_noted(held.place):
                 await self._write(held)
         except (Unavailable, StateError, OperatorError):
-            pass  # whoever reads it next begins at the last checkpoint
+            pass  # the next member begins at the last checkpoint
         await self._withdraw(held.place)
         self._held.pop(held.place, None)
 
     async def _withdraw(self, place: Assignment) -> None:
-        """Take our note away, unless it is somebody else's by now."""
-        # If that fails, whoever reads it next waits for the handover timeout.
+        """Clear our hold, unless another member has replaced it."""
+        # If that fails, the next member waits for the handover timeout.
         with contextlib.suppress(Unavailable, StateError, OperatorError):
             await self._replace_note(place, self._notes.get(place, NOBODY), NOBODY)
         self._notes.pop(place, None)
@@ -387,10 +384,10 @@ class Consumer:
         return await self._fetch_cursor(HOLD_PREFIX, place) == self._notes.get(place)
 
     async def _take(self, places: list[Place]) -> None:
-        # All at once: the one before may be dead, and then each takes the whole handover timeout.
+        # All at once: if the previous member is dead, each partition takes the whole handover timeout.
         outcomes = await asyncio.gather(*(self._try_to_take(Assignment(*place)) for place in places))
         taken = [held for held in outcomes if held is not None]
-        # The group may have changed its mind meanwhile.
+        # The assignments may have changed meanwhile.
         await asyncio.gather(*(self._let_go(held, lost=True) for held in taken if held.place not in self._wanted))
         taken = [held for held in taken if held.place in self._wanted]
         if not taken:
@@ -407,18 +404,18 @@ class Consumer:
         try:
             return await self._take_over(place)
         except NotGroupMember:
-            # Somebody newer reads it: the coordinator says whether it is still ours.
+            # A newer member reads it: ask the coordinator whether it is still ours.
             self._wanted -= {place}
             self._coordination.hurry()
         except (Unavailable, StateError):
-            pass  # not now: it is tried again
+            pass  # it is tried again
         except OperatorError:
             if not self._has_taken:
-                raise  # it never worked: cursors are not switched on, say
+                raise  # it never worked: perhaps cursors are not enabled
         return None
 
     async def _take_over(self, place: Assignment) -> _Held:
-        """Ours from now on: whoever had it was told, and has let go or had the time to."""
+        """Take a partition over, after the previous member has released it or had the time to."""
         epoch = self._epoch
         await self._note(place, epoch)
         cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
@@ -431,7 +428,7 @@ class Consumer:
             await reader.open(TimeLimit.after(self._brokers.timeout))
             begin = position.pinned_start
             if cursor == NEVER and begin is not None:
-                # What comes from now on is the group's, whoever reads it: the next one must not begin with what is new by then.
+                # Pinned for the group: the next member must not start at what is newest by then.
                 await self._set_cursor(CURSOR_PREFIX, place, begin - 1 if begin else BEGINNING)
         except BaseException:
             reader.abandon()
@@ -440,7 +437,7 @@ class Consumer:
         return held
 
     async def _note(self, place: Assignment, epoch: int) -> None:
-        """That it is ours, as soon as it is nobody's."""
+        """Write our hold as soon as the partition is free."""
         note = epoch << TAG_BITS | self._tag
         while True:
             holder = await self._fetch_cursor(HOLD_PREFIX, place)
@@ -450,11 +447,11 @@ class Consumer:
             try:
                 return await self._replace_note(place, holder, note)
             except Conflict:
-                continue  # somebody was faster: it is now this one's that we wait for
+                continue  # another member was faster: wait for that one
 
     async def _wait_for_release(self, place: Assignment, epoch: int, holder: int) -> int:
-        """Subscribing ends the subscription of the member before us, which tells it to let go; then its note disappears. What the
-        note is then: of a dead member's it stays."""
+        """Subscribe, which ends the previous member's subscription and so asks it to release the partition; wait until its hold is
+        cleared. Returns the hold, which is still there if that member is dead."""
         deadline = TimeLimit.after(self._handover_timeout)
         nowhere = Position(self._wanted_range)
         nowhere.start_at(options.INT64_MAX)
@@ -473,7 +470,7 @@ class Consumer:
         return holder
 
     async def _reopen(self) -> None:
-        """Partitions whose subscription has ended for reasons that may pass."""
+        """Open partitions again whose subscription has ended for a reason that may pass."""
         for held in list(self._held.values()):
             if held.revoked or not held.reader.is_exhausted:
                 continue

@@ -1,5 +1,4 @@
-"""A member's talk with its group: joins, asks for its assignments in time, follows a new coordinator, reports a silent one,
-leaves."""
+"""A member's calls to its group: join, fetch assignments, follow a new coordinator, report one that does not answer, leave."""
 
 from __future__ import annotations
 
@@ -12,17 +11,17 @@ from typing import Final
 from bascule.client.connection import wire
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.failures import error_of
-from bascule.client.connection.retry import TimeLimit
-from bascule.client.consume.group import RETRY_SECONDS, Membership, Next, Place
+from bascule.client.connection.retry import Backoff, TimeLimit
+from bascule.client.consume.group import Membership, Next, Place
 from bascule.errors import BasculeError, CallerError, OutcomeUnknown, StateError, Unavailable
 from bascule.net.grpc.channel import GrpcStatusError
 from bascule.net.grpc.status import Status
 
 HEARTBEAT_SECONDS_MAX: Final = 5.0
-"""How long an answer may take before the coordinator counts as silent."""
+"""Timeout of a heartbeat."""
 
-JOIN_REFUSALS_MAX: Final = 10
-"""How often a group may refuse us before the consumer ends with what it said."""
+JOIN_REFUSALS_MAX: Final = 20
+"""Refusals in a row after which the consumer ends with the group's error."""
 
 CONSUMER_TIMEOUT_NS_DEFAULT: Final = 15_000_000_000
 
@@ -46,9 +45,10 @@ class Coordination:
         self._on_assignments = on_assignments
         self._on_put_out = on_put_out
         self._hurry = asyncio.Event()
+        self._backoff = Backoff()
 
     def hurry(self) -> None:
-        """Something has changed: ask now instead of later."""
+        """Send the next heartbeat now."""
         self._hurry.set()
 
     # ── joining and leaving ──────────────────────────────────────────────────────────────────────
@@ -70,7 +70,7 @@ class Coordination:
             except StateError:
                 if not in_doubt:
                     raise
-                await self._find_myself(deadline)  # it was carried out: we are a member already
+                await self._find_myself(deadline)  # the first call was carried out: we are a member
                 return
             break
         fields = wire.decode("JoinConsumerGroupResponse", answer)
@@ -81,12 +81,12 @@ class Coordination:
     async def _find_myself(self, deadline: TimeLimit) -> None:
         group = (await self._brokers.refresh((), [self._group], deadline=deadline)).groups.get(self._group)
         if group is None:
-            raise Unavailable(f"group `{self._group}` is gone again")
+            raise Unavailable(f"group `{self._group}` does not exist any more")
         timeout = CONSUMER_TIMEOUT_NS_DEFAULT
         self.membership.joined(group.coordinator, group.epoch, timeout, timeout, monotonic())
 
     async def leave(self) -> None:
-        """At best: whoever does not leave is put out after a while."""
+        """Leave, and ignore failures: the group removes a member that sends no heartbeats."""
         request = wire.encode("LeaveConsumerGroupRequest", groupId=self._group, consumerId=self._consumer_id)
         with contextlib.suppress(BasculeError):
             await self._brokers.call("LeaveConsumerGroup", request)
@@ -94,7 +94,7 @@ class Coordination:
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """For ever. Raises what waiting does not help against."""
+        """Send heartbeats until cancelled. Raises errors that retries do not help against."""
         step = Next.HEARTBEAT
         refusals = 0
         while True:
@@ -114,14 +114,14 @@ class Coordination:
             except CallerError:
                 raise
             except StateError:
-                # Perhaps its streams were deleted, or we are a member after all. That may settle, or not.
+                # Perhaps the streams were deleted, or we are a member already: both may pass.
                 refusals += 1
                 if refusals > JOIN_REFUSALS_MAX:
                     raise
-                await asyncio.sleep(RETRY_SECONDS * refusals)
+                await self._backoff.pause()
                 step = Next.REFRESH if refusals % 2 else Next.JOIN
             except BasculeError:
-                await asyncio.sleep(RETRY_SECONDS)
+                await self._backoff.pause()
 
     async def _heartbeat(self) -> Next:
         member = self.membership
@@ -141,13 +141,14 @@ class Coordination:
                 raise error_of(error.status, error.text) from None
             step = member.failed(error.status, monotonic())
             if error.status not in (Status.NOT_FOUND, Status.FAILED_PRECONDITION):
-                await asyncio.sleep(RETRY_SECONDS)
+                await self._backoff.pause()
             return step
         except Unavailable:
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._backoff.pause()
             return member.failed(Status.UNAVAILABLE, monotonic())
         fields = wire.decode("FetchConsumerGroupAssignmentsResponse", answer)
-        wait = member.heard(fields["epoch"], monotonic())
+        self._backoff.reset()
+        wait = member.answered(fields["epoch"], monotonic())
         self._on_assignments(
             frozenset((entry["stream"], number) for entry in fields["assignments"] for number in entry["partitions"]),
             member.epoch,
@@ -155,7 +156,7 @@ class Coordination:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await self._hurry.wait()
-                await asyncio.sleep(min(wait, 0.02))  # several partitions are taken from us at the same time
+                await asyncio.sleep(min(wait, 0.02))  # several partitions may be revoked at the same time
         return Next.HEARTBEAT
 
     async def _refresh(self) -> Next:

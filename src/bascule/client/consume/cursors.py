@@ -1,4 +1,4 @@
-"""Cursors: offsets that brokers remember for whoever reads, by a name of the reader's choice."""
+"""Cursors: offsets that brokers keep for readers, under a name of the reader's choice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bascule.client.connection.retry import TimeLimit
 from bascule.errors import Conflict, StateError
 
 CURSORS_STREAM: Final = "__cursors"
-"""Where brokers keep them, by the CRC-32 of their key modulo the number of partitions."""
+"""The stream that holds them; a cursor's partition is the CRC-32 of its key modulo the number of partitions."""
 
 
-class CursorCalls(ClientCore):
+class CursorMethods(ClientCore):
     async def set_cursor(
         self, cursor: str, stream: str, partition: int, offset: int, *, timeout: float | None = None
     ) -> None:
-        """Remember an offset; by custom that of the last message that was dealt with."""
+        """Store an offset; by convention that of the last processed message."""
         place = _place(cursor, stream, partition)
         number = options.integer("offset", offset, -(1 << 63))
         await set_cursor(self._brokers, place, number, self._seconds(timeout))
@@ -27,7 +27,7 @@ class CursorCalls(ClientCore):
     async def fetch_cursor(
         self, cursor: str, stream: str, partition: int = 0, *, timeout: float | None = None
     ) -> int | None:
-        """The offset that was remembered, or None."""
+        """The stored offset, or None."""
         offset = await fetch_cursor(self._brokers, _place(cursor, stream, partition), self._seconds(timeout))
         return None if offset == -1 else offset
 
@@ -37,7 +37,7 @@ async def set_cursor(brokers: Brokers, place: wire.Fields, offset: int, seconds:
 
 
 async def replace_cursor(brokers: Brokers, place: wire.Fields, expected: int, offset: int, seconds: float) -> None:
-    """Set it only if it is `expected` now, or raise Conflict. Liftbridge's brokers do not look, and set it."""
+    """Set the cursor if it is `expected`, else raise Conflict. Liftbridge's brokers ignore the condition."""
     condition = {"value": expected}
     request = wire.encode("SetCursorRequest", **place, offset=offset, expected=condition)
     await _call(brokers, "SetCursor", place, request, seconds)
@@ -51,7 +51,7 @@ async def fetch_cursor(brokers: Brokers, place: wire.Fields, seconds: float) -> 
 
 
 async def _call(brokers: Brokers, method: str, place: wire.Fields, request: bytes, seconds: float) -> bytes:
-    """Our brokers pass it on to the one that keeps this cursor. Liftbridge's refuse, and that one has to be asked."""
+    """Our brokers forward the call to the broker that has this cursor. Liftbridge's refuse, so that broker is asked directly."""
     deadline = TimeLimit.after(seconds)
     try:
         return await brokers.call(method, request, timeout=deadline.left)

@@ -1,9 +1,9 @@
-"""What a member of a consumer group decides, without a clock or a connection of its own.
+"""The decisions of a member of a consumer group, without clock or connection.
 
-heartbeat answered          take the assignments, ask again after 0.4 × the consumer timeout
-FAILED_PRECONDITION         coordinator or epoch have changed: read the group's metadata; if it has not, we were put out:
-join again NOT_FOUND                   the group is gone: join again
-no answer                   read the metadata; once silent for longer than the coordinator timeout, report the coordinator
+heartbeat answered          take the assignments, send the next one after 0.4 × the consumer timeout
+FAILED_PRECONDITION         coordinator or epoch have changed: read the group's metadata; if they have not, join again
+NOT_FOUND                   the group does not exist any more: join again
+no answer                   read the metadata; after the coordinator timeout report the coordinator
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from bascule.client.connection.metadata import GroupInfo
 from bascule.net.grpc.status import Status
 
 HEARTBEAT_SHARE: Final = 0.4
-RETRY_SECONDS: Final = 0.25
 CURSOR_PREFIX: Final = "__group:"
 HOLD_PREFIX: Final = "__hold:"
 
@@ -25,7 +24,7 @@ Place = tuple[str, int]
 
 
 class Next(Enum):
-    """What to do now."""
+    """The next step of a member."""
 
     HEARTBEAT = "ask for the assignments"
     REFRESH = "read the group's metadata"
@@ -35,13 +34,13 @@ class Next(Enum):
 
 @dataclass(slots=True)
 class Membership:
-    """Where we stand with the coordinator. Times are seconds on any clock that goes forward."""
+    """What a member knows of its coordinator. Times are seconds on a monotonic clock."""
 
     coordinator: str = ""
     epoch: int = 0
     heartbeat_seconds: float = 1.0
     coordinator_timeout: float = 15.0
-    last_heard: float = 0.0
+    answered_at: float = 0.0
     reported: bool = False
     _refused_with: tuple[str, int] | None = field(default=None)
 
@@ -51,15 +50,15 @@ class Membership:
         self.coordinator, self.epoch = coordinator, epoch
         self.heartbeat_seconds = max(0.01, HEARTBEAT_SHARE * consumer_timeout_ns / 1e9)
         self.coordinator_timeout = coordinator_timeout_ns / 1e9
-        self.last_heard = now
+        self.answered_at = now
         self.reported = False
         self._refused_with = None
         return Next.HEARTBEAT
 
-    def heard(self, epoch: int, now: float) -> float:
+    def answered(self, epoch: int, now: float) -> float:
         """The coordinator has answered; seconds until the next heartbeat."""
         self.epoch = epoch
-        self.last_heard = now
+        self.answered_at = now
         self.reported = False
         self._refused_with = None
         return self.heartbeat_seconds
@@ -71,11 +70,11 @@ class Membership:
         if status == Status.FAILED_PRECONDITION:
             known = (self.coordinator, self.epoch)
             if self._refused_with == known:
-                # Refused, although the coordinator and the epoch are those of the metadata: we are no member.
+                # Refused although coordinator and epoch match the metadata: the group has removed us.
                 return Next.JOIN
             self._refused_with = known
             return Next.REFRESH
-        if now - self.last_heard > self.coordinator_timeout and not self.reported:
+        if now - self.answered_at > self.coordinator_timeout and not self.reported:
             self.reported = True
             return Next.REPORT
         return Next.REFRESH
@@ -86,14 +85,14 @@ class Membership:
             return Next.JOIN
         if group.coordinator != self.coordinator:
             self.reported = False
-            self.last_heard = now  # a new one gets its own time
+            self.answered_at = now  # the new coordinator has the whole timeout
         self.coordinator, self.epoch = group.coordinator, group.epoch
         return Next.HEARTBEAT
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From one assignment to the next. What stays is not touched."""
+    """The difference between two assignments."""
 
     revoked: frozenset[Place]
     assigned: frozenset[Place]
@@ -104,8 +103,8 @@ class Change:
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a partition has been dealt with. An offset is dealt with once whoever got it has come back for more."""
+class PartitionProgress:
+    """The progress in a partition. A message is processed once the application requests the next one."""
 
     handed_out: int | None = None
     done: int | None = None

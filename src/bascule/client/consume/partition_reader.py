@@ -1,8 +1,8 @@
-"""One partition as a subscriber sees it: subscribes, receives, and when the connection is lost subscribes again exactly where it was.
+"""The subscription to one partition: when the connection is lost, it is renewed after the last message received.
 
-confirmed and then lost, UNAVAILABLE …       subscribe again behind the last message received
-FAILED_PRECONDITION before the handshake     another broker leads: look up which, at most five times
-FAILED_PRECONDITION after it                 paused: PartitionPaused, or resumed if that was asked for
+confirmed and then lost, UNAVAILABLE …       subscribe again after the last message received
+FAILED_PRECONDITION before the handshake     another broker leads: fetch metadata, at most five times
+FAILED_PRECONDITION after it                 paused: PartitionPaused, or resumed with `resume`
 NOT_FOUND after it                           StreamDeleted
 RESOURCE_EXHAUSTED                           the stop was reached: the end; or nothing more will come: EndOfPartition
 OK                                           a newer member of the group reads now
@@ -39,10 +39,10 @@ from bascule.net.grpc.channel import Channel
 from bascule.net.grpc.status import Status
 
 HANDSHAKE_SECONDS_MAX: Final = 5.0
-"""A broker that does not confirm a subscription by then is asked no longer."""
+"""Timeout for a broker to confirm a subscription."""
 
 WAITING_BYTES_MAX: Final = 8 << 20
-"""Received and not taken yet, of one partition."""
+"""Bytes of one partition that are received and not taken; at the limit the server is held back."""
 
 LOST: Final = (
     Status.UNAVAILABLE,
@@ -50,7 +50,7 @@ LOST: Final = (
     Status.DEADLINE_EXCEEDED,
     Status.INTERNAL,
 )
-"""Ends of a subscription that say nothing about the partition: it is made again."""
+"""Statuses that say nothing about the partition: the subscription is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class ReaderOptions:
     resume: bool = False
     read_replica: bool = False
     patience: float = 60.0
-    """Seconds to get back to a partition before the subscription ends with Unavailable."""
+    """Seconds to reach the partition again before the subscription ends with Unavailable."""
 
 
-class _Refused(Exception):
-    """A subscription that was not confirmed."""
+class _SubscribeRefused(Exception):
+    """The broker refused the subscription."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -71,7 +71,7 @@ class _Refused(Exception):
 
 
 class PartitionReader:
-    """`wake` is called when there may be something to take, or the end has come."""
+    """`wake` is called when there may be messages to take, and at the end."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class PartitionReader:
         self.partition = partition
         self.position = position
         self.error: BasculeError | None = None
-        """Why it ended; None while it runs, and when everything that was asked for has been received."""
+        """Why it ended; None while it runs, and when everything requested was received."""
         self.ended = False
-        """Nothing more will be received; what was can still be taken."""
+        """Nothing more will be received; messages may still be there to take."""
         self.subscriptions = 0
-        """How often a broker has confirmed."""
+        """Number of confirmed subscriptions."""
         self._brokers = brokers
         self._options = options
         self._wake = wake
@@ -105,7 +105,7 @@ class PartitionReader:
     # ── for the subscriber ───────────────────────────────────────────────────────────────────────
 
     async def open(self, deadline: TimeLimit) -> None:
-        """Until the broker has confirmed. Raises what stands in the way."""
+        """Return when the broker has confirmed the subscription, or raise its error."""
         await self._pin(deadline)
         if self.position.is_done:
             self._end(None)
@@ -122,7 +122,7 @@ class PartitionReader:
         )
 
     def take(self) -> MessageBatch | None:
-        """What was received and not taken yet, oldest first."""
+        """The oldest batch that was received and not taken; None without."""
         if self._left:
             return self._left.popleft()
         return None if self._call is None else self._call.take()
@@ -132,7 +132,7 @@ class PartitionReader:
         return self.ended and not self._left
 
     def abandon(self) -> None:
-        """Let go of everything at once. What was received and not taken is forgotten."""
+        """End the subscription at once. Messages that were not taken are dropped."""
         self.ended = True
         self._left.clear()
         call, self._call = self._call, None
@@ -143,7 +143,7 @@ class PartitionReader:
             self._task.cancel()
 
     async def close(self) -> None:
-        """The same, until nothing runs any more."""
+        """The same, and wait until its task has ended."""
         self.abandon()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -163,7 +163,7 @@ class PartitionReader:
                     backoff.reset()
                 deadline = TimeLimit.after(self._options.patience)
                 if backoff.tries:
-                    await backoff.wait(deadline)  # confirmed and lost again without a message
+                    await backoff.wait(deadline)  # it was confirmed and lost without a message
                 backoff.tries += 1
                 await self._subscribe(deadline)
         except _Over as over:
@@ -183,14 +183,13 @@ class PartitionReader:
         self._wake()
 
     async def _until_ended(self) -> None:
-        assert self._call is not None
-        while not self._call.finished:
+        while self._call is not None and not self._call.finished:
             self._changed.clear()
             await self._changed.wait()
         self._collect()
 
     def _collect(self) -> None:
-        """Keep what the call has brought, and remember how far it came."""
+        """Keep the messages of the call, and note the last offset."""
         call, self._call = self._call, None
         if call is None:
             return
@@ -202,7 +201,7 @@ class PartitionReader:
         self._wake()
 
     def _is_final(self) -> bool:
-        """What the end of a confirmed call means. True when everything was received; raises _Over with the error when it is one."""
+        """Whether the end of a confirmed call is the end of the subscription. Raises _Over for an end with an error."""
         status, text = self._status, self._text
         where = f"partition {self.partition} of stream `{self.stream}`"
         if self.position.is_done:
@@ -230,13 +229,13 @@ class PartitionReader:
     # ── subscribing ──────────────────────────────────────────────────────────────────────────────
 
     async def _subscribe(self, deadline: TimeLimit) -> None:
-        """Until a broker has confirmed what is still missing. Raises Unavailable when time is up, _Over when there is no use."""
+        """Subscribe to what is still missing, with retries. Raises Unavailable after the deadline, _Over when retries do not help."""
         backoff = Backoff()
         refusals = 0
         while True:
             try:
                 await self._try(deadline)
-            except _Refused as refused:
+            except _SubscribeRefused as refused:
                 problem = self._refused(refused)
                 refusals += refused.status == Status.FAILED_PRECONDITION
                 if refusals > NOT_LEADER_TRIES_MAX:
@@ -259,8 +258,8 @@ class PartitionReader:
                     f"partition {self.partition} of stream `{self.stream}` cannot be read: {problem.message}"
                 ) from None
 
-    def _refused(self, refused: _Refused) -> BasculeError:
-        """The error to give up with later; raises _Over when it is final."""
+    def _refused(self, refused: _SubscribeRefused) -> BasculeError:
+        """The error to report if retries fail too; raises _Over when it is final."""
         status, text = refused.status, refused.text
         if status in (Status.FAILED_PRECONDITION, Status.CANCELLED, Status.DEADLINE_EXCEEDED) or is_passing(
             status, text
@@ -269,9 +268,9 @@ class PartitionReader:
         if status == Status.RESOURCE_EXHAUSTED:
             raise _Over(None if self.position.wanted.has_stop else EndOfPartition(text))
         if status == Status.INTERNAL and self.position.wanted.stop_position == STOP_TIMESTAMP:
-            raise _Over(None)  # nothing is as old as that: there is nothing to read
+            raise _Over(None)  # all messages are newer than `stop`
         if status == Status.INVALID_ARGUMENT and "stop offset" in text.lower() and not self.position.is_empty:
-            raise _Over(None)  # what was asked for was there once, and retention has taken all of it
+            raise _Over(None)  # retention has deleted the whole range
         if status == Status.INTERNAL and self.subscriptions:
             return error_of(status, text)
         if status == Status.NOT_FOUND and self.subscriptions:
@@ -293,7 +292,7 @@ class PartitionReader:
         self._wake()
 
     async def _handshake(self, channel: Channel, request: bytes, deadline: TimeLimit) -> SubscribeClientStream:
-        """A call that the broker has confirmed. Raises _Refused, Unavailable."""
+        """A call that the broker has confirmed. Raises _SubscribeRefused, Unavailable."""
         changed = asyncio.Event()
         call = SubscribeClientStream(request, changed.set, waiting_bytes_max=WAITING_BYTES_MAX)
         start(channel, call, "Subscribe")
@@ -308,7 +307,7 @@ class PartitionReader:
                 raise Unavailable("the broker did not confirm the subscription in time") from None
             raise
         if not call.confirmed:
-            raise _Refused(call.status, call.status_text)
+            raise _SubscribeRefused(call.status, call.status_text)
         return call
 
     def _request(self) -> bytes:
@@ -333,7 +332,7 @@ class PartitionReader:
     # ── pinning ──────────────────────────────────────────────────────────────────────────────────
 
     async def _pin(self, deadline: TimeLimit) -> None:
-        """Turn everything that depends on this moment into offsets."""
+        """Replace positions that depend on the current end of the log by offsets."""
         self.position.pin((await self._leader_info(deadline)).newest_offset)
 
     async def _leader_info(self, deadline: TimeLimit) -> PartitionInfo:
@@ -342,7 +341,7 @@ class PartitionReader:
         except PartitionPaused:
             if not self._options.resume:
                 raise
-        # The only way to wake it without publishing: a subscription, which is then of no more use.
+        # Only a subscription resumes a partition without a publish. It is not used otherwise.
         backoff = Backoff()
         request = wire.encode("SubscribeRequest", stream=self.stream, partition=self.partition, resume=True)
         while True:
@@ -350,14 +349,14 @@ class PartitionReader:
                 channel = await self._brokers.leader_channel(self.stream, self.partition, deadline)
                 (await self._handshake(channel, request, deadline)).cancel()
                 return await fetch_partition(self._brokers, self.stream, self.partition, deadline)
-            except (_Refused, Unavailable, PartitionPaused) as problem:
+            except (_SubscribeRefused, Unavailable, PartitionPaused) as problem:
                 self._brokers.forget(self.stream)
                 if not await backoff.wait(deadline):
                     raise Unavailable(f"the partition could not be resumed: {problem}") from None
 
 
 class _Over(Exception):
-    """The subscription has come to its end, for this reason; None when everything was received."""
+    """The subscription has ended with this error; None when everything was received."""
 
     def __init__(self, error: BasculeError | None) -> None:
         super().__init__()
@@ -365,7 +364,7 @@ class _Over(Exception):
 
 
 async def fetch_partition(brokers: Brokers, stream: str, partition: int, deadline: TimeLimit) -> PartitionInfo:
-    """What the partition's leader says about it."""
+    """The partition's metadata from its leader."""
     request = wire.encode("FetchPartitionMetadataRequest", stream=stream, partition=partition)
     answer = await brokers.call_leader("FetchPartitionMetadata", request, stream, partition, timeout=deadline.left)
     return metadata.parse_partition(answer)

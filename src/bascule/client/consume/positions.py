@@ -1,4 +1,4 @@
-"""Where a subscription begins and ends, and how both are pinned to offsets so that a new connection goes on exactly there."""
+"""Start and stop of a subscription, and how both are pinned to offsets so that a new connection continues exactly there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOP_RIGHT: Final = "None, 'latest', an offset from 0 on, or a datetime with a 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What was asked for. `start` and `stop` are offsets or nanoseconds where the position needs one."""
+    """Start and stop as requested. `start` and `stop` are offsets or nanoseconds, depending on the positions."""
 
     start_position: int
     start: int
@@ -37,12 +37,12 @@ class Range:
 
 
 def parse(start: Start, stop: Stop, *, reverse: bool, now_ns: int) -> Range:
-    """Raises InvalidOption that names the option, its value and what would be right."""
+    """Check and convert the options. Raises InvalidOption."""
     options.flag("reverse", reverse)
     start_position, first = _start(start)
     stop_position, last = _stop(stop, now_ns)
     if start_position == OFFSET and stop_position == STOP_OFFSET and (last > first if reverse else last < first):
-        side = "behind" if reverse else "before"
+        side = "after" if reverse else "before"
         raise InvalidOption(
             f"`stop` is {last}, {side} `start`, which is {first}",
             hint="a reverse subscription ends at a smaller offset"
@@ -50,7 +50,7 @@ def parse(start: Start, stop: Stop, *, reverse: bool, now_ns: int) -> Range:
             else "swap them, or read with reverse=True",
         )
     if start_position == TIMESTAMP and first > now_ns:
-        start_position, first = NEW_ONLY, 0  # to the server this is the next message to come
+        start_position, first = NEW_ONLY, 0  # the same as the next message
     return Range(start_position, first, stop_position, last, reverse)
 
 
@@ -80,11 +80,10 @@ def _stop(stop: Any, now_ns: int) -> tuple[int, int]:
 
 
 class Position:
-    """Where one partition's subscription stands: what to ask for next, whatever happened in between.
+    """The position of a subscription in one partition: what to request next.
 
-    Before the first request everything that depends on the moment is pinned with the newest offset of that moment: `new`, `latest`,
-    an offset behind the end, and a stop at `latest`. Then a connection that is lost before the first message repeats and skips
-    nothing.
+    Before the first request everything that depends on the end of the log is pinned to offsets: `new`, `latest`, an offset after the
+    end, and a stop at `latest`. So a connection that is lost before the first message repeats and skips nothing.
     """
 
     def __init__(self, wanted: Range) -> None:
@@ -95,7 +94,7 @@ class Position:
         self.last: int | None = None
         """The last offset received."""
         self.is_empty = False
-        """Nothing can be in this range."""
+        """The range has no messages."""
 
     def pin(self, newest_offset: int) -> None:
         """`newest_offset` is -1 for an empty partition."""
@@ -121,7 +120,7 @@ class Position:
 
     @property
     def is_done(self) -> bool:
-        """Everything that was asked for has been received."""
+        """Everything requested was received."""
         if self.is_empty:
             return True
         if self.last is None:
@@ -132,11 +131,11 @@ class Position:
 
     @property
     def pinned_start(self) -> int | None:
-        """The offset to begin at, when it is known."""
+        """The offset of the start, if it is known."""
         return self._start if self._start_position == OFFSET else None
 
     def start_at(self, offset: int) -> None:
-        """Begin here, whatever was wanted: a consumer's cursor."""
+        """Start here, whatever was requested: at a consumer's cursor."""
         self._pin_start(offset)
 
     def request(self) -> Fields:

@@ -1,4 +1,4 @@
-"""What `Client.subscribe` gives: messages of one partition or several, as they come.
+"""The result of `Client.subscribe`: messages of one partition or several, as they arrive.
 
 async with client.subscribe("orders", start="earliest") as subscription:
     async for message in subscription:
@@ -43,7 +43,7 @@ class Subscription:
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> Self:
-        """Until the brokers have confirmed. Iterating does it by itself; this tells that from here on nothing is missed."""
+        """Return when the brokers have confirmed: from then on no message is missed. Iterating does it by itself."""
         if self._closed:
             raise ClientClosed("the subscription was closed")
         if self._opened:
@@ -76,7 +76,7 @@ class Subscription:
         await asyncio.gather(*(reader.close() for reader in readers))
 
     def __del__(self) -> None:
-        # Whoever leaves the loop over a subscription in the middle seldom closes it. Perhaps on another thread.
+        # A loop that is left early seldom closes its subscription. This may run on another thread.
         if self._readers and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_abandon, list(self._readers))
 
@@ -119,7 +119,7 @@ class Subscription:
             if self._closed:
                 raise ClientClosed("the subscription was closed")
             if self._failure is not None:
-                raise self._failure  # whoever asks again hears it again
+                raise self._failure  # on each call
             self._news.clear()
             try:
                 found = self._take()
@@ -134,7 +134,7 @@ class Subscription:
             await self._news.wait()
 
     def _take(self) -> MessageBatch | None:
-        """What some partition has, each in its turn. A partition that has ended with an error ends everything."""
+        """The next batch, from the partitions in turn. A partition that has ended with an error ends all of them."""
         for _ in range(len(self._readers)):
             reader = self._readers[0]
             found = reader.take()

@@ -16,9 +16,9 @@ from bascule.client.connection.retry import TimeLimit
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.lane import Lane
 from bascule.client.publish.partitioner import Partitioner, choose, partitioner
-from bascule.client.publish.publisher import BasePublisher, IdempotentPublisher, OnError, Publisher
+from bascule.client.publish.publisher import BasePublisher, BrokerPublisher, IdempotentPublisher, OnError
 from bascule.client.publish.resend_rule import ResendRule
-from bascule.client.publish.rows import Batch, Rows
+from bascule.client.publish.rows import ColumnRows, RowBatch
 from bascule.client.publish.unary import is_large
 from bascule.errors import BasculeError
 from bascule.kernels.window.message import PublishMessage
@@ -36,13 +36,13 @@ WINDOW_DEFAULT = 8192
 
 @dataclass(slots=True)
 class Published:
-    """What became of many messages: for each its offset, or -1 and an error."""
+    """The outcome of many messages: for each its offset, or -1 and an error."""
 
     offsets: list[int]
     errors: dict[int, BasculeError]
 
 
-class PublishCalls(ClientCore):
+class PublishMethods(ClientCore):
     _engine: Engine
     _patience: float
     _keep: Callable[[Any], None]
@@ -62,11 +62,11 @@ class PublishCalls(ClientCore):
         timeout: float | None = None,
         resend: bool | None = None,
     ) -> Ack | None:
-        """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only on
-        its way (`"none"`, which gives None).
+        """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only
+        sent (`"none"`, which returns None).
 
-        The partition is `partition`, or what the partitioner says: `"key"`, `"round-robin"`, a function; else 0. A stream with
-        optimistic concurrency control takes the message only at `expected_offset`, if one is given, and raises IncorrectOffset
+        The partition is `partition`, or the partitioner's choice: `"key"`, `"round-robin"`, a function; else 0. A stream with
+        optimistic concurrency control stores the message only at `expected_offset`, if one is given, and raises IncorrectOffset
         otherwise.
 
         A message that is surely not stored is sent again by itself. One that may be, because its leader died, is sent again with
@@ -113,7 +113,7 @@ class PublishCalls(ClientCore):
         timeout: float | None = None,
     ) -> Ack | None:
         """Publish to a NATS subject through a broker, whatever streams it has. The ack is that of the first stream that stored
-        it; with no stream there, none comes and OutcomeUnknown is raised."""
+        the message; without such a stream OutcomeUnknown is raised."""
         policy = options.ack_policy(ack)
         request = encode_publish_to_subject(
             options.subject_name(subject),
@@ -142,8 +142,8 @@ class PublishCalls(ClientCore):
         raise_errors: bool = True,
         resend: bool | None = None,
     ) -> Published:
-        """Publish many messages, as fast as it goes, and wait for all acks. Those of one partition are stored in their order, but
-        for those that had to be sent again; see `publish` for `resend`.
+        """Publish many messages and wait for all acks. Messages of one partition are stored in order, except those that had to be
+        sent again; see `publish` for `resend`.
 
         Raises the first failure, once everything was answered or given up; with `raise_errors=False` it is in the result instead.
         """
@@ -185,13 +185,13 @@ class PublishCalls(ClientCore):
         seconds at most.
 
         Messages that are surely not stored are sent again by themselves, with `resend` (by default with `ack="all"`) also those
-        that may be, and then perhaps twice; with `resend=False` none is. What is sent again may come behind messages that were
-        under way with it; a window of 1 keeps the order.
+        that may be, and then perhaps twice; with `resend=False` none is. A message that is sent again may be stored after messages
+        that were in flight with it; a window of 1 keeps the order.
 
         With `idempotent` every message is stored exactly once and in order, whatever fails, by default with `ack="all"`: messages are
-        numbered, and sent again until they are acked. `producer_id` says who publishes, a new one by default. A publisher
-        with the same id that begins later fences this one. `epoch` is for who numbers lives by other means than the clock: the same
-        messages published again under the same id and epoch are not stored again.
+        numbered, and sent again until they are acked. `producer_id` identifies the publisher, a new id by default. A publisher
+        with the same id that starts later fences this one. `epoch` replaces the clock as the number of this start: the same messages
+        published again under the same id and epoch are not stored again.
 
         `on_error` is called with every failure. Without it, `flush` and the end of an `async with` block raise the first one.
         """
@@ -214,7 +214,7 @@ class PublishCalls(ClientCore):
         if is_idempotent:
             publisher = IdempotentPublisher(self._brokers, stream, producer_id=producer_id, epoch=epoch, **choices)
         else:
-            publisher = Publisher(self._brokers, stream, **choices)
+            publisher = BrokerPublisher(self._brokers, stream, **choices)
         self._keep(publisher)
         return publisher
 
@@ -310,7 +310,7 @@ async def _deliver(lane: Lane, batch: _Lists, places: list[int], deadline: float
     """One partition's messages in order: large ones as calls of their own, those between them as rows."""
     for large, group in groupby(places, batch.is_large):
         if not large:
-            await lane.deliver(Rows(lane, batch, list(group), deadline))
+            await lane.deliver(ColumnRows(lane, batch, list(group), deadline))
             continue
         for place in group:
             future: asyncio.Future[Ack | None] = asyncio.get_running_loop().create_future()
@@ -318,7 +318,7 @@ async def _deliver(lane: Lane, batch: _Lists, places: list[int], deadline: float
             await deliver_alone(lane, message, batch, place)
 
 
-async def deliver_alone(lane: Lane, message: PublishMessage, batch: Batch, row: int) -> None:
+async def deliver_alone(lane: Lane, message: PublishMessage, batch: RowBatch, row: int) -> None:
     """Deliver one row of a batch as a message of its own."""
     await lane.deliver(message)
     error = message.future.exception()

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from bascule.client.connection.failures import publish_failure, unknown_outcome
 from bascule.client.connection.retry import TimeLimit
@@ -14,7 +14,7 @@ from bascule.errors import BasculeError, Unavailable
 from bascule.kernels.window.message import PublishMessage
 
 if TYPE_CHECKING:
-    from bascule.client.publish.rows import Rows
+    from bascule.client.publish.rows import ColumnRows
 
 EXPIRY_SECONDS: Final = 0.05
 """Interval at which a carrier looks for publishes whose deadline has passed."""
@@ -22,32 +22,8 @@ EXPIRY_SECONDS: Final = 0.05
 OnFailure = Callable[[BasculeError], None]
 
 
-class Parcel(Protocol):
-    """A message or rows of columns: what a lane sends, and sends again, as one."""
-
-    sequence: int
-    carrier: Any
-    led_by: str
-    sent_at: float
-    is_in_doubt: bool
-    error: Any
-
-    @property
-    def future(self) -> asyncio.Future[Any]: ...
-    @property
-    def deadline(self) -> float: ...
-    @property
-    def is_alone(self) -> bool: ...
-    @property
-    def is_settled(self) -> bool: ...
-    @property
-    def expected_offset(self) -> int: ...
-    @property
-    def lane(self) -> Any: ...
-    def sent(self, carrier: Any, led_by: str, now: float) -> None: ...
-    def fail(self, error: Exception) -> None: ...
-    def quiet_since(self) -> float: ...
-    def withdraw(self, error: Exception) -> None: ...
+Parcel: TypeAlias = "PublishMessage | ColumnRows"
+"""What a lane sends, and sends again, as one."""
 
 
 class Carrier(ABC):
@@ -60,7 +36,7 @@ class Carrier(ABC):
     def post(self, message: PublishMessage, headers: dict[str, bytes] | None, until: float) -> bool:
         """Send a message. False when there is no room, and nothing was sent."""
 
-    def post_rows(self, _rows: Rows, _until: float) -> None:
+    def post_rows(self, _rows: ColumnRows, _until: float) -> None:
         """Send rows of columns. Only sessions do."""
         raise TypeError(f"{type(self).__name__} sends no columns")
 

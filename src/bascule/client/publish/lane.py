@@ -17,7 +17,7 @@ from bascule.client.connection.options import ACK_NONE
 from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.client.publish.carrier import Carrier, Parcel, Route
 from bascule.client.publish.resend_rule import ResendRule
-from bascule.client.publish.rows import Rows
+from bascule.client.publish.rows import ColumnRows
 from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
 from bascule.kernels.window.message import PublishLane, PublishMessage
 from bascule.kernels.window.window import PublishTarget
@@ -116,7 +116,7 @@ class Lane(PublishLane):
             elif self._is_unacked:
                 parcel.settle(None)
         else:
-            assert isinstance(parcel, Rows), "the other kind of parcel"
+            assert isinstance(parcel, ColumnRows), "the other kind of parcel"
             parcel.sent(carrier, leader, now)
             carrier.post_rows(parcel, until)
         if self._is_watched:
@@ -202,7 +202,7 @@ class Lane(PublishLane):
         """Send again what failed, until nothing is left to send."""
         while self._again:
             if await self._prepare():
-                await asyncio.sleep(self._backoff.next_seconds())
+                await self._backoff.pause()
                 await self._send_again()
         self._tell()
 

@@ -1,7 +1,7 @@
 """Idempotent publishing: a lane whose messages carry numbers, so that the leader stores each one once and in order.
 
 When an attempt fails, the lane waits for the answers still to come and sends everything again from the first message without an ack.
-What was stored comes back as a duplicate.
+A message that was stored is acked as a duplicate.
 
 A message that is refused for good leaves a hole in the sequence, and nothing after it can be stored in this epoch. The lane then begins
 the next epoch with new numbers for the messages that are surely not stored. A message that may be stored is given up (OutcomeUnknown):

@@ -1,7 +1,7 @@
-"""Which partition a message goes to, when its publisher does not say so itself.
+"""Partitioners: they choose the partition of a message that names none.
 
-The key's hash is CRC-32 of IEEE modulo the number of partitions, as every client of Liftbridge has it: the same key reaches the same
-partition whoever publishes it.
+The hash of a key is the IEEE CRC-32 modulo the number of partitions, as in every client of Liftbridge: with each of them a key reaches
+the same partition.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Partitioner = Callable[[bytes | None, bytes, int], int]
 
 
 def by_key(key: bytes | None, _value: bytes, partitions: int) -> int:
-    """The same key, the same partition. Messages without a key all go to that of the empty one, which is 0."""
+    """By the hash of the key. A message without a key counts as one with an empty key: partition 0."""
     return zlib.crc32(key or b"") % partitions
 
 
 class RoundRobin:
-    """One after the other, beginning with 0."""
+    """Each partition in turn, from 0."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -34,7 +34,7 @@ class RoundRobin:
 
 
 def to_first(_key: bytes | None, _value: bytes, _partitions: int) -> int:
-    """Partition 0, where Liftbridge's clients publish unless told otherwise."""
+    """Partition 0, the default of Liftbridge's clients."""
     return 0
 
 

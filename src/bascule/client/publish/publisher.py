@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
@@ -28,7 +29,7 @@ from bascule.client.publish.nats_carrier import NatsCarrier
 from bascule.client.publish.numbering import NumberedLane, Numbering
 from bascule.client.publish.partitioner import Partitioner, choose, partitioner
 from bascule.client.publish.resend_rule import NEVER, ResendRule
-from bascule.client.publish.sessions import Sessions
+from bascule.client.publish.sessions import PublishSessions
 from bascule.client.publish.unary import is_large
 from bascule.errors import BasculeError
 from bascule.kernels.window.message import PublishMessage
@@ -43,7 +44,7 @@ OnError = Callable[[BasculeError], None]
 AckFuture = asyncio.Future[Ack]
 
 
-class BasePublisher:
+class BasePublisher(ABC):
     """What publishers through brokers and straight to NATS have in common."""
 
     _can_send_alone = True
@@ -96,7 +97,7 @@ class BasePublisher:
         partition: int | None = None,
         expected_offset: int | None = None,
     ) -> AckFuture:
-        """Send a message as soon as the window has room. The future gives its ack; with ack='none' it is done at once, with None.
+        """Send a message as soon as the window has room. The future's result is its ack; with ack='none' it is None, at once.
 
         Raises Unavailable when the message could not be sent within the publisher's timeout: then it surely was not.
         """
@@ -129,15 +130,15 @@ class BasePublisher:
         return futures
 
     async def flush(self) -> None:
-        """Until every message so far was answered or given up; with `ack="none"`, until the broker has taken them all. Raises the
-        first failure since the last flush, unless `on_error` was given."""
+        """Wait until every message so far is acked or has failed; with `ack="none"`, until the broker has received all of them.
+        Raises the first failure since the last flush, unless `on_error` was given."""
         await self._drain()
         error, self._first_error = self._first_error, None
         if error is not None:
             raise error
 
     async def close(self) -> None:
-        """At once: what was not answered is of unknown outcome."""
+        """Close at once: messages without an ack are of unknown outcome."""
         if not self._closed:
             self._closed = True
             await self._engine.close()
@@ -169,26 +170,35 @@ class BasePublisher:
         elif self._first_error is None:
             self._first_error = error
 
+    async def _drain(self) -> None:
+        for lane in list(self._lanes.values()):
+            await lane.wait_until_settled()
+
+    @abstractmethod
+    def _make_routes(self) -> Routes: ...
+
+    @abstractmethod
+    def _make_lane(self, target: PublishTarget) -> Lane: ...
+
+
+class BrokerPublisher(BasePublisher):
+    """Publishes to one stream through the brokers. Made by `Client.publisher`."""
+
     def _make_routes(self) -> Routes:
-        self._sessions = Sessions(self._brokers, self.window, self._note)
+        self._sessions = PublishSessions(self._brokers, self.window, self._note)
         return self._sessions
 
     def _make_lane(self, target: PublishTarget) -> Lane:
         return Lane(self._engine, target, ResendRule(self.resend is not False, self.resends))
 
     async def _drain(self) -> None:
-        for lane in list(self._lanes.values()):
-            await lane.wait_until_settled()
+        await super()._drain()
         if self.ack_policy == ACK_NONE:
             for session in self._sessions.sessions:
                 await session.finish(self.timeout)
 
 
-class Publisher(BasePublisher):
-    """Publishes to one stream through the brokers. Made by `Client.publisher`."""
-
-
-class IdempotentPublisher(BasePublisher):
+class IdempotentPublisher(BrokerPublisher):
     """Publishes each message exactly once. Made by `Client.publisher(…, idempotent=True)`."""
 
     def __init__(
@@ -226,7 +236,7 @@ class NatsPublisher(BasePublisher):
         super().__init__(brokers, stream, **choices)
 
     async def connect(self) -> None:
-        """Until acks can come. Raises Unavailable. Sending does it by itself."""
+        """Connect and subscribe to the acks. Raises Unavailable. `send` does it by itself."""
         self._engine.check_open()
         await self._carrier.connect()
 
@@ -250,8 +260,7 @@ class NatsPublisher(BasePublisher):
         return Lane(self._engine, target, NEVER)
 
     async def _drain(self) -> None:
-        for lane in list(self._lanes.values()):
-            await lane.wait_until_settled()
+        await super()._drain()
         await self._carrier.flush()
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
 from bascule.kernels.window.window import FAILED, NOT_SENT, SENT, STORED, PublishColumns, PublishTarget
 
 
-class Batch(Protocol):
+class RowBatch(Protocol):
     """Messages for one partition or several, and the outcome of each: its offset, or an error."""
 
     @property
@@ -26,14 +26,14 @@ class Batch(Protocol):
         """Note the offsets of rows that were all stored."""
 
 
-class Rows:
+class ColumnRows:
     """Some rows of a batch. Its future is done when each has its outcome in the batch."""
 
     is_alone = False
     expected_offset = -1
 
     def __init__(
-        self, lane: Any, batch: Batch, rows: Sequence[int], deadline: float, *, is_numbered: bool = False
+        self, lane: Any, batch: RowBatch, rows: Sequence[int], deadline: float, *, is_numbered: bool = False
     ) -> None:
         self.lane = lane
         self.deadline = deadline
@@ -43,7 +43,7 @@ class Rows:
         self.led_by = ""
         self.sent_at = 0.0
         self.is_in_doubt = False
-        self.error: BasculeError | None = None
+        self.error: Any = None
         self.is_settled = False
         self._batch = batch
         self._rows = rows
@@ -146,7 +146,7 @@ class Rows:
         rule = self.lane.rule
         if not self._is_numbered:
             return [row for row, error in failures.items() if rule.resends(error)]
-        # Rows after the first failure were refused for the gap, or are recognised when they come again.
+        # ColumnRows after the first failure were refused for the gap, or are recognised when they come again.
         first = next(iter(failures))
         return [row for row in self._rows if row >= first] if rule.resends(failures[first]) else []
 

@@ -1,7 +1,7 @@
 """Sessions: PublishAsync calls, one to each broker that leads a partition we publish to.
 
-A session that ends is over: Sessions starts another one when it is needed. What the session had in flight is of unknown outcome,
-unless the broker has surely not seen the call.
+A session that ends is over; PublishSessions starts another one when it is needed. The messages that it had in flight are of unknown
+outcome, unless the broker has surely not seen the call.
 """
 
 from __future__ import annotations
@@ -10,25 +10,26 @@ import asyncio
 from typing import Final
 
 from bascule.client.connection.brokers import Brokers, start
-from bascule.client.connection.failures import status_name, unknown_outcome
+from bascule.client.connection.failures import unknown_outcome
 from bascule.client.connection.retry import TimeLimit
 from bascule.client.publish.carrier import Carrier, OnFailure, Parcel, Route, WindowCarrier
-from bascule.client.publish.rows import Rows
+from bascule.client.publish.rows import ColumnRows
 from bascule.errors import ClientClosed, Unavailable
 from bascule.kernels.client.streams import PublishAsyncClientStream
 from bascule.kernels.window.message import PublishMessage
 from bascule.net.grpc.channel import Channel
+from bascule.net.grpc.status import status_name
 
 OK: Final = 0
 
 
-class Session(WindowCarrier):
+class PublishSession(WindowCarrier):
     def __init__(self, channel: Channel, window: int, on_failure: OnFailure) -> None:
         super().__init__(on_failure)
         self._channel = channel
         self._end_reason = ""
         self._is_finishing = False
-        self._rows: set[Rows] = set()
+        self._rows: set[ColumnRows] = set()
         self.is_over = False
         self.is_retired = False
         self.stream = PublishAsyncClientStream(
@@ -64,13 +65,13 @@ class Session(WindowCarrier):
             self.arm()
         return True
 
-    def post_rows(self, rows: Rows, until: float) -> None:
+    def post_rows(self, rows: ColumnRows, until: float) -> None:
         """Send them as fast as the window allows."""
         self._rows.add(rows)
         self.stream.publish_columns(rows.begin(until))
         self.arm()
 
-    def done_with(self, rows: Rows) -> None:
+    def done_with(self, rows: ColumnRows) -> None:
         self._rows.discard(rows)
 
     def pending(self) -> list[Parcel]:
@@ -125,16 +126,16 @@ class Session(WindowCarrier):
         self.disarm()
 
 
-class Sessions:
+class PublishSessions:
     """The session for each partition: to its leader, or to another broker when the leader cannot be reached."""
 
     def __init__(self, brokers: Brokers, window: int, on_failure: OnFailure) -> None:
         self._brokers = brokers
         self._window = power_of_two(window)
         self._on_failure = on_failure
-        self._by_channel: dict[int, Session] = {}
+        self._by_channel: dict[int, PublishSession] = {}
         self._routes: dict[tuple[str, int], Route] = {}
-        self._retired: list[Session] = []
+        self._retired: list[PublishSession] = []
         """They have messages in flight and take no new ones."""
         self._closed = False
 
@@ -155,7 +156,7 @@ class Sessions:
         self._end_retired()
         session = self._by_channel.get(id(channel))
         if session is None:
-            session = Session(channel, self._window, self._on_failure)
+            session = PublishSession(channel, self._window, self._on_failure)
             session.start()
             self._by_channel[id(channel)] = session
         route = self._routes[stream, partition] = Route(session, leader)
@@ -174,7 +175,7 @@ class Sessions:
         return [*self._by_channel.values(), *self._retired]
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[PublishSession]:
         """Those that take messages, or did until their broker was lost."""
         return list(self._by_channel.values())
 
@@ -183,7 +184,7 @@ class Sessions:
         for session in [*self._by_channel.values(), *self._retired]:
             session.close()
 
-    def _is_kept(self, session: Session) -> bool:
+    def _is_kept(self, session: PublishSession) -> bool:
         if session.is_usable:
             return True
         if not session.is_over:

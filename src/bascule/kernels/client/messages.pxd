@@ -1,15 +1,15 @@
-# Messages as a subscriber receives them, for kernels that hand them on.
+# Messages as a subscriber receives them, for other kernels.
 #
 # A message is read in two parts. Its head are the fields that differ from message to message: offset, key, value, timestamp. Its tail
 # is everything from the first other field on: stream, partition, subject, reply, headers. Servers send the same tail again and again;
-# bytes that are the same as those of the message before are neither read nor kept a second time.
+# bytes that equal those of the previous message are neither read nor stored again.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from bascule.kernels.window.columns cimport Column
 
 cdef struct MessageHead:
-    const uint8_t* key              # NULL with size 0 when there is none, like the value
+    const uint8_t* key              # NULL with size 0 if absent, like the value
     const uint8_t* value
     const uint8_t* tail
     uint32_t key_size
@@ -18,7 +18,7 @@ cdef struct MessageHead:
     int64_t offset
     int64_t timestamp
 
-# Where things stand in the bytes of a tail.
+# Positions of the fields in the bytes of a tail.
 cdef struct TailView:
     uint32_t size
     int32_t partition
@@ -34,7 +34,7 @@ cdef struct TailView:
 cdef enum:
     TAIL_BROKEN = -1                # not protobuf
     TAIL_GOOD = 0
-    TAIL_HAS_HEAD_FIELDS = 1        # good, but it has changed the head: not to be used for another message
+    TAIL_HAS_HEAD_FIELDS = 1        # valid, but it changed the head: not reusable for another message
 
 # False for bytes that no protobuf parser accepts.
 cdef bint read_head(const uint8_t* data, size_t size, MessageHead* head) noexcept nogil
@@ -42,8 +42,8 @@ cdef int read_tail(MessageHead* head, TailView* tail) noexcept nogil
 
 
 cdef class Origin:
-    # What the tail of one or more messages says. Texts are decoded once, when somebody asks.
-    cdef bytes tail                 # None when it was made of texts
+    # The tail of one or more messages. Texts are decoded once, on access.
+    cdef bytes tail                 # None if it was made from texts
     cdef TailView view
     cdef str stream_text
     cdef str subject_text
@@ -73,13 +73,13 @@ cdef class MessageBatch:
     cdef Column key_column
     cdef Column key_end_column      # int64, a 0 in front
     cdef Column origin_column       # int32: which of the tails a message has
-    cdef Column tail_column         # bytes of all tails, one behind the other
+    cdef Column tail_column         # bytes of all tails, concatenated
     cdef Column view_column         # a TailView for each
-    cdef Column tail_at_column      # int64: where it begins
+    cdef Column tail_at_column      # int64: start of each tail
     cdef int32_t tails
     cdef bint last_tail_usable
-    cdef list origins               # Origin objects made so far, None where there is none
-    # Add a message. 0; 1 when it is not protobuf, and then nothing has changed. Not for batches that somebody else has.
+    cdef list origins               # Origin objects made so far, else None
+    # Add a message. Returns 0, or 1 without a change if it is not protobuf. Only before the batch is delivered.
     cdef int add(self, const uint8_t* data, size_t size) except -1
     cdef int add_tail(self, MessageHead* head, TailView* view) except -1
     cdef int add_head(self, MessageHead* head) except -1
@@ -92,6 +92,6 @@ cdef class MessageBatch:
     cdef Py_ssize_t checked(self, Py_ssize_t index) except -1
 
 
-# `bytes_expected` of keys, values and tails, `messages_expected` of messages: what to have room for in the beginning.
+# Initial room: `bytes_expected` for keys, values and tails, `messages_expected` for messages.
 cdef MessageBatch new_batch(size_t bytes_expected, size_t messages_expected)
 cdef bint is_empty_message(MessageHead* head, TailView* tail) noexcept nogil

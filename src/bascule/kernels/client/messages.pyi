@@ -1,4 +1,4 @@
-"""What a subscriber receives: single messages, and batches of them as columns."""
+"""Messages as a subscriber receives them: single ones, and batches as columns."""
 
 from collections.abc import Iterable, Iterator
 from typing import final
@@ -7,7 +7,7 @@ from typing_extensions import Buffer
 
 @final
 class Message:
-    """One message. Texts and headers are decoded when somebody asks for them."""
+    """One message. Texts and headers are decoded on access."""
 
     def __init__(
         self,
@@ -25,13 +25,13 @@ class Message:
         """For tests and tools; messages of a subscription are made by it."""
     @property
     def offset(self) -> int:
-        """Place in the partition."""
+        """Position in the partition."""
     @property
     def timestamp(self) -> int:
         """When the partition's leader received it, nanoseconds since 1970."""
     @property
     def key(self) -> bytes | None:
-        """None without; the wire knows no empty key."""
+        """None without a key; the wire format has no empty key."""
     @property
     def value(self) -> bytes: ...
     @property
@@ -43,7 +43,7 @@ class Message:
         """The NATS subject it arrived on."""
     @property
     def reply(self) -> str:
-        """The NATS reply subject it arrived with, or nothing."""
+        """The NATS reply subject it arrived with, or empty."""
     @property
     def headers(self) -> dict[str, bytes]:
         """The publisher's, and `subject` and `reply`, which servers add. The dict is this message's own."""
@@ -52,7 +52,7 @@ class Message:
 
 @final
 class MessageBatch:
-    """Messages that were received together, as columns. Nothing in it changes, and it lives as long as anybody looks at it.
+    """Messages that were received together, as columns. It is immutable, and its memory lives as long as it is referenced.
 
     Value i is `value_bytes[value_offsets[i]:value_offsets[i + 1]]`, likewise key i; these are also the buffers of an Arrow
     `large_binary` array. The memoryviews have format `q` (int64) and `B`.
@@ -106,4 +106,4 @@ def decode_message(data: Buffer) -> Message:
     """A `Message` of the API. ValueError for anything that is not protobuf."""
 
 def decode_batch(messages: Iterable[Buffer]) -> MessageBatch:
-    """Several at once. ValueError when one of them is not protobuf."""
+    """The same for several messages."""

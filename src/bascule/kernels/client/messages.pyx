@@ -3,8 +3,8 @@
 #   Message   1 offset · 2 key · 3 value · 4 timestamp | 5 stream · 6 partition · 7 subject · 8 replySubject · 9 headers · 10 … 12
 #             ─────────────── head ───────────────────   ──────────────────────── tail ────────────────────────
 #
-# Protobuf reads fields from left to right and the last of each counts; a head that is followed by a known tail therefore means what it
-# meant before. A tail that carries fields of the head is read every time.
+# Protobuf reads fields from left to right and the last of each counts; a head followed by a known tail therefore has the same
+# meaning as before. A tail that contains fields of the head is read each time.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -61,7 +61,7 @@ cdef bint read_head(const uint8_t* data, size_t size, MessageHead* head) noexcep
     memset(head, 0, sizeof(MessageHead))
     if size > INT32_MAX:
         return False
-    # A tag in more bytes than it needs is not looked through here: the tail begins with it.
+    # A tag in a longer encoding than necessary is not decoded here: the tail begins with it.
     while at < end and is_head_tag(at[0]):
         at = read_head_field(at + 1, end, at[0], head)
         if at == NULL:
@@ -74,7 +74,7 @@ cdef bint read_head(const uint8_t* data, size_t size, MessageHead* head) noexcep
 cdef const uint8_t* read_tail_field(
     const uint8_t* at, const uint8_t* end, uint32_t tag, uint32_t tag_at, const uint8_t* start, TailView* tail
 ) noexcept nogil:
-    # The value behind a tag of fields 5 to 11.
+    # The value after a tag of fields 5 to 11.
     cdef const uint8_t* data = NULL
     cdef uint32_t size = 0
     cdef uint64_t number = 0
@@ -134,7 +134,7 @@ cdef int read_tail(MessageHead* head, TailView* tail) noexcept nogil:
 
 
 cdef bint is_empty_message(MessageHead* head, TailView* tail) noexcept nogil:
-    # What a server says first: nothing in any field.
+    # A server's first message: all fields empty.
     return (
         head.offset == 0 and head.timestamp == 0 and head.key_size == 0 and head.value_size == 0
         and tail.stream_size == 0 and tail.subject_size == 0 and tail.partition == 0
@@ -387,7 +387,7 @@ cdef class MessageBatch:
 
     cdef void complete(self) noexcept:
         cdef Column column
-        # a message that there was no memory for has left parts of itself behind
+        # a message that failed for lack of memory may have left parts in the columns
         cdef size_t numbers = 8 * <size_t> self.count
         self.offset_column.size = self.timestamp_column.size = numbers
         self.value_end_column.size = self.key_end_column.size = numbers + 8

@@ -1,4 +1,4 @@
-# The two calls of a client that carry messages by the million.
+# The client's streaming calls: Subscribe and PublishAsync.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -13,10 +13,10 @@ cdef class SubscribeClientStream(ClientStream):
     cdef readonly bint confirmed
     cdef readonly int64_t last_offset
     cdef readonly Py_ssize_t waiting
-    cdef readonly size_t waiting_bytes          # of complete batches and of the one that grows
+    cdef readonly size_t waiting_bytes          # of complete batches and of the growing one
     cdef size_t batch_bytes
     cdef size_t waiting_bytes_max
-    cdef size_t bytes_before                    # what the last complete batch had come to: the next one begins with that much room
+    cdef size_t bytes_before                    # size of the last complete batch: initial room of the next
     cdef size_t messages_before
     cdef Bytes request
     cdef object complete                        # deque of batches
@@ -31,11 +31,11 @@ cdef class PublishAsyncClientStream(ClientStream):
     cdef public object on_writable
     cdef public object on_ended
     cdef readonly PublishWindow window
-    cdef object queue                           # deque of columns that are not sent completely
-    cdef bint room_wanted                       # somebody was told that there is none
+    cdef object queue                           # deque of columns that are not completely sent
+    cdef bint room_wanted                       # a caller was refused for lack of room
     cdef bint pumping
     cdef bint is_open(self) except -1
-    cdef int pump(self) except -1               # send what waits, tell who waits for room
+    cdef int pump(self) except -1               # send queued columns, then call on_writable if there is room
     cdef int send_columns(self, PublishColumns columns) except -1
     cdef int64_t publish_one(
         self, PublishTarget target, bytes value, bytes key, headers, int64_t expected_offset, object waiter, double deadline

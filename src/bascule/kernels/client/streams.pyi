@@ -1,4 +1,4 @@
-"""The two calls of a client that carry messages by the million. Both are opened with ClientConnection.open() or Channel.start()."""
+"""The client's streaming calls, Subscribe and PublishAsync. Both are opened with ClientConnection.open() or Channel.start()."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import PublishColumns, PublishTarget, PublishWindow, Waiter
 
 class SubscribeClientStream(ClientStream):
-    """Collects what a Subscribe call brings into batches. The consumer takes them; when it does not, the server is held back.
+    """Collects the messages of a Subscribe call into batches. When the consumer does not take them, the server is held back.
 
     `on_ready` is called, without arguments, when the subscription was confirmed, when there is something to take and was nothing
-    before, and when the call has ended. It is called from within the connection: it should wake somebody, not work.
+    before, and when the call has ended. It is called from within the connection, so it should only wake a task.
     What was received before the end can be taken after it.
     """
 
@@ -28,16 +28,16 @@ class SubscribeClientStream(ClientStream):
         batch_bytes: int = 1 << 20,
         waiting_bytes_max: int = 8 << 20,
     ) -> None:
-        """`request` is an encoded SubscribeRequest. A batch that nobody has taken yet grows until it has `batch_bytes`; from
+        """`request` is an encoded SubscribeRequest. A batch that is not taken grows until it has `batch_bytes`; from
         `waiting_bytes_max` on no more is taken from the server than its window allows."""
     def take(self) -> MessageBatch | None:
-        """The oldest messages that wait; None when there are none."""
+        """The oldest batch; None without messages."""
     @property
     def confirmed(self) -> bool:
-        """The server's first, empty message is there (or a message): the subscription exists."""
+        """The server has confirmed the subscription, by an empty first message or by a message."""
     @property
     def last_offset(self) -> int:
-        """Of the last message received, taken or not; −1 without."""
+        """Offset of the last message received, taken or not; −1 without."""
     @property
     def waiting(self) -> int:
         """Messages that wait to be taken."""
@@ -48,7 +48,7 @@ class SubscribeClientStream(ClientStream):
         """The consumer is slower than the server."""
 
 class PublishAsyncClientStream(ClientStream):
-    """Publishes many messages at once and tells everybody who waits what became of his.
+    """A PublishAsync call: sends messages, and gives each waiter its ack.
 
     `on_writable` is called, without arguments, when has_room has become true after it was false. `on_ended(status, text)` is called
     once, after on_lost and all waiters of columns.
@@ -71,7 +71,7 @@ class PublishAsyncClientStream(ClientStream):
     def window(self) -> PublishWindow: ...
     @property
     def has_room(self) -> bool:
-        """publish() will take a message. False: on_writable will be called, unless the call has ended."""
+        """publish() accepts a message. If False, on_writable will be called, unless the call has ended."""
     @property
     def is_idle(self) -> bool:
         """Nothing is outstanding and nothing waits to be sent."""
@@ -85,14 +85,14 @@ class PublishAsyncClientStream(ClientStream):
         waiter: Waiter | None = None,
         deadline: float = 0.0,
     ) -> int:
-        """Send a message; its number, or −1 when there is no room for it (nothing was sent then). The waiter gets an Ack; with the
-        policy NONE it gets nothing and should not be given."""
+        """Send a message. Returns its number, or −1 when there is no room and nothing was sent. The waiter gets an Ack; pass none with
+        the policy NONE."""
     def publish_message(
         self, target: PublishTarget, message: PublishMessage, headers: Mapping[str, bytes] | None, deadline: float
     ) -> bool:
         """Send a message that waits for its own ack. False when there is no room, and nothing was sent."""
     def publish_columns(self, columns: PublishColumns) -> None:
-        """Send all of them, in order, as fast as the window allows, without anybody's help. has_room is false until they are sent."""
+        """Send all of them in order, as fast as the window allows. has_room is false until they are sent."""
     def expire(self, now: float) -> int:
-        """Give up whose deadline has passed: what was sent is of unknown outcome (how many is returned), what waits in columns is not
-        sent."""
+        """Give up publishes whose deadline has passed, and return their number: their outcome is unknown. Rows that were not sent yet
+        are not sent."""

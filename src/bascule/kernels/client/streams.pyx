@@ -1,4 +1,4 @@
-# The two calls of a client that carry messages by the million: no Python object is made for a message on the way in or out.
+# The client's streaming calls. No Python object is made for a message of a subscription or of columns.
 
 from collections import deque
 
@@ -33,7 +33,7 @@ cdef class SubscribeClientStream(ClientStream):
         self.request = Bytes(request)
 
     cdef int on_room(self) except -1:
-        # The call has begun. There is nothing to say but the request.
+        # The call has begun: send the request, and nothing else.
         self.send_message(self.request.data, self.request.size)
         self.half_close()
         return 0
@@ -43,7 +43,7 @@ cdef class SubscribeClientStream(ClientStream):
         cdef TailView tail
         if not self.confirmed:
             self.confirmed = True
-            # A server that knows no handshake begins with a message; one that does, with nothing in any field.
+            # The first message of a server with a handshake is empty; one without begins with a message.
             if read_head(data, size, &head) and read_tail(&head, &tail) != TAIL_BROKEN and is_empty_message(&head, &tail):
                 if self.on_ready is not None:
                     self.on_ready()
@@ -91,7 +91,7 @@ cdef class SubscribeClientStream(ClientStream):
 
     cdef int on_finished(self, int status, bytes message) except -1:
         cdef object on_ready = self.on_ready
-        # whoever is called holds us, usually
+        # drops the reference cycle with the callback
         self.on_ready = None
         if on_ready is not None:
             on_ready()
@@ -130,7 +130,7 @@ cdef class PublishAsyncClientStream(ClientStream):
     # ── out ──
 
     cdef bint is_open(self) except -1:
-        # A message would go out now, or as soon as the call has begun.
+        # A message is sent now, or as soon as the call has begun.
         return not self.finished and not self.sending_closed and not self.queue and self.room() > 0
 
     @property
@@ -187,7 +187,7 @@ cdef class PublishAsyncClientStream(ClientStream):
         self, PublishTarget target, const uint8_t* key, size_t key_size, const uint8_t* value, size_t value_size,
         const uint8_t* headers, size_t headers_size, Slot* slot, int64_t expected_offset
     ) except? 0:
-        # One request into `outgoing`; its size.
+        # Write one request into `outgoing`; returns its size.
         cdef uint8_t id[CORRELATION_ID_MAX]
         cdef uint32_t id_size = write_decimal(id, slot.id) if slot != NULL else 0
         cdef size_t target_size = PyBytes_GET_SIZE(target.encoded)
@@ -196,7 +196,7 @@ cdef class PublishAsyncClientStream(ClientStream):
         try:
             at = self.begin_message(size)
         except BaseException:
-            # it did not go out and nothing will come back
+            # it was not sent, so no answer will come
             if slot != NULL:
                 self.window.vacate(slot)
             raise

@@ -1,4 +1,4 @@
-# A column of numbers or bytes: plain memory that grows while a kernel fills it and is looked at through the buffer protocol afterwards.
+# A column of numbers or bytes: memory that grows while a kernel fills it, and is read through the buffer protocol afterwards.
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -11,9 +11,9 @@ cdef class Column:
     cdef const char* format
     cdef Py_ssize_t shape[1]
     cdef Py_ssize_t strides[1]
-    # Room for so many more bytes behind `size`; nobody may be looking at the column. 0, or −1 when there is no memory.
+    # Make room for `more` bytes after `size`. Not while a buffer of the column is exported. 0, or −1 without memory.
     cdef int reserve(self, size_t more) noexcept nogil
-    cdef void shrink(self) noexcept nogil                       # give back what is not used, when it is much
+    cdef void shrink(self) noexcept nogil                       # free unused memory, if it is much
     cdef int add_number(self, int64_t number) noexcept nogil    # for columns of int64
 
 

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 cdef enum:
     CAPACITY_MIN = 64
-    UNUSED_MAX = 4096               # so much may stay unused in a column that is complete
+    UNUSED_MAX = 4096               # bytes that may stay unused in a complete column
 
 
 cdef class Column:

@@ -1,7 +1,7 @@
 # Headers of many messages at once, as map entries of a PublishRequest.
 #
-# Those of the caller come as columns: where the entries of each message end, where each name and value ends. The time that a message
-# has of its own follows, then what an idempotent producer says: its id and epoch, the same for all, and a sequence that goes up by one.
+# Those of the caller come as columns: where the entries of each message end, where each name and value ends. The message's own
+# timestamp follows, then the headers of an idempotent producer: id and epoch, the same for all, and a sequence that increases by one.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
@@ -115,7 +115,7 @@ def encode_publish_headers(
     )
     cdef size_t fixed_size = PyBytes_GET_SIZE(fixed)
     cdef size_t name_size = PyBytes_GET_SIZE(SEQUENCE_NAME)
-    # Room for the longest number everywhere; what is not used is cut off.
+    # Sized for the longest numbers; the unused rest is cut off.
     cdef Bytes times = None if timestamps is None else checked_timestamps(timestamps, count)
     cdef size_t each = 0 if producer is None else fixed_size + entry_size(name_size, CORRELATION_ID_MAX)
     if times is not None:

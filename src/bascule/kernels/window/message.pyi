@@ -63,7 +63,7 @@ class PublishMessage:
     sent_at: float
     is_in_doubt: bool
     """An attempt ended without an answer: it may be stored."""
-    error: Exception | None
+    error: Any
     """Why the last attempt failed."""
     @property
     def is_settled(self) -> bool: ...

@@ -2,7 +2,7 @@
 #
 # A publish has a slot in a window until it is answered or given up. Its correlation id on the wire is the decimal number
 # `generation * size + slot`, where the generation counts how often the slot was used: an answer finds its slot without a search, and
-# one that comes after the slot has gone to somebody else is known for what it is.
+# a late answer, after the slot was reused, is recognised.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -16,13 +16,13 @@ cdef enum Outcome:
     OUTCOME_WAITING = -1
     OUTCOME_IS_UNKNOWN = -2
     OUTCOME_NOT_SENT = -3
-    OUTCOME_SENT = -4               # and no ack was asked for
+    OUTCOME_SENT = -4               # no ack was requested
     OUTCOME_FAILED = 1              # and up: plus the code of a PublishAsyncError
 
 cdef struct Slot:
-    uint64_t id                     # on the wire, of this use or the last one
-    uint64_t number                 # which publish of the window it is
-    int64_t row                     # of the PublishColumns that waits; −1 when somebody else does
+    uint64_t id                     # correlation id of the current use, or of the last one
+    uint64_t number                 # sequence number of the publish in the window
+    int64_t row                     # row of a PublishColumns that waits; −1 for another waiter
     double deadline                 # 0 without
     uint32_t next_free
     bint used
@@ -61,7 +61,7 @@ cdef class PublishColumns:
     cdef Bytes headers              # None without headers
     cdef Column header_ends
     cdef Py_ssize_t count
-    cdef bint begun                 # somebody publishes them
+    cdef bint begun                 # publish_columns() was called
     cdef readonly Py_ssize_t sent
     cdef readonly Py_ssize_t answered
     cdef readonly Py_ssize_t failed
@@ -71,8 +71,8 @@ cdef class PublishColumns:
     cdef void span(self, Py_ssize_t row, const uint8_t** value, size_t* value_size, const uint8_t** key, size_t* key_size) noexcept
     cdef void header_span(self, Py_ssize_t row, const uint8_t** headers, size_t* size) noexcept
     cdef int answer(self, int64_t row, int32_t outcome, int64_t offset, str text) except -1
-    cdef int give_up_rest(self) except -1       # what was not sent will not be
-    cdef int tell(self) except -1               # the waiter, that all is answered
+    cdef int give_up_rest(self) except -1       # mark the rows that were not sent
+    cdef int tell(self) except -1               # give the waiter its result
 
 
 cdef class PublishWindow:
@@ -88,17 +88,17 @@ cdef class PublishWindow:
     cdef Slot* slots
     cdef list waiters
     cdef uint32_t first_free        # `size` when there is none
-    cdef Ack last                   # its texts are those of most others
+    cdef Ack last                   # most acks have the same texts
     cdef Slot* occupy(self, object waiter, int64_t row, double deadline) except NULL     # only while one is free
     cdef object vacate(self, Slot* slot)                                                # the waiter
-    cdef Slot* find(self, const uint8_t* id, uint32_t size) noexcept                    # NULL for an id that is none of ours
+    cdef Slot* find(self, const uint8_t* id, uint32_t size) noexcept                    # NULL for an unknown id
     cdef Ack make_ack(self, AckView* view)
-    cdef int succeed(self, AckView* view) except -1             # whatever the ack says; counts one that is not ours
+    cdef int succeed(self, AckView* view) except -1             # or fail, if the ack has an error; counts strays
     cdef int fail(self, const uint8_t* id, uint32_t id_size, int32_t code, str text) except -1
     cdef int end_slot(self, Slot* slot, int32_t code, str text) except -1
     cdef int answer(self, ResponseView* view) except -1
     cdef Py_ssize_t lose(self, double now, bint all) except -1
 
 
-# A copy of int64 positions that do not fall and lie within so many bytes. ValueError for others.
+# A copy of int64 positions. ValueError unless they increase and are at most `bytes_there`.
 cdef Column checked_ends(str name, object ends, Py_ssize_t bytes_there)

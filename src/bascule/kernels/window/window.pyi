@@ -1,4 +1,4 @@
-"""Publishes that wait for their ack, and the messages that go to and fro: requests, envelopes, responses, acks."""
+"""Publishes that wait for their ack, and the codec of requests, envelopes, responses and acks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, final
@@ -6,17 +6,17 @@ from typing import Any, Final, Protocol, final
 from typing_extensions import Buffer
 
 STORED: Final[int]
-"""An outcome: the message has the offset that stands beside it."""
+"""Stored, at the offset in the same row of `offsets`."""
 WAITING: Final[int]
 """Not sent yet, or not answered."""
 OUTCOME_UNKNOWN: Final[int]
 """Sent, and no answer will come: it may be stored or not."""
 NOT_SENT: Final[int]
-"""Never sent: the stream ended before its turn came."""
+"""Never sent: the call ended, or its deadline passed, before its turn."""
 SENT: Final[int]
-"""Sent, and no ack was asked for."""
+"""Sent; no ack was requested."""
 FAILED: Final[int]
-"""FAILED + the code of a PublishAsyncError: refused for good."""
+"""FAILED + the code of a PublishAsyncError: refused."""
 
 @final
 class Ack:
@@ -67,14 +67,14 @@ class PublishTarget:
     def ack_policy(self) -> int: ...
 
 class Waiter(Protocol):
-    """What waits for an ack: a Future of asyncio, or what behaves like one. `done()` is asked first."""
+    """Waits for an ack: a Future of asyncio, or an object like one. `set_result` is called only if `done()` is false."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> Any: ...
 
 @final
 class PublishColumns:
-    """Many messages for one target, and what became of each. `waiter` gets this object as its result when nothing is left to wait for.
+    """Many messages for one target, and the outcome of each. `waiter` gets this object as its result when every row has one.
 
     Either lists of bytes, or a buffer and the int64 positions where messages end in it. The buffers must not change until all was sent.
     `headers` are encoded already, by `publish_headers.encode_publish_headers`.
@@ -100,13 +100,13 @@ class PublishColumns:
     def __len__(self) -> int: ...
     @property
     def sent(self) -> int:
-        """Messages so far, from the front."""
+        """Messages sent so far, from the front."""
     @property
     def answered(self) -> int:
-        """Those that nothing is waited for any more."""
+        """Messages with an outcome."""
     @property
     def failed(self) -> int:
-        """Those of the answered ones that are neither STORED nor SENT."""
+        """Messages whose outcome is neither STORED nor SENT."""
     @property
     def done(self) -> bool: ...
     @property
@@ -117,13 +117,13 @@ class PublishColumns:
         """int32: STORED, WAITING, OUTCOME_UNKNOWN, NOT_SENT, SENT, or FAILED + code."""
     @property
     def texts(self) -> dict[int, str]:
-        """For each outcome above FAILED the text that the first such error came with."""
+        """For each outcome from FAILED on, the text of the first such error."""
 
 class PublishWindow:
     """Publishes that were sent and not answered, at most `size` of them (a power of two).
 
     Their correlation id on the wire is a number that says which slot they have; answers may come in any order, a late answer to
-    something given up long ago is recognised and ignored. `number` counts the publishes of a window, from 0.
+    a publish that was given up is recognised and ignored. `number` counts the publishes of a window, from 0.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class PublishWindow:
         on_lost: Callable[[list[tuple[int, Any]]], object] | None = None,
     ) -> None: ...
     on_failed: Callable[[Any, int, int, str], object] | None
-    """Called with waiter, number, code of PublishAsyncError and text. Without a waiter the failure was of a message that wanted no
-    ack, or that nobody waited for; then the number is −1 if it is not known."""
+    """Called with waiter, number, code of PublishAsyncError and text. The waiter is None for a message without one; then the number is
+    −1 if it is unknown."""
     on_lost: Callable[[list[tuple[int, Any]]], object] | None
-    """Called once with (number, waiter) of all publishes whose outcome will not be known, oldest first; not with rows of columns,
-    which are marked there."""
+    """Called with (number, waiter) of all publishes that are given up, oldest first. Rows of columns are marked in their columns
+    instead."""
     @property
     def size(self) -> int: ...
     @property
@@ -154,17 +154,17 @@ class PublishWindow:
     def failed(self) -> int: ...
     @property
     def strays(self) -> int:
-        """Answers to nothing we wait for."""
+        """Answers that match no publish in the window."""
     def take(self, waiter: Waiter | None = None, deadline: float = 0.0) -> bytes | None:
-        """A slot: its correlation id. None when the window is full."""
+        """Take a slot and return its correlation id. None when the window is full."""
     def resolve_envelope(self, data: Buffer) -> bool:
         """Answer a publish with an ack envelope, as it comes over NATS. False for other bytes, and for an ack of another publish."""
     def pending(self) -> list[Any]:
         """The waiters of unanswered publishes, oldest first, without rows of columns."""
     def expire(self, now: float) -> int:
-        """Give up those whose deadline has passed, by on_lost; how many they were."""
+        """Give up publishes whose deadline has passed, through on_lost. Returns their number."""
     def lose_all(self) -> int:
-        """Give up all, by on_lost."""
+        """Give up all publishes, through on_lost."""
 
 def encode_publish_request(
     target: PublishTarget,
@@ -203,7 +203,7 @@ def decode_ack(data: Buffer) -> Ack:
     """ValueError when it is not protobuf."""
 
 def decode_ack_envelope(data: Buffer) -> Ack | None:
-    """None for what is not an ack envelope."""
+    """None for bytes that are not an ack envelope."""
 
 def decode_publish_response(data: Buffer) -> tuple[Ack | None, tuple[int, str] | None, str]:
     """Ack, error (code, text) and correlation id of a `PublishResponse`. Its first part is also that of a `PublishToSubjectResponse`.

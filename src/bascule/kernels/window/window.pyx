@@ -1,6 +1,6 @@
-# Publishes that wait for their ack, and what they and their acks are to Python.
+# Publishes that wait for their ack, and the Python objects of publishes and acks.
 #
-# Success is told by the correlation id within the ack, an error by the one of the response; the ack beside an error is empty.
+# An ack carries the correlation id of its publish. For an error the response carries it, and the ack is empty.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -57,7 +57,7 @@ cdef inline str text_of(const uint8_t* data, uint32_t size):
 
 
 cdef inline str same_text(str known, const uint8_t* data, uint32_t size):
-    # `known` when it is these bytes: one object for the texts of a million acks.
+    # `known` if it has these bytes: a million acks share one text object.
     cdef Py_ssize_t known_size = 0
     cdef const char* known_data
     if known is not None:
@@ -147,7 +147,7 @@ def decode_publish_response(data):
 
 
 cdef Column checked_ends(str name, object ends, Py_ssize_t bytes_there):
-    # A copy: what was checked cannot be changed afterwards.
+    # A copy, which the caller cannot change after the check.
     cdef object view = memoryview(ends)
     cdef Bytes source
     cdef Column column
@@ -164,13 +164,13 @@ cdef Column checked_ends(str name, object ends, Py_ssize_t bytes_there):
     numbers = <const int64_t*> column.data
     for index in range(source.size // 8):
         if not before <= numbers[index] <= bytes_there or numbers[index] - before > INT32_MAX:
-            raise ValueError(f"{name}[{index}] is {numbers[index]}: it must not fall, nor be above the {bytes_there} bytes there are")
+            raise ValueError(f"{name}[{index}] is {numbers[index]}: positions must increase, up to the {bytes_there} bytes given")
         before = numbers[index]
     return column
 
 
 cdef tuple joined(object items):
-    # A list of bytes as one, and where each ends. None counts as nothing.
+    # A list of bytes as one buffer, and the end of each. None is empty.
     cdef list parts = []
     cdef Column column = new_column(b"q", 8 * <size_t> len(items))
     cdef int64_t end = 0
@@ -291,7 +291,7 @@ cdef class PublishColumns:
 
 
 cdef tuple refusal(int32_t error):
-    # What an ack that is none says, in the words of PublishAsync.
+    # Code and text of PublishAsync for the error in an ack.
     if error == ACK_INCORRECT_OFFSET:
         return CODE_INCORRECT_OFFSET, "incorrect expected offset"
     if error == ACK_TOO_LARGE:
@@ -299,7 +299,7 @@ cdef tuple refusal(int32_t error):
     if error == ACK_ENCRYPTION:
         return CODE_ENCRYPTION_FAILED, "the value could not be encrypted"
     if error == ACK_NOT_STORED:
-        return CODE_INTERNAL, "the partition's leader changes just now: the message was not stored, publish it again"
+        return CODE_INTERNAL, "the partition's leader is changing: the message was not stored, publish it again"
     if error == ACK_INVALID_PRODUCER:
         return CODE_BAD_REQUEST, "the producer headers are malformed"
     if error == ACK_PRODUCER_FENCED:

@@ -1,4 +1,4 @@
-# What goes to and fro when a client publishes, for kernels: responses are viewed in place, requests written straight into their buffer.
+# The codec of publish requests and responses: responses are read in place, requests are written directly into their buffer.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -19,7 +19,7 @@ cdef struct ResponseView:
 
 # False for bytes that no protobuf parser accepts.
 cdef bint read_publish_response(const uint8_t* data, size_t size, ResponseView* view) noexcept nogil
-# An Ack by itself; what is read replaces what `ack` had. `depth` of groups within each other.
+# Read an Ack; its fields replace those in `ack`. `depth` limits nested groups.
 cdef bint merge_ack(const uint8_t* at, size_t size, int depth, AckView* ack) noexcept nogil
 
 # Headers as map entries, tags included. TypeError for what is not str and bytes.
@@ -33,4 +33,4 @@ cdef uint8_t* write_publish_request(
     const uint8_t* value, size_t value_size, const uint8_t* headers, size_t headers_size,
     const uint8_t* id, size_t id_size, int64_t expected_offset
 ) noexcept nogil
-cdef uint32_t write_decimal(uint8_t* out, uint64_t number) noexcept nogil       # how many digits
+cdef uint32_t write_decimal(uint8_t* out, uint64_t number) noexcept nogil       # returns the number of digits

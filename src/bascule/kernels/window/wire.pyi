@@ -1,1 +1,1 @@
-"""What goes to and fro when a client publishes, as bytes. For kernels alone, see `publish_wire.pxd`."""
+"""The codec of publish requests and responses, for kernels only: see `wire.pxd`."""

@@ -1,4 +1,4 @@
-# What goes to and fro when a client publishes, as bytes.
+# The codec of publish requests and responses.
 #
 #   PublishRequest    1 key · 2 value · 3 stream · 4 partition · 5 headers · 6 ackInbox · 7 correlationId · 8 ackPolicy
 #                     9 expectedOffset
@@ -62,7 +62,7 @@ cdef const uint8_t* read_ack_number(const uint8_t* at, const uint8_t* end, uint3
 
 
 cdef bint merge_ack(const uint8_t* at, size_t size, int depth, AckView* ack) noexcept nogil:
-    # What is read replaces what `ack` had: of a message within a message all occurrences count, one after the other.
+    # Fields replace those in `ack`: protobuf merges all occurrences of a submessage in order.
     cdef const uint8_t* end = at + size
     cdef uint32_t tag = 0, field, kind
     while at < end:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
+from bascule import errors
 from bascule.errors import BasculeError, grpc_status
 
 
@@ -36,6 +38,31 @@ class GrpcError(Exception):
         super().__init__(text)
         self.status = Status(status)
         self.text = text
+
+
+_ERRORS: Final[dict[int, type[BasculeError]]] = {
+    Status.INVALID_ARGUMENT: errors.CallerError,
+    Status.OUT_OF_RANGE: errors.CallerError,
+    Status.NOT_FOUND: errors.StreamNotFound,
+    Status.ALREADY_EXISTS: errors.StreamExists,
+    Status.PERMISSION_DENIED: errors.PermissionDenied,
+    Status.UNAUTHENTICATED: errors.PermissionDenied,
+    Status.FAILED_PRECONDITION: errors.StateError,
+    Status.ABORTED: errors.Conflict,
+    Status.RESOURCE_EXHAUSTED: errors.StateError,
+    Status.UNAVAILABLE: errors.Unavailable,
+    Status.CANCELLED: errors.Unavailable,
+    Status.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+}
+
+
+def error_class(status: int) -> type[BasculeError]:
+    """The error that a client raises for a status; the inverse of `status_of` as far as there is one."""
+    return _ERRORS.get(status, errors.OperatorError)
+
+
+def status_name(status: int) -> str:
+    return Status(status).name if status in Status._value2member_map_ else f"status {status}"
 
 
 def status_of(error: BasculeError) -> Status:

@@ -407,7 +407,7 @@ def test_an_unclean_election_is_asked_about_and_loses_what_it_said(mortal: Clust
     assert not document["elected"]
     call("cluster", "elect", "orders", "0", follower).failed(2, "would be lost", "--yes")
     with Terminal("cluster", "elect", "orders", "0", follower, home=home) as terminal:
-        terminal.read_until(f"all from 10 on that only {leader} has")
+        terminal.read_until(f"messages from offset 10 on that exist only on {leader}")
         terminal.read_until("Type `orders` to confirm the loss")
         terminal.enter("orders\n")
         assert terminal.wait() == 0

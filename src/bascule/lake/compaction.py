@@ -2,12 +2,12 @@
 
 Neighbours are merged: files of one partition and one day with no other file between them. Each merge is written aside, read back and
 compared with the rows it was made of, and these with their own checksums: damage is not copied in silence. Then one commit puts the
-new file in the place of the old ones. Whoever dies before it leaves a file that nobody knows, whoever dies after it leaves files that
-nobody needs. Those are kept for a while, because a reader may have been told of them a moment ago.
+new file in the place of the old ones. A crash before the commit leaves a file that no commit names, a crash after it leaves replaced
+files. Replaced files are kept for a while, because a reader may have planned with them a moment ago.
 
 Which files: as in a game of 2048. Going from the oldest to the newest, a file is merged with the ones before it as long as these are
-not at least twice as large, and the result is not larger than a file should be. So sizes at least halve from file to file, what is
-small is few files, and a message is copied about as often as its file can double.
+not at least twice as large, and the result is not larger than a file should be. So sizes at least halve from file to file, few files
+are small, and a message is copied about as often as its file can double.
 """
 
 from __future__ import annotations

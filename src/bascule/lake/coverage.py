@@ -1,10 +1,10 @@
-"""What an archive has of each partition, for readers that go on from it to the log.
+"""The offsets that an archive has of each partition, for readers that continue with the log after it.
 
-An archive is written in the order of offsets, so what it has of a partition is one range: from the first offset of its first file to
-the next offset to be archived. What lies between two files was never there: compaction of the log leaves such holes. Other holes are
-losses: what retention took before it could be archived, under a job that was told to go on. Commits name them, and readers miss them.
+An archive is written in the order of offsets, so it has one range of each partition: from the first offset of its first file to the
+next offset to be archived. Offsets between two files were never there: compaction of the log leaves such holes. Other holes are losses:
+records that retention removed before they were archived, by a job with `onDataLoss=skip`. Commits name them.
 
-Files come and go while somebody reads: a compaction of the archive replaces many by few with the same rows. So whoever plans, plans
+Files come and go while an archive is read: a compaction of the archive replaces many files by few with the same rows. So a plan holds
 offsets; a file that is gone when it is opened has a successor in a later commit.
 """
 
@@ -106,7 +106,7 @@ class ArchiveFollower:
     def look(self) -> None:
         """Take in what was committed since. Raises ArchiveDamaged, and ArchiveUnreachable if there is no archive."""
         made = self._identity()
-        if made != self._made:  # somebody has made it anew, in the same folder
+        if made != self._made:  # another archive was made in the same folder
             self._state, self._made = None, made
         before = None if self._state is None else self._state.number
         self._state = self.archive.state() if self._state is None else self.archive.refresh(self._state)

@@ -24,14 +24,14 @@ class Differences:
     distinct: int = 0
     """Offsets in the archive."""
     missing_count: int = 0
-    """Where nobody knows which."""
+    """Missing rows whose offsets are not known."""
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.invented or self.doubled or self.changed or self.late or self.missing_count)
 
 
 def compare(archived: Iterable[pa.RecordBatch], logged: Iterable[pa.RecordBatch] | None) -> Differences:
-    """Without `logged` the archive is only looked at for itself."""
+    """The differences between archive and log. Without `logged`, only the order of the archive is checked."""
     found = Differences()
     ours = _in_order(archived, found)
     if logged is None:
@@ -62,7 +62,7 @@ def compare(archived: Iterable[pa.RecordBatch], logged: Iterable[pa.RecordBatch]
 
 
 def _in_order(batches: Iterable[pa.RecordBatch], found: Differences) -> Iterator[Row]:
-    """Rows whose offsets rise; the others are noted."""
+    """The rows whose offsets rise; the others are counted in `found`."""
     last = -1
     for row in _rows(batches):
         offset = row["offset"]

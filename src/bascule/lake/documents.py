@@ -1,4 +1,4 @@
-"""Small JSON files that appear whole or not at all, and are not replaced: what tables in a lake are made of besides their data."""
+"""Small JSON files beside the data of a table: a file appears whole or not at all, and is never replaced."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from bascule.errors import NO_ROOM, ArchiveConflict, ArchiveDamaged, DiskFull, StorageError
 
-ROOM_HINT: Final = "make room there, then start it again: it goes on where it was, and nothing is written twice"
+ROOM_HINT: Final = (
+    "make room there, then start the job again: it continues where it stopped, and nothing is written twice"
+)
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Raises FileNotFoundError when it is not there, ArchiveDamaged when it is no object of JSON."""
+    """The JSON object in a file. Raises FileNotFoundError, or ArchiveDamaged when it is not a JSON object."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -24,12 +26,12 @@ def read_document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ArchiveDamaged(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict):
-        raise ArchiveDamaged(f"{path} holds no object")
+        raise ArchiveDamaged(f"{path} is not a JSON object")
     return found
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Whole, durable, and only if it is not there: else ArchiveConflict."""
+    """Write a document, whole and durable. Raises ArchiveConflict if the file exists."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         with temporary.open("x", encoding="utf-8") as file:
@@ -38,7 +40,9 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
-        raise ArchiveConflict(f"{path} was written by somebody else", hint="one pipeline writes a table") from None
+        raise ArchiveConflict(
+            f"{path} was written by another process", hint="only one pipeline may write a table"
+        ) from None
     except OSError as error:
         raise refused(path.parent, path.name, error) from error
     finally:
@@ -48,7 +52,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
 
 
 def refused(folder: Path, name: str, error: OSError) -> StorageError:
-    """What an operating system that will not write means for us."""
+    """The error for a write that the operating system refused."""
     if error.errno in NO_ROOM:
         return DiskFull(f"no room in {folder} for {name}: {error.strerror}", hint=ROOM_HINT)
     return StorageError(f"cannot write {name} in {folder}: {error.strerror or error}")
@@ -56,7 +60,7 @@ def refused(folder: Path, name: str, error: OSError) -> StorageError:
 
 @contextlib.contextmanager
 def writing(folder: Path, name: str) -> Iterator[None]:
-    """Errors of the operating system leave it as ours, which name the folder."""
+    """Raises errors of the operating system as StorageError, which names the folder."""
     try:
         yield
     except OSError as error:
@@ -64,7 +68,7 @@ def writing(folder: Path, name: str) -> Iterator[None]:
 
 
 def sync_directory(path: Path) -> None:
-    """What was made, linked or removed in a folder lasts from now on."""
+    """Make files that were created, linked or removed in a folder durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

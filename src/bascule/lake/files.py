@@ -1,7 +1,7 @@
-"""Parquet files of an archive: written by Spark's tasks straight from Arrow, read back by whoever checks or merges them.
+"""Parquet files of an archive: Spark's tasks write them straight from Arrow, verification and compaction read them.
 
 A file holds messages of one partition and one day (UTC, by their timestamps) in the order of their offsets, and is rolled by size. It
-is synced before its name is told to anybody. One that cannot be finished, because the disk is full or for any other reason, is removed.
+is synced before a commit names it. A file that cannot be finished, because the disk is full or for any other reason, is removed.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class FileWriter:
         is_rising = len(offsets) < 2 or pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()
         if offsets[0].as_py() <= self._last_offset or not is_rising:
             raise BasculeError(
-                f"{self._stream}/{self._partition}: offset {offsets[0].as_py()} comes behind {self._last_offset}: "
+                f"{self._stream}/{self._partition}: offset {offsets[0].as_py()} follows {self._last_offset}: "
                 "messages reached the archive out of order"
             )
         self._digest.add(run)

@@ -1,9 +1,9 @@
-"""What keeps an archive that is written for years quick to open and without rubbish. Done by whoever writes it, between commits.
+"""Keeps an archive that is written for years quick to open and free of leftovers. The writer does it, between commits.
 
-- Every so often the sum of all commits is written (state_file.py). Commits that two such sums contain, and that are older than what
-  is kept for readers, go. At ten seconds a commit that is 3 million files a year fewer.
-- Files that a compaction has replaced go when they have been kept for long enough.
-- What a writer left that died goes when the next one begins.
+- At intervals the sum of all commits is written (state_file.py). Commits that two such sums contain, and that are older than what
+  is kept for readers, are removed: 3 million files a year at one commit every ten seconds.
+- Files that a compaction has replaced are removed after a while.
+- Files that a crashed writer left are removed when the next writer starts.
 """
 
 from __future__ import annotations

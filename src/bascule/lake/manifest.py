@@ -4,7 +4,7 @@
       _bascule/archive.json                 what it is: format, stream, when it began
       _bascule/commits/<number>.json        one for each change: files that came, files that went, offsets that are lost
       _bascule/state/<number>.json          the sum of all commits up to that one
-      _bascule/lock                         held by the one who writes
+      _bascule/lock                         held by the writer
       data/date=2026-11-15/….parquet        messages of one partition, in the order of their offsets
 
 Old commits may be gone: then a state has taken their place. A data file that no commit names does not exist, whatever lies in the
@@ -65,8 +65,8 @@ class Covered:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Offsets `start` to before `end` of a partition that were gone before they could be archived. `onDataLoss` was `skip`, so the
-    archive went on without them. Some of them may have been gone by compaction: nobody could tell any more."""
+    """Offsets `start` to before `end` of a partition that were removed before they could be archived. `onDataLoss` was `skip`, so the
+    archive continued without them. Compaction may have removed some of them: that cannot be known afterwards."""
 
     stream: str
     stream_id: int
@@ -209,12 +209,12 @@ class Archive:
                     state.apply(commit)
                 return state
             except (FileNotFoundError, _Folded) as error:
-                # Whoever writes has summed up commits between our looks; if not, they are missing.
+                # The writer has summed up commits in the meantime; if not, they are missing.
                 if self.state_numbers()[-1:] == numbers[-1:]:
                     raise ArchiveDamaged(f"{self.path}: {error}") from None
 
     def refresh(self, state: ArchiveState) -> ArchiveState:
-        """A state that was read before, with the commits that came since. What it costs depends on these alone."""
+        """A state that was read before, with the commits since then. Reads only these."""
         if not state.number:
             return self.state()
         while (commit := self.commit_at(state.number + 1)) is not None:
@@ -268,7 +268,7 @@ class Archive:
         write_document(self.state_path(state.number), encode_state(state, FORMAT))
 
     def unfinished(self) -> list[Path]:
-        """Commits and sums that somebody began to write and did not finish, or is writing now."""
+        """Commits and sums that a writer has not finished, or is writing now."""
         return [path for folder in (self._commits, self._states) for path in folder.glob(".*.json.*")]
 
     # ── writing alone ────────────────────────────────────────────────────────────────────────────
@@ -323,7 +323,7 @@ def _decode_commit(document: dict[str, Any], path: Path) -> Commit:
 
 
 def must_be_known_format(path: Path, document: dict[str, Any], known: int) -> None:
-    """Whoever reads what it does not know would read it wrongly."""
+    """Raises ArchiveDamaged for a format of another version."""
     if document.get("format") != known:
         raise ArchiveDamaged(
             f"{path} has format {document.get('format')!r}, this version knows {known}",

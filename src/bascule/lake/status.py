@@ -29,7 +29,7 @@ PROBES_MAX: Final = 64
 
 
 def archive_status(state: ArchiveState, tables: FlightConnection | None, streams: Iterable[str] = ()) -> dict[str, Any]:
-    """`streams` names those that may have nothing in the archive yet. Without `tables` nobody is asked: the lag is None."""
+    """`streams` are streams that may have nothing in the archive yet. Without `tables` brokers are not asked: the lag is None."""
     partitions = list(_partitions(state, tables, set(streams)))
     return {
         "messages": state.rows,

@@ -1,7 +1,7 @@
-"""Formats of tables that Spark writes when their jars are given: what they are called, and what Spark has to be told for them.
+"""Formats of tables that Spark writes when their jars are given: their names, and the settings of Spark for them.
 
-These tables are not archives: they keep their own log of commits. What is the same is how a message is known to be there: by its
-stream, the stream's id, its partition and its offset, which are columns.
+These tables are not archives: they keep their own log of commits. As in an archive, a message is identified by its stream, the
+stream's id, its partition and its offset, which are columns.
 """
 
 from __future__ import annotations

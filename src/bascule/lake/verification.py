@@ -81,7 +81,7 @@ class Verification:
         streams: Collection[str] = (),
         since: str = "",
     ) -> None:
-        """Without `tables` the archive is compared with its own commits alone. `on_rows` is told of every so many rows that were read.
+        """Without `tables` the archive is compared with its own commits alone. `on_rows` gets the number of rows read, now and then.
         `streams` and `since`, a day such as `2026-11-15`, look at a part of it."""
         self._archive = archive
         self._tables = tables
@@ -143,7 +143,7 @@ class Verification:
                 return proof.run(files, began, state.next_offsets.get(key, 0), lost)
             except _Gone as gone:
                 self._look()
-                is_lost = gone.path in self._state.files  # then nobody has replaced it
+                is_lost = gone.path in self._state.files  # then no commit has replaced it
 
 
 class _Gone(Exception):
@@ -177,8 +177,8 @@ class _PartitionProof:
         self._unexplained: list[tuple[int, int]] = []
 
     def run(self, files: list[DataFile], began: int | None, covered_end: int, lost: list[Lost]) -> Report:
-        """The commits say that everything from `began` to below `covered_end` is there, or was never there, or is lost. Nobody knows
-        where an archive began that did not note it."""
+        """Check the offsets from `began` to before `covered_end`: each is archived, was never there, or is lost. `began` is None for an
+        archive that did not note where it began."""
         self._lost = holes.joined((one.start, one.end) for one in lost)
         before: DataFile | None = None
         position = began
@@ -206,12 +206,12 @@ class _PartitionProof:
     def _sum_up(self) -> None:
         """One line for all files of the partition, not one for each."""
         if self._tables is None:
-            return  # nobody wanted the log
+            return  # the log was not asked for
         if self._gone:
             self._report.unchecked.append(f"{self._name}: the log no longer has {_ranges(self._gone)}")
         if self._unexplained:
             self._report.unchecked.append(
-                f"{self._name}: nobody can say any more why {_ranges(self._unexplained)} are not there"
+                f"{self._name}: the log no longer shows why {_ranges(self._unexplained)} are missing"
             )
 
     def _check_gap(self, start: int, end: int) -> None:

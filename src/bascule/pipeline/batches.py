@@ -122,8 +122,8 @@ class PipelineBatches:
             self._opened = None
 
     def add_late(self, batch_id: int, rows: int) -> None:
-        """Rows that a batch dropped because they came too late. Known when it is over, and to whoever watches the query: with Spark
-        Connect that is not where the pipeline is open, and nobody counts them."""
+        """Count rows that a batch dropped because they came too late. Spark reports them after the batch, to the process that watches
+        the query; with Spark Connect another process has opened the pipeline, and they are not counted."""
         if self._opened is not None:
             self._opened.add_late(batch_id, rows)
 
@@ -189,7 +189,7 @@ class _Opened:
         return is_plain and len(self._sinks) == 1 and isinstance(self._sinks[0], ArchiveBatches)
 
     def _archive_alone(self, frame: DataFrame, batch_id: int) -> BatchReport:
-        """Nobody else wants the messages: they are neither kept nor counted. Those of a batch that comes again are."""
+        """No other sink needs the messages: they are not cached, and counted only when the batch is repeated."""
         (sink,) = self._sinks
         count = sink.write(SinkBatch(batch_id, Rows(frame, has_message=False), 0, frame)) or frame.count()
         return BatchReport(batch_id, count, count, {sink.name: count})

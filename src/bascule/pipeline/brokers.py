@@ -1,4 +1,4 @@
-"""The brokers of a pipeline, asked by whoever starts it: a person waits for the answer, so that it comes or does not within seconds."""
+"""Questions to the brokers of a pipeline before it starts: they fail within seconds, because a person waits for the answer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The place of a pipeline: Spark's notes, and what the pipeline itself has to remember.
+"""The folder of a pipeline: Spark's checkpoint, and the state of the pipeline itself.
 
 <checkpoint>/
   pipeline.json      which pipeline it is of, and an id that sinks know it by
-  progress.json      what it has done so far, for whoever looks
-  lock               held by the one who runs
+  progress.json      what it has done so far, for `bascule pipeline status`
+  lock               held by the running pipeline
   spark/             Spark's own
 """
 
@@ -108,7 +108,7 @@ class PipelineCheckpoint:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody runs the pipeline on this machine now."""
+        """Whether the pipeline is running on this machine."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:

@@ -53,7 +53,7 @@ Look = Callable[[], str]
 
 
 class Warned(Exception):
-    """Nothing that keeps a pipeline from running, but somebody should know."""
+    """A finding that is reported and does not keep the pipeline from running."""
 
 
 def look_around(spec: PipelineSpec) -> Iterator[Finding]:

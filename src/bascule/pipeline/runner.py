@@ -38,7 +38,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 class Pipeline:
-    """Between `open` and `close` nobody else runs it. With Spark Connect it is the server that opens and holds it."""
+    """Holds the checkpoint's lock between `open` and `close`. With Spark Connect the server opens and holds it."""
 
     def __init__(
         self,

@@ -45,10 +45,10 @@ _ONLY_SELECT: Final = re.compile(
 )
 ID_BYTES: Final = 8
 RUN_ID_BYTES: Final = 16
-"""Nobody asks whether it was used before."""
+"""Long enough that no run gets the id of another."""
 
 ANSWER_TASKS_MAX: Final = 256
-"""Each is a producer of its own, and a partition remembers 4,096 of them, for everybody."""
+"""Each task is a producer of its own, and a partition remembers 4,096 producers in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +98,8 @@ def mentioned(query: str, names: Collection[str]) -> list[str]:
 
 
 def needed_columns(query: str) -> tuple[str, ...] | None:
-    """The columns of streams that a query can need; None for all of them. Spark does not tell a source in Python which it wants, and
-    those that nobody names would be read for nothing."""
+    """The columns of streams that a query may need; None for all of them. Spark does not push columns down to a source in Python,
+    and columns that the query does not name would be read in vain."""
     bare = _NOT_NAMES.sub(" ", query)
     if "*" in _COUNT.sub(" ", bare) or "|>" in bare or not _ONLY_SELECT.match(bare):
         return None
@@ -273,7 +273,7 @@ def _hinted(error: Any) -> Any:
 
 
 def archive_frame(spark: SparkSession, path: str, name: str) -> DataFrame:
-    """The rows of an archive: those of the files that its commits name. Of several streams, those of the one that is called `name`."""
+    """The rows of the files that an archive's commits name; only those of the stream `name` if the archive has it."""
     archive = Archive(path)
     files = archive.state().in_order()
     streams = {one.stream for one in files}

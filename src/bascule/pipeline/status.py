@@ -62,7 +62,7 @@ def _lost(spec: PipelineSpec) -> int:
 
 def _lags(spec: PipelineSpec, checkpoint: PipelineCheckpoint) -> dict[str, dict[str, Any]]:
     options = source_options(spec.source_options(), STREAMING)
-    streams_at(spec.connection_options())  # who has no broker hears of it soon
+    streams_at(spec.connection_options())  # fails within seconds if no broker answers
     connection = cluster.connect(options.connection)
     streams = require(options.streams, select(options.streams, connection))
     done = checkpoint.offsets()

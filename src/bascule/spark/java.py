@@ -46,7 +46,7 @@ class Java:
 
     @property
     def is_launched(self) -> bool:
-        """Whether a launcher stands in front of it."""
+        """Whether it is started through our launcher script."""
         return self.home != self.real_home
 
 
@@ -142,7 +142,7 @@ exec {java} "$@"
 def _ready(home: Path, version: int, origin: str, environ: Mapping[str, str]) -> Java:
     modules = _MODULES.search(_release(home))
     launchers = cache_directory(environ) / "java"
-    if home.parent == launchers:  # chosen before, by whoever started this process
+    if home.parent == launchers:  # chosen already by the parent process
         return Java(home, version, origin, (home / "release").resolve().parent)
     if modules is None or VECTOR_MODULE in modules[1].split():
         return Java(home, version, origin, home)

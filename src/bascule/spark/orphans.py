@@ -1,8 +1,8 @@
-"""Processes of Spark that nobody is left to end.
+"""Ends the Python process of a streaming query's source when its JVM has ended.
 
-Java starts a Python of its own for the source of each streaming query, and tells it through a socket what it wants to know. A Java that
-is killed closes the socket, but who waits for a broker does not look there, and a broker that is dead too is waited for a minute.
-Tasks have no such trouble: their workers are ended by the daemon that forks them, which waits for nothing but Java.
+The JVM starts one Python process for the source of each streaming query and asks it through a socket. A JVM that is killed closes the
+socket, but a process that waits for a broker does not read the socket, and waits up to a minute for a broker that is down.
+Tasks do not need this: the daemon that forks their workers ends them, and the daemon waits for the JVM alone.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import time
 from typing import Final
 
 LOOK_SECONDS: Final = 1.0
+"""Interval at which the process checks that its parent is still there."""
 PACKAGE: Final = "pyspark."
 
 _watched: set[int] = set()
-"""This process, once somebody watches. Not that of a child: threads do not survive a fork."""
+"""Ids of processes with a watching thread: a forked child has another id, because threads do not survive a fork."""
 
 
 def end_with_parent() -> bool:
-    """End this process when its parent has ended, if it is one of Spark's: whether somebody watches from now on. The parent of any
-    other, such as a driver, is nobody whose end means something."""
+    """End this process when its parent ends, if Spark has started it; False for any other process, such as a driver."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or not spec.name.startswith(PACKAGE):
         return False
@@ -33,7 +33,7 @@ def end_with_parent() -> bool:
 
 
 def _watch(parent: int) -> None:
-    """By looking: the kernel would tell of the end of the parent's thread that started us, and Java's threads come and go."""
+    """Polls: the kernel's own signal reports the end of the parent's thread, and threads of a JVM come and go."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
-    os._exit(0)  # whoever runs here waits for somebody else, and nobody waits for an answer
+    os._exit(0)  # the main thread may be waiting for a broker, and its answer has no reader any more

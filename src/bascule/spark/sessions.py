@@ -4,7 +4,7 @@
     spark = bascule.spark.session("orders", "spark://master:7077")     # an executor's Python must have bascule too
     spark = bascule.spark.session("orders", "sc://server:15002")       # Spark Connect: no Java here at all
 
-Under `spark-submit` the cluster, its Java and its Python were chosen by whoever submitted, and stay as they are.
+Under `spark-submit` the cluster, its Java and its Python are given and stay unchanged.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def _of(archive: Archive, number: int) -> tuple[Any, Any, int]:
     ("content", "what"),
     [
         ("", "cannot be read"),
-        ("[]", "no object"),
+        ("[]", "not a JSON object"),
         ('{"format": 1}', "no state"),
         ('{"format": 2}', "format 2"),
         ('{"format": 1, "crc32c": 1, "state": {"number": 5}}', "not what was written"),

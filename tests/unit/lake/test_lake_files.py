@@ -76,7 +76,7 @@ def test_what_the_archive_has_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(BasculeError, match="offset 5 comes behind 9"):
+    with pytest.raises(BasculeError, match="offset 5 follows 9"):
         write(tmp_path, messages(0, 10), messages(5, 10))
     assert list(tmp_path.rglob("*.parquet")) == []
     swapped = messages(0, 10).take(pa.array([0, 2, 1]))

@@ -78,7 +78,7 @@ def test_what_no_commit_names_is_not_there_and_goes(tmp_path: Path) -> None:
     ("content", "what"),
     [
         ("", "cannot be read"),
-        ("[]", "no object"),
+        ("[]", "not a JSON object"),
         ('{"format": 1, "number": 1}', "is no commit"),
         ('{"format": 3}', "format 3"),
         ("{", "cannot be read"),

@@ -90,7 +90,7 @@ def test_gaps_that_nobody_can_explain_are_one_line(tmp_path: Path) -> None:
     report = prove(path, Log(messages(0, 70), start=55))
     assert report.unchecked == [
         "orders/0: the log no longer has 30 offsets in 3 places, the first 0 to 9,",
-        "orders/0: nobody can say any more why 30 offsets in 3 places, the first 10 to 19, are not there",
+        "orders/0: the log no longer shows why 30 offsets in 3 places, the first 10 to 19, are missing",
     ]
     assert report.faults == []
     report = prove(path, Log(messages(0, 70)))

@@ -31,7 +31,7 @@ def test_a_last_file_that_no_commit_names_any_more_is_noticed(tmp_path: Path) ->
     report = prove(path, Log(messages(0, 60), start=45))
     assert (report.faults, report.unchecked[-1]) == (
         [],
-        "orders/0: nobody can say any more why offsets 30 to 39 are not there",
+        "orders/0: the log no longer shows why offsets 30 to 39 are missing",
     )
 
 

@@ -36,7 +36,7 @@ def test_the_folder_of_sparks_notes_is_named_when_its_disk_is_full(tmp_path: Pat
         found = with_folder(PipelineFailed(SAID), disk.path / "checkpoint")
         assert (
             found.message
-            == f"no room in {disk.path}/checkpoint for Spark's notes on the query: No space left on device"
+            == f"no room in {disk.path}/checkpoint for the checkpoint of the query: No space left on device"
         )
     finally:
         disk.close()

@@ -118,7 +118,7 @@ class BucketTask:
                     os.fsync(file.fileno())
                 sync_directory(path.parent)
         except BaseException:
-            path.unlink(missing_ok=True)  # nobody will name it
+            path.unlink(missing_ok=True)  # no snapshot will name it
             raise
         written = path.read_bytes()
         return name, len(written), crc32c(written)

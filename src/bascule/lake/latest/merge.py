@@ -1,9 +1,8 @@
-"""What the newest message of each key is, when a batch meets what a table has: a function of Arrow tables, with no file in it.
+"""Merges a batch into the rows of a table, keeping the newest message of each key: a function of Arrow tables, without files.
 
 A key's newest message is the last one by time, then leader epoch and offset. Times never go back within a partition, so there it is the
-order of the log; between partitions, of which each has its own offsets, it is the only order there is. What has been deleted leaves a
-grave, the key with the place of the message that deleted it: without one, an older message of another partition that comes late
-would bring the key back.
+order of the log; between partitions, whose offsets are independent, it is the only order. A deleted key leaves a grave, the key with
+the place of the message that deleted it: without it, an older message of another partition that arrives later would restore the key.
 
 Messages without a key are all kept, as compaction keeps them in the log.
 """
@@ -111,7 +110,7 @@ def _without_older(incoming: pa.Table, known: pa.Table, key: str) -> pa.Table:
 
 
 def _is_newer(left: pa.Table, right: pa.Table) -> Any:
-    """Row by row: does the left one come behind the right one?"""
+    """For each row, whether the left message is newer than the right one."""
     import pyarrow.compute as pc
 
     found: Any = None

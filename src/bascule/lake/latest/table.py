@@ -3,12 +3,12 @@
     <table>/
       _bascule/latest.json                  what it is: format, streams, key, number of buckets
       _bascule/snapshots/<number>.json      all files of the table at that moment, and how far it had read; the highest one holds
-      _bascule/lock                         held by the one who writes
+      _bascule/lock                         held by the writer
       data/<bucket>-<random>.parquet        rows whose keys hash to that bucket
       graves/<bucket>-<random>.parquet      keys that were deleted, and by which message
 
 A file is never changed: a bucket that changes is written anew, and the next snapshot names the new file in place of the old one.
-Snapshots that have been replaced stay for a while, for those who read them. What no snapshot names does not exist.
+Replaced snapshots stay for a while, because readers may use them. A file that no snapshot names is not part of the table.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class LatestStore:
             )
         self._snapshots.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, **document, "created_ns": time.time_ns()}
-        with contextlib.suppress(ArchiveConflict):  # somebody makes it at the same moment: the lock decides who writes
+        with contextlib.suppress(
+            ArchiveConflict
+        ):  # another process makes it at the same moment: the lock decides which one writes
             write_document(self.path / FOLDER / "latest.json", document)
 
     def describe(self) -> dict[str, Any]:
@@ -183,7 +185,7 @@ class LatestStore:
                 return self._read(numbers[-1])
 
     def snapshots(self) -> list[TableSnapshot]:
-        """All that are kept, the oldest first. For the one who writes."""
+        """All snapshots that are kept, the oldest first. For the writer."""
         return [self._read(number) for number in self._numbers()]
 
     def _numbers(self) -> list[int]:
@@ -242,7 +244,7 @@ def latest_files(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_latest(path: str | os.PathLike[str], columns: list[str] | None = None) -> pa.Table:
-    """The table in memory. Raises ArchiveDamaged for one that has not been written yet: nobody knows its columns."""
+    """The table in memory. Raises ArchiveDamaged for a table without a snapshot: its columns are not known yet."""
     import pyarrow.parquet as pq
 
     pa = require()

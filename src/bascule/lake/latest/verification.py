@@ -1,8 +1,7 @@
-"""The proof that a table of latest messages holds what its streams say: the log is read again, with nothing but a dict.
+"""Verifies that a table of latest messages equals its streams: the log is read again into a dict.
 
-Whatever the table was told, and in which order, it has to hold for each key the newest message below the offsets that it has read to,
-and nothing for keys whose newest message deletes them. Where retention or compaction have taken the message, the log says nothing, and
-the report counts it.
+For each key the table must hold the newest message below the offsets that it has read to, and no row for a key whose newest message
+deletes it. Rows whose message retention or compaction have removed cannot be compared; the report counts them.
 """
 
 from __future__ import annotations
@@ -183,7 +182,7 @@ def _message_keys(batch: pa.RecordBatch) -> Iterable[Any]:
 
 
 def _identity(key: Any, row: dict[str, Any]) -> Any:
-    """Messages without a key are told apart by their place."""
+    """Messages without a key are identified by their place."""
     return ("key", key) if key is not None else (row["stream"], row["partition"], row["offset"])
 
 

@@ -1,7 +1,8 @@
-"""The one who writes a table of latest messages: hands out what tasks need, and makes one snapshot of what they have written.
+"""The writer of a table of latest messages: gives tasks what they need, and makes one snapshot of what they have written.
 
-Who dies before the snapshot leaves files that nobody names, and the batch comes again. Who dies behind it finds, when the batch comes
-again, that all of it lies below where the table has read to. A query that lost its place and begins anew changes nothing either.
+After a crash before the snapshot, its files are named by no snapshot and the batch is repeated. After a crash after the snapshot, all
+offsets of the repeated batch are below those that the table has read to. A query that starts again from an earlier offset changes
+nothing either.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NULL_KEYS: Final = ("keep", "skip", "fail")
 
 
 class LatestWriter:
-    """Between `open` and `close` nobody else writes the table."""
+    """Holds the table's lock between `open` and `close`."""
 
     def __init__(
         self,

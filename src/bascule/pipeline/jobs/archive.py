@@ -1,8 +1,8 @@
 """The archive job: streams, continuously or once, into Parquet files, each message exactly once.
 
 Every micro-batch is written by Spark's tasks and then becomes part of the archive with one commit. A batch that comes again, because
-the driver died between the commit and Spark's own note of it, finds its offsets in the archive and writes nothing. A batch that died
-before its commit left files that nobody knows; the next start removes them.
+the driver died between the commit and Spark's own note of it, finds its offsets in the archive and writes nothing. A crash before
+the commit leaves files that no commit names; the next start removes them.
 
 `ArchiveJob.write` is what a query's foreachBatch calls, this job's own or any other's that hands on messages as the source gave them.
 """
@@ -77,7 +77,7 @@ class ArchiveOptions:
     compact_every: int = COMPACT_EVERY_DEFAULT
     """Merge small files after so many commits; 0 for never."""
     keep_replaced_seconds: float = KEEP_REPLACED_SECONDS_DEFAULT
-    """How long files stay that were merged: for readers that were told of them before."""
+    """How long replaced files stay, for readers that have planned with them."""
     cursor: str | None = None
     """Its progress in the brokers, as a cursor of this name: `archive:<folder>` without one, no cursor for ""."""
 
@@ -177,7 +177,7 @@ class ArchiveOptions:
 
 
 class ArchiveJob:
-    """Lives in the driver. Between `open` and `close` nobody else writes the archive."""
+    """Lives in the driver. Holds the archive's lock between `open` and `close`."""
 
     def __init__(
         self, spark: SparkSession, options: ArchiveOptions, on_commit: Callable[[Commit], None] = lambda _: None
@@ -267,8 +267,8 @@ class ArchiveJob:
             raise
 
     def _give_back_room(self) -> None:
-        """Of a batch that found no room: files that other tasks of it have finished are of no use to anybody. What belongs to the
-        archive is read anew: a commit may be there although we were told otherwise."""
+        """After a batch that found no room: remove the files that its other tasks have finished. The commits are read again, because
+        one may be there although writing it raised an error."""
         with contextlib.suppress(BasculeError, OSError):
             self._housekeeping.begin()
 
@@ -360,7 +360,7 @@ class ArchiveJob:
             self._compact()
 
     def _compact(self) -> None:
-        """Merge small files, a little at a time: a batch waits for it. What cannot be merged stays as it is, and is said."""
+        """Merge small files, a little at a time, because a batch waits for it. Files that cannot be merged stay, with a warning."""
         try:
             commit = self._compaction.round(self._state, COMPACT_BYTES_MAX)
         except BasculeError as error:
@@ -443,7 +443,7 @@ def read_stream_ids(noted: Path) -> dict[str, int]:
 
 
 def must_be_the_driver(spark: SparkSession) -> None:
-    """For who holds the lock and has the query call him."""
+    """Raises CallerError with Spark Connect: the process that holds the lock must be the one that writes."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise CallerError(
             "this process would hold the archive, and with Spark Connect another one would write it",
@@ -452,8 +452,8 @@ def must_be_the_driver(spark: SparkSession) -> None:
 
 
 def must_go_on(options: ArchiveOptions, next_offsets: dict[tuple[str, int], int], there: Collection[str]) -> None:
-    """A query without a checkpoint begins where the log does. What retention took between the last commit and there is noticed here,
-    or by nobody. `there` are the streams that exist."""
+    """Raises DataLost if retention removed records after the last commit: a query without a checkpoint starts at the start of the log,
+    and would not notice. `there` are the streams that exist."""
     archived = {key: end for key, end in next_offsets.items() if key[0] in there}
     if not archived or source_options(options.source_options(), STREAMING).skips_lost:
         return

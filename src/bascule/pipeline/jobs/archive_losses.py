@@ -1,8 +1,8 @@
-"""What of a batch is gone before it could be archived, under a job that goes on all the same. Pure, but for a look into files.
+"""The offsets of a batch that were removed before they could be archived, in a job with `onDataLoss=skip`. Reads files, changes none.
 
-Tasks of the archive's own query tell what they could not read. Rows that come through Spark tell nothing: then what was planned is
-compared with what was written, and what is missing below the start of the log is lost. Holes that compaction had left there are counted
-with it, because nobody can tell them any more.
+Tasks of the archive's own query report what they could not read. Rows that come through Spark have no such report: the planned offsets
+are compared with the written ones, and those missing below the start of the log are lost. Holes that compaction had left there are
+counted too, because they cannot be told apart any more.
 """
 
 from __future__ import annotations

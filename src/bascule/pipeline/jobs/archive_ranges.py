@@ -57,7 +57,7 @@ def noted_plan(checkpoint: Path, batch_id: int) -> Plan:
     try:
         ranges = planned_ranges(begin, end, {})
     except CheckpointMismatch:
-        return {}  # who reads these offsets will say so
+        return {}  # the task that reads these offsets raises it
     return {
         (key.stream, key.partition): Planned(one.start, one.end, end.streams[key.stream].began is not None)
         for key, one in ranges.items()
@@ -144,7 +144,7 @@ class RangesTask:
 def read_noting(
     options: SourceOptions, one: ReadRange, note: Callable[[int, int, str], None]
 ) -> Iterator[pa.RecordBatch]:
-    """What is left of a range. `note` is told what of it is gone and why: nobody else will know it later."""
+    """The batches of a range that are left. `note` gets the offsets that are gone, and why: this is known only now."""
     position = one.start
     while position < one.end:
         try:

@@ -111,7 +111,7 @@ class LatestOptions:
 
 
 class LatestTable:
-    """Lives in the driver. Between `open` and `close` nobody else writes the table."""
+    """Lives in the driver. Holds the table's lock between `open` and `close`."""
 
     def __init__(
         self, spark: SparkSession, options: LatestOptions, on_commit: Callable[[TableSnapshot], None] = lambda _: None
@@ -172,7 +172,7 @@ class LatestTable:
         self._keyed(self._messages())
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Merge the messages of a batch into the table. What has been merged before changes nothing.
+        """Merge the messages of a batch into the table. A batch that was merged before changes nothing.
 
         Rows need the columns `stream`, `partition`, `offset`, `timestamp` and `leaderEpoch` of the messages they come from; all other
         columns are kept as they are. Messages of one partition have to come in batches in their order, as the source gives them.

@@ -56,7 +56,7 @@ _CLOCKS_APART_SECONDS: Final = 3600
 
 
 def new_id() -> str:
-    """An id for a replay that nobody has begun. It tells when it was made, so that who looks for it need not look further back."""
+    """A new id for a replay. It contains the time, so that a search for its messages need not look further back."""
     return f"r{int(time.time()):08x}-{secrets.token_hex(3)}"
 
 
@@ -100,7 +100,7 @@ class ReplayReport:
     resumed: dict[int, int] = field(default_factory=dict)
     """By partition of the source: the offset at which this run went on."""
     lost: int = 0
-    """Offsets that an archive never got: retention was faster, and its job was told to go on."""
+    """Offsets that retention removed before they were archived, in a job with `onDataLoss=skip`."""
     seconds: float = 0.0
 
 
@@ -126,7 +126,7 @@ class Replay:
                 self._run(on_progress, is_begun)
                 break
             except ProducerFenced as error:
-                # What a run that died had sent was stored behind our look at the target, or another one is running: look again.
+                # Messages of a crashed run were stored after we looked at the target, or another run is active: look again.
                 if attempt == ATTEMPTS_MAX:
                     raise ProducerFenced(
                         f"another run of the replay `{self.id}` is further than this one: {error.message}",
@@ -186,7 +186,7 @@ class Replay:
         return self._source.name == f"{self._options.target}#{there}"
 
     def _create(self, partitions: int) -> dict[int, Any]:
-        with contextlib.suppress(StreamExists):  # somebody was faster
+        with contextlib.suppress(StreamExists):  # another process has created it
             self._client.create_stream(self._options.target, partitions=partitions)
         found: dict[int, Any] = self._tables.offsets([self._options.target])[self._options.target]["partitions"]
         return found

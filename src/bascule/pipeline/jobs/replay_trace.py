@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
 
 CHUNK_OFFSETS: Final = 65_536
-"""Chunks end at multiples of this, whoever runs the replay with whatever options: one that is sent again never ends earlier."""
+"""Chunks end at multiples of this, with any options: a chunk that is sent again never ends earlier."""
 WINDOW_OFFSETS: Final = 32_768
 WINDOW_OFFSETS_MAX: Final = 1 << 20
 

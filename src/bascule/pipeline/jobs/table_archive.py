@@ -1,8 +1,8 @@
 """Streams into a table of Delta or Iceberg, each message exactly once, when the format's jar is given.
 
-Every micro-batch is one append, which these formats make visible whole or not at all. What comes again is known by the table itself:
-its highest offset of each partition is read once when the job begins and followed from then on, and what is not above it is left
-out. Delta is told the query and the batch besides, and ignores a batch that it has.
+Every micro-batch is one append, which these formats make visible whole or not at all. The table itself shows what was written before:
+its highest offset of each partition is read once when the job starts and followed from then on, and messages that are not above it are
+left out. Delta also gets the id of the query and of the batch, and ignores a batch that it has.
 
 One process writes a table: the folder that holds Spark's notes on the query holds the lock.
 """

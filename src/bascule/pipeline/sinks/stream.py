@@ -1,8 +1,8 @@
-"""Rows into a stream, exactly once: every row keeps its number when its batch comes again, and brokers drop what they have.
+"""Rows into a stream, exactly once: every row keeps its number when its batch is repeated, and brokers drop rows that they have.
 
-For that, the same rows have to be in the same tasks in the same order. Rows that are messages still are in the order of their offsets,
-within the tasks that read them or that `dedup` sent them to, and both are the same again. What a query made of them is in no order:
-such rows are spread by their content over a number of tasks that never changes, and sorted there.
+For that, the same rows must be in the same tasks in the same order. Rows that are still messages are in the order of their offsets, in
+the tasks that read them or that `dedup` sent them to, and both are the same in a repeated batch. Rows that a query has made have no
+order: they are spread by their content over a fixed number of tasks, and sorted there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 TASKS: Final = 4
-"""Rows of a query are spread over so many tasks. Part of what makes a batch the same when it comes again: not to be changed."""
+"""Number of tasks that rows of a query are spread over. Must not change: a repeated batch must be the same."""
 
 _ENTRIES: Final = "_entries"
 """Headers, for their order: rows that differ in nothing else are not the same."""
@@ -34,7 +34,7 @@ NESTED: Final = ("struct", "array", "map", "variant")
 
 
 def producer_id(pipeline: str, target: str, checkpoint_id: str) -> str:
-    """As brokers know the pipeline. Who begins anew with another checkpoint is somebody else."""
+    """The producer id of a pipeline. A new checkpoint gets a new producer id."""
     said = f"{pipeline}:{target}"
     room = PRODUCER_ID_BYTES_MAX - 9
     if len(said.encode()) > room or not said.isprintable():

@@ -2,11 +2,11 @@
 
     <table>/
       _bascule/table.json            which pipeline's checkpoint it belongs to
-      _bascule/staging/…             a batch that is being written, or was when somebody died
+      _bascule/staging/…             a batch that is being written, or that a crash left
       batch=12/….parquet             a batch, whole
 
-A batch whose folder is there has been written: it is left as it is when it comes again. Numbers of batches mean something with their
-checkpoint only, so the table knows it, and refuses another one.
+A batch whose folder is there has been written: it is left as it is when the batch is repeated. Batch numbers belong to one checkpoint,
+so the table knows its checkpoint and refuses another one.
 """
 
 from __future__ import annotations

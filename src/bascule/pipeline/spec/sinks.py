@@ -159,25 +159,29 @@ class DeadLetters(KeyGroup):
         meaning="The stream that gets them: key and value as they came, and headers that say which pipeline, rule, reason, stream, "
         "partition and offset.",
     )
-    create: bool = setting("create", Boolean(), True, meaning="Whether to create that stream if it is not there.")
-    path: str | None = setting("path", Folder(), None, meaning="Or a folder of Parquet, with the same as columns.")
+    create: bool = setting("create", Boolean(), True, meaning="Create the stream if it does not exist.")
+    path: str | None = setting(
+        "path", Folder(), None, meaning="Alternatively a folder of Parquet files with these columns."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnection(KeyGroup):
-    """How brokers are reached"""
+    """Connection to the brokers"""
 
-    tls: bool = setting("tls", Boolean(), False, meaning="Whether brokers are spoken to through TLS.")
+    tls: bool = setting("tls", Boolean(), False, meaning="Connect to brokers with TLS.")
     tls_ca: str | None = setting(
-        "tls_ca", Text(), None, meaning="File in PEM: whom to trust instead of the system's authorities."
+        "tls_ca", Text(), None, meaning="PEM file of certificate authorities to trust instead of the system's."
     )
-    tls_cert: str | None = setting("tls_cert", Text(), None, meaning="File in PEM: who we are, for brokers that ask.")
-    tls_key: str | None = setting("tls_key", Text(), None, meaning="File in PEM: the key of `tls_cert`.")
+    tls_cert: str | None = setting(
+        "tls_cert", Text(), None, meaning="PEM file of the client certificate, for brokers that require one."
+    )
+    tls_key: str | None = setting("tls_key", Text(), None, meaning="PEM file of the private key of `tls_cert`.")
     token: str | None = setting(
         "token",
         Text(),
         None,
-        meaning="Shown to brokers with every call. Write `${TOKEN}` and set the variable.",
+        meaning="Sent to brokers with every call. Write `${TOKEN}` and set the variable.",
         is_secret=True,
     )
 

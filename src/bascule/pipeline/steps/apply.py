@@ -107,7 +107,7 @@ def _expected(step: Expect, rows: Rows) -> Sifted:
 
 
 def _deduplicated(step: Dedup, rows: Rows) -> Rows:
-    """The first of each key within the time. Rows without a key are told apart by their place: nobody knows them for the same."""
+    """The first row of each key within the time. Rows without a key are all kept: their place is their key."""
     keys = [f"_key{number}" for number in range(len(step.key))]
     named = [f"({expression}) AS {name}" for name, expression in zip(keys, step.key, strict=True)]
     frame = rows.frame.selectExpr("*", *named, f"{MESSAGE}.timestamp AS {_TIME}")

@@ -1,6 +1,6 @@
-"""Rows on their way: a frame, and for as long as a row is one message, that message in a hidden column.
+"""Rows of a pipeline: a frame, and while each row is one message, that message in a hidden column.
 
-Everything is said in SQL texts, not in column objects: those of a classic session and of Spark Connect are not the same.
+Expressions are SQL texts, not column objects, because those of a classic session and of Spark Connect differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rows:
 
     @property
     def columns(self) -> list[str]:
-        """Those that are anybody's business."""
+        """The columns without the hidden message."""
         return [name for name in self.frame.columns if name != MESSAGE]
 
     @property

@@ -1,7 +1,7 @@
-"""What Spark says when something is wrong, in our words: one message and the next step, no trace of Java.
+"""Errors of Spark as ours: one message and the next step, without a stack trace of Java.
 
-Errors of ours cross processes as text that begins with their code. They are found in whatever Spark has wrapped around them, and
-become again what they were.
+An error of ours crosses processes as text that begins with its code. It is found inside the text that Spark has wrapped around it, and
+raised again as the same class.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bascule.errors import BasculeError, InvalidQuery, PipelineFailed
 _CODED: Final = re.compile(r"\[([A-Z][A-Z_]+)\] ([^\n]*)(?:\nhint: ([^\n]*))?")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _OF_DATA: Final = re.compile(r"SQLSTATE: 22\w{3}")
-"""Errors that the standard of SQL calls exceptions of data: a number that is none, a division by zero."""
+"""Class 22 of SQLSTATE, data exceptions: a text that is not a number, a division by zero."""
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _MISSING_TABLE: Final = re.compile(r"table or view (?:`[^`]*`\.)*`([^`]+)`")
 _SUGGESTIONS: Final = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
 
 
 def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeError:
-    """The error as ours. `known` are tables that a query could have meant."""
+    """The error as one of ours. `known` are the tables to suggest for a misspelt name."""
     if isinstance(error, BasculeError):
         return error
     said = _text(error)
@@ -36,18 +36,19 @@ def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeErro
         return _query_error(error, said, known)
     if _OF_DATA.search(said):
         return InvalidQuery(
-            _first_lines(said), hint="a row is not what the query takes it for: `try_cast` and its like make null of it"
+            _first_lines(said),
+            hint="a row does not fit the query: `try_cast` and similar functions return null instead",
         )
     return PipelineFailed(_first_lines(said) or name, hint=None)
 
 
 def _text(error: BaseException) -> str:
-    desc = getattr(error, "desc", None)  # without the trace of Java that str() appends
+    desc = getattr(error, "desc", None)  # str() would append the stack trace of Java
     return str(desc or getattr(error, "_message", None) or error)
 
 
 def _ours(said: str) -> BasculeError | None:
-    """The innermost: what is wrapped comes last."""
+    """The innermost of our errors in the text, which is the last one."""
     by_code = {kind.code: kind for kind in _kinds(BasculeError)}
     for match in reversed(list(_CODED.finditer(said))):
         kind = by_code.get(match[1])
@@ -71,9 +72,7 @@ def _query_error(error: Any, said: str, known: Collection[str]) -> BasculeError:
         close = closest(name, known) if name else None
         listed = ", ".join(f"`{one}`" for one in sorted(known)[:10]) or "none"
         hint = (
-            f"did you mean `{close}`?"
-            if close
-            else f"there are {listed}; names with dots or dashes stand in backquotes"
+            f"did you mean `{close}`?" if close else f"there are {listed}; put names with dots or dashes in backquotes"
         )
         return InvalidQuery(f"there is no stream or archive `{name}`", hint=hint)
     suggestions = _SUGGESTIONS.search(said)
@@ -81,7 +80,7 @@ def _query_error(error: Any, said: str, known: Collection[str]) -> BasculeError:
         text = text.split(" Did you mean")[0]
         return InvalidQuery(text, hint=f"there are {suggestions[1]}")
     is_syntax = type(error).__name__ == "ParseException" or "Syntax error" in text
-    return InvalidQuery(text, hint="names with dots or dashes stand in backquotes: `my-stream`" if is_syntax else None)
+    return InvalidQuery(text, hint="put names with dots or dashes in backquotes: `my-stream`" if is_syntax else None)
 
 
 def _condition(error: Any) -> str:
@@ -92,7 +91,7 @@ def _condition(error: Any) -> str:
 
 
 def _first_lines(said: str) -> str:
-    """What a person needs of it: neither plans, nor traces, nor the codes of Spark."""
+    """The message without query plans, stack traces and Spark's own codes."""
     lines: list[str] = []
     for line in said.splitlines():
         if re.match(r"\s*(at |== |'?[A-Z]\w+ \[|;|JVM stacktrace|Traceback|File )", line) or (

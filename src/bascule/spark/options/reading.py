@@ -1,4 +1,4 @@
-"""What can be said of a read. The reference page is made from these declarations; sections that the sink shares say so.
+"""The options of a read. The reference page is generated from these declarations; the sink shares some of the sections.
 
 Names and defaults are those of Kafka's Spark connector wherever the meaning is the same.
 """
@@ -55,7 +55,7 @@ class SourceValueMode(StrEnum):
 
 
 class Servers(Kind[str]):
-    """Addresses of brokers with commas in between."""
+    """Addresses of brokers, separated by commas."""
 
     name = "list of host:port"
 
@@ -63,7 +63,7 @@ class Servers(Kind[str]):
         try:
             addresses(text)
         except BasculeError:
-            raise Unfit("addresses such as `127.0.0.1:9292`, with commas in between") from None
+            raise Unfit("addresses such as `127.0.0.1:9292`, separated by commas") from None
         return text
 
 
@@ -92,7 +92,7 @@ class SubjectPattern(Kind[str]):
 
 
 class ArchiveFolder(Kind[str]):
-    """A folder of the file system, as an absolute path: driver and executors work in different ones."""
+    """A folder as an absolute path, because driver and executors have different working directories."""
 
     name = "folder"
 
@@ -105,31 +105,34 @@ class ArchiveFolder(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions(Section):
-    """How the brokers are reached"""
+    """Connection to the brokers"""
 
     servers: str = setting(
         "servers",
         Servers(),
         "127.0.0.1:9292",
-        meaning="Addresses of brokers, with commas in between; the others of the cluster are found by themselves.",
-        consequence="Executors have to reach them too, and the Arrow Flight port of every broker.",
+        meaning="Addresses of brokers, separated by commas. One reachable broker is enough: it names the others.",
+        consequence="Executors must reach these addresses too, and the Arrow Flight port of every broker.",
     )
     tls: bool = setting(
         "tls",
         Boolean(),
         False,
-        meaning="Whether brokers are spoken to through TLS; the system's authorities are trusted.",
+        meaning="Connect with TLS and trust the system's certificate authorities.",
     )
     tls_ca: str | None = setting(
-        "tlsCa", Text(), None, meaning="File in PEM: whom to trust instead of the system's authorities. Implies `tls`."
+        "tlsCa",
+        Text(),
+        None,
+        meaning="PEM file of certificate authorities to trust instead of the system's. Implies `tls`.",
     )
     tls_cert: str | None = setting(
         "tlsCert",
         Text(),
         None,
-        meaning="File in PEM: who we are, for brokers that ask. It has to be there on every executor.",
+        meaning="PEM file of the client certificate, for brokers that require one. Every executor must have the file.",
     )
-    tls_key: str | None = setting("tlsKey", Text(), None, meaning="File in PEM: the key of `tlsCert`.")
+    tls_key: str | None = setting("tlsKey", Text(), None, meaning="PEM file of the private key of `tlsCert`.")
     token: str | None = setting(
         "token", Text(), None, meaning="Sent with every call as `authorization: Bearer …`.", is_secret=True
     )
@@ -144,47 +147,49 @@ class StreamOptions(Section):
     """Which streams"""
 
     stream: str | None = setting(
-        "stream", Text(), None, meaning='One stream, all its partitions. `load("orders")` says the same.'
+        "stream", Text(), None, meaning='One stream, all its partitions. `load("orders")` is the same.'
     )
     path: str | None = setting("path", Text(), None, meaning='What `load("orders")` sets: one stream.')
-    subscribe: tuple[str, ...] | None = setting("subscribe", Words(), None, meaning="Streams, with commas in between.")
+    subscribe: tuple[str, ...] | None = setting("subscribe", Words(), None, meaning="Streams, separated by commas.")
     subscribe_pattern: str | None = setting(
         "subscribePattern",
         Pattern(),
         None,
-        meaning="A regular expression that the whole name of a stream has to match.",
-        consequence="Streams that are created while a query runs are read from their beginning.",
+        meaning="A regular expression that must match the whole name of a stream.",
+        consequence="A stream that is created while a query runs is read from its first message.",
     )
     subject_pattern: str | None = setting(
         "subjectPattern",
         SubjectPattern(),
         None,
-        meaning="A NATS subject with wildcards, such as `orders.*.created`: all streams whose subject it covers.",
-        consequence="Streams that are created while a query runs are read from their beginning.",
+        meaning="A NATS subject with wildcards, such as `orders.*.created`: reads all streams whose subject it covers.",
+        consequence="A stream that is created while a query runs is read from its first message.",
     )
     assign: Mapping[str, tuple[int, ...]] | None = setting(
-        "assign", AssignKind(), None, meaning='Single partitions, in JSON: `{"orders": [0, 1], "returns": [0]}`.'
+        "assign", AssignKind(), None, meaning='Single partitions as JSON: `{"orders": [0, 1], "returns": [0]}`.'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StartingOptions(Section):
-    """Where from"""
+    """Where a read starts"""
 
     starting_offsets: Position | None = setting(
         "startingOffsets",
         OffsetsKind({"earliest": Earliest(), "latest": Latest()}, has_cursor=True),
         None,
         default_text="`earliest` in batch, `latest` in streaming",
-        meaning="`earliest`, `latest` (streaming only), `cursor:<id>` for what follows the records a cursor names, or JSON with an "
-        'offset for every partition: `{"orders": {"0": 23, "1": -2}}`, -2 being the earliest and -1 the latest.',
-        consequence="A query that has a checkpoint goes on from there, whatever stands here.",
+        meaning="`earliest`, `latest` (streaming only), `cursor:<id>` to start after the records of a cursor, or JSON with an "
+        'offset for every partition: `{"orders": {"0": 23, "1": -2}}`; -2 is the earliest, -1 the latest.',
+        consequence="A query with a checkpoint continues from the checkpoint and ignores this option.",
     )
     starting_timestamp: Position | None = setting(
         "startingTimestamp",
         TimestampKind(),
         None,
-        meaning="The first records that are not older: milliseconds since 1970, or ISO-8601 (UTC unless it names a zone).",
+        meaning="Start at the first record of each partition at or after this time: milliseconds since 1970, or "
+        "ISO-8601 (UTC unless it "
+        "names a zone).",
     )
     starting_offsets_by_timestamp: Position | None = setting(
         "startingOffsetsByTimestamp",
@@ -196,13 +201,14 @@ class StartingOptions(Section):
         "startingOffsetsByTimestampStrategy",
         Choice(TimestampStrategy),
         TimestampStrategy.ERROR,
-        meaning="What to do with a partition that has no record so young: `error`, or begin behind its newest with `latest`.",
+        meaning="For a partition without a record at or after the starting time: `error` fails, `latest` starts after "
+        "its newest record.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EndOptions(Section):
-    """Where to"""
+    """Where a batch read ends"""
 
     reads: ClassVar[frozenset[str]] = frozenset({BATCH})
 
@@ -211,13 +217,13 @@ class EndOptions(Section):
         OffsetsKind({"latest": Latest()}),
         None,
         default_text="`latest`",
-        meaning="`latest`, or JSON with the offset that each partition is read up to, itself not included; -1 is the latest.",
+        meaning="`latest`, or JSON with the offset before which the read of each partition ends; -1 is the latest.",
     )
     ending_timestamp: Position | None = setting(
         "endingTimestamp",
         TimestampKind(),
         None,
-        meaning="Up to the first records that are not older, themselves not included.",
+        meaning="End before the first record of each partition at or after this time.",
     )
     ending_offsets_by_timestamp: Position | None = setting(
         "endingOffsetsByTimestamp", TimestampsKind(), None, meaning="The same with a time for every partition."
@@ -234,27 +240,27 @@ class AmountOptions(Section):
         "maxOffsetsPerTrigger",
         Integer(minimum=1, maximum=INT64_MAX),
         None,
-        meaning="Offsets of all partitions together; every partition with a backlog advances by one at least.",
+        meaning="Offsets of all partitions together; every partition with a backlog advances by at least one.",
     )
     bytes_max: int = setting(
         "maxBytesPerTrigger",
         Unlimited(),
         limits.SPARK_TRIGGER_BYTES_DEFAULT,
-        meaning="Bytes of all partitions together, estimated from their average on disk; `unlimited` lifts it.",
-        consequence="The first batch of a query that begins at the earliest offset is not the whole stream.",
+        meaning="Bytes of all partitions together, estimated from their average on disk; `unlimited` for no limit.",
+        consequence="The first batch of a query that starts at the earliest offset does not read the whole stream at once.",
     )
     offsets_min: int | None = setting(
         "minOffsetsPerTrigger",
         Integer(minimum=1, maximum=INT64_MAX),
         None,
-        meaning="Wait until so many offsets are there, but not longer than `maxTriggerDelay`.",
-        consequence="Has no effect with AvailableNow, which reads what is there.",
+        meaning="Wait until at least this many offsets can be read, but not longer than `maxTriggerDelay`.",
+        consequence="No effect with AvailableNow, which reads what is there.",
     )
     delay_max_ns: int = setting(
         "maxTriggerDelay",
         Duration(minimum_ns=1),
         15 * MINUTE_NS,
-        meaning="How long `minOffsetsPerTrigger` may hold up a batch.",
+        meaning="The longest time that `minOffsetsPerTrigger` may delay a batch.",
     )
 
 
@@ -266,19 +272,19 @@ class ParallelismOptions(Section):
         "minPartitions",
         Integer(minimum=1, maximum=limits.SPARK_TASKS_MAX),
         None,
-        meaning="At least so many tasks, by cutting the largest ranges. Without it a task reads a partition.",
+        meaning="Minimum number of tasks: the largest ranges are split. Without it, one task reads one partition.",
     )
     records_max: int | None = setting(
         "maxRecordsPerPartition",
         Integer(minimum=1, maximum=INT64_MAX),
         None,
-        meaning="Offsets that one task reads at most.",
+        meaning="Maximum offsets of one task.",
     )
     bytes_max: int | None = setting(
         "maxBytesPerPartition",
         Size(minimum=1),
         None,
-        meaning="Bytes that one task reads at most, estimated from the average on disk.",
+        meaning="Maximum bytes of one task, estimated from the average on disk.",
     )
 
 
@@ -290,10 +296,11 @@ class HistoryOptions(Section):
         "history",
         ArchiveFolder(),
         None,
-        meaning="The folder of an archive that `bascule pipeline archive` writes. Up to its last offset the streams are read from it, "
-        "from the next one on from their logs: `earliest`, offsets and timestamps reach back to the archive's beginning.",
-        consequence="Driver and executors read the folder, so all of them must have it under this path. Streams that the archive does "
-        "not have are read from their logs alone.",
+        meaning="The folder of an archive that `bascule pipeline archive` writes. Streams are read from the archive up "
+        "to its last offset, "
+        "and from their logs after it: `earliest`, offsets and timestamps reach back to the start of the archive.",
+        consequence="The driver and all executors must have the folder at this path. Streams that the archive does not have are read "
+        "from their logs alone.",
     )
 
 
@@ -306,17 +313,17 @@ class LossOptions(Section):
         Choice(OnDataLoss),
         None,
         default_text="`fail`",
-        meaning="What to do when records that had still to be read were removed, or a stream was deleted or created again: `fail` "
-        "names them, `skip` goes on with what is there, `archive` reads from the archive that `history` names what the log does not "
-        "have any more, even if it was removed under a task that reads it, and fails if the archive does not have it either; a deleted "
-        "stream then ends where its archive ends. Gaps that compaction leaves are no loss.",
+        meaning="When unread records were removed, or a stream was deleted or created again: `fail` ends the query with an error that "
+        "names them, `skip` continues with the next record, `archive` reads them from the archive of `history`, even when they are "
+        "removed while a task reads, and fails if the archive does not have them; a deleted stream then ends where its archive ends. "
+        "Gaps that compaction leaves are not loss.",
     )
     fail_on_data_loss: bool | None = setting(
         "failOnDataLoss",
         Boolean(),
         None,
         default_text="`true`",
-        meaning="Kafka's way to say it: `false` is `onDataLoss=skip`.",
+        meaning="The name in Kafka's connector: `false` is `onDataLoss=skip`.",
     )
 
 
@@ -330,8 +337,9 @@ class ProgressOptions(Section):
         "cursor",
         Text(),
         None,
-        meaning="Keep the query's progress in the brokers too, as a cursor of this name, for tools to see and others to start from.",
-        consequence="It is a batch behind, and the last batch of a query may never reach it: what counts is the checkpoint.",
+        meaning="Also keep the query's progress in the brokers, as a cursor with this name, for tools and for "
+        "`startingOffsets=cursor:<id>`.",
+        consequence="The cursor lags by one batch and may miss the last batch of a query. Only the checkpoint is exact.",
     )
 
 
@@ -343,25 +351,27 @@ class ValueOptions(Section):
         "valueFormat",
         Choice(ValueFormat),
         None,
-        meaning="What values hold: the column `value` is a struct then.",
+        meaning="The encoding of values: the column `value` becomes a struct.",
         consequence="Values are decoded in Python. Spark's own `from_json` is faster where it is enough.",
     )
     schema: str | None = setting(
         "valueSchema",
         Text(),
         None,
-        meaning="For `json` columns as in SQL: `id BIGINT, tags ARRAY<STRING>`. For `avro` a record's schema in JSON. For `protobuf` "
+        meaning="For `json`, columns as in SQL: `id BIGINT, tags ARRAY<STRING>`. For `avro`, a record's schema in "
+        "JSON. For `protobuf`, "
         "the path of a descriptor set, as `protoc --include_imports --descriptor_set_out` writes it; the driver reads it.",
     )
     message: str | None = setting(
-        "valueMessage", Text(), None, meaning="For `protobuf` the full name of the message: `shop.Order`."
+        "valueMessage", Text(), None, meaning="For `protobuf`, the full name of the message: `shop.Order`."
     )
     mode: SourceValueMode = setting(
         "valueMode",
         Choice(SourceValueMode),
         SourceValueMode.PERMISSIVE,
-        meaning="`permissive`: a value that cannot be decoded is null, and stands as it came in the column `malformedValue`, for dead "
-        "letters. `failfast`: it ends the query and is named.",
+        meaning="A value that cannot be decoded: `permissive` makes it null and keeps its bytes in the column "
+        "`malformedValue`; `failfast` "
+        "ends the query with an error that names it.",
     )
 
 
@@ -400,7 +410,7 @@ class SourceOptions:
 
     @property
     def falls_back(self) -> bool:
-        """Whether what the log has no more is taken from the archive."""
+        """Whether records that the log no longer has are read from the archive."""
         return self.loss.on_data_loss is OnDataLoss.ARCHIVE
 
 
@@ -419,7 +429,7 @@ FOREIGN: Final[Mapping[str, str]] = {
 
 
 def source_options(given: Mapping[str, str], mode: str) -> SourceOptions:
-    """What Spark hands over, checked. `mode` is BATCH or STREAMING."""
+    """The checked options of a read. `mode` is BATCH or STREAMING."""
     read = read_options(SourceOptions, given, mode, FOREIGN)
     _one_of(
         "which streams to read",
@@ -436,7 +446,7 @@ def source_options(given: Mapping[str, str], mode: str) -> SourceOptions:
 
 
 def value_options(given: Mapping[str, str]) -> ValueOptions:
-    """What is said of values, of which the columns depend. Spark asks for them before it tells whether it will read or write."""
+    """The checked options of values. Spark asks for the columns, which depend on them, before it says whether it reads or writes."""
     value = read_section(ValueOptions, given)
     _check_value(value)
     return value
@@ -451,7 +461,7 @@ def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, leas
         raise InvalidOption(f"options {both} both say {what}", hint=f"keep one of {listed}")
     if len(found) < least:
         hint = f"set one of {listed}"
-        if not given:  # which `load()` seldom is, and a table in SQL always: Spark keeps what was said of it to itself
+        if not given:  # Spark does not hand over the options of a table in SQL
             hint += (
                 "; options of `CREATE TABLE` get lost in Spark, those of `CREATE TEMPORARY VIEW … USING bascule` do not"
             )
@@ -459,7 +469,7 @@ def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, leas
 
 
 def _check(options: SourceOptions) -> None:
-    """What a single option cannot know."""
+    """Rules about more than one option."""
     amount = options.amount
     if amount.offsets_min is not None and amount.offsets_max is not None and amount.offsets_min > amount.offsets_max:
         raise InvalidOption(
@@ -497,7 +507,7 @@ def _check_value(value: ValueOptions) -> None:
 
 
 def _check_batch_bounds(options: SourceOptions) -> None:
-    """A batch that begins at the latest offset, or ends at the earliest, is empty: nobody means that."""
+    """A batch read that starts at the latest offset, or ends at the earliest, would be empty."""
     if options.starting == Latest() or _holds(options.starting, LATEST_OFFSET):
         raise InvalidOption(
             "option `startingOffsets` is the latest offset, but this is a batch read", hint="it must be before the end"

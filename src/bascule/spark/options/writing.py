@@ -1,4 +1,4 @@
-"""What can be said of a write. The reference page is made from these declarations."""
+"""The options of a write. The reference page is generated from these declarations."""
 
 from __future__ import annotations
 
@@ -69,34 +69,34 @@ class ProducerId(Kind[str]):
 
 
 PRODUCER_ID_BYTES_MAX: Final = 40
-"""A producer's id has 64 bytes at most, and holds the number of the Spark partition and a mark of the subject besides."""
+"""Of the 64 bytes of a producer's id, the number of the Spark partition and a hash of the subject take the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions(Section):
-    """Where to"""
+    """Target"""
 
     stream: str | None = setting(
         "stream",
         StreamName(),
         None,
-        meaning='The stream that all rows go to; `save("orders")` and `start("orders")` say the same.',
-        consequence="The columns `stream` and `subject` are left alone then.",
+        meaning='The stream that all rows go to; `save("orders")` and `start("orders")` are the same.',
+        consequence="The columns `stream` and `subject` are ignored then.",
     )
     path: str | None = setting("path", StreamName(), None, meaning='What `save("orders")` sets: one stream.')
     subject: str | None = setting(
         "subject",
         Subject(),
         None,
-        meaning="The NATS subject that all rows are published to, for whatever streams listen there.",
+        meaning="The NATS subject that all rows are published to; every stream with a matching subject stores them.",
         consequence="Each row is a call of its own: slower than naming the stream.",
     )
     partitioner: Partitioner = setting(
         "partitioner",
         Choice(Partitioner),
         Partitioner.AUTO,
-        meaning="`key`: CRC-32 of the key modulo the number of partitions, as all clients of Liftbridge have it; `round-robin`: one "
-        "after the other; `explicit`: the column `partition`, which must be there. `auto` takes the column if it is there "
+        meaning="`key`: CRC-32 of the key modulo the number of partitions, as in all clients of Liftbridge; `round-robin`: the "
+        "partitions in turn; `explicit`: the column `partition`, which must be there. `auto` uses the column if it is there "
         "and not null, else the key if there is one, else round robin.",
     )
     partition: int | None = setting(
@@ -106,7 +106,7 @@ class TargetOptions(Section):
         "onMissingStream",
         Choice(OnMissingStream),
         OnMissingStream.FAIL,
-        meaning="What to do when a stream does not exist: `fail`, or `create` it with its name for a subject.",
+        meaning="For a stream that does not exist: `fail`, or `create` it with its name as its subject.",
     )
     create_partitions: int = setting(
         "createPartitions", Integer(minimum=1, maximum=INT32_MAX), 1, meaning="Partitions of a stream that is created."
@@ -172,55 +172,59 @@ class TargetOptions(Section):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions(Section):
-    """How sure"""
+    """Delivery guarantees"""
 
     delivery: SinkDelivery = setting(
         "delivery",
         Choice(SinkDelivery),
         SinkDelivery.AT_LEAST_ONCE,
-        meaning="`at-least-once`: a batch or a task that runs again publishes its rows again. `exactly-once`: every row has a number "
-        "that it keeps when it comes again, and brokers drop what they have.",
+        meaning="`at-least-once`: a batch or a task that runs again publishes its rows again. `exactly-once`: every row keeps its "
+        "sequence number when it is published again, and brokers drop rows that they already have.",
         consequence="`exactly-once` needs the same rows in the same order when a batch is replayed: see `orderBy`.",
     )
     producer_id: str | None = setting(
         "producerId",
         ProducerId(),
         None,
-        meaning="Names a batch write for `exactly-once`: a second write with the same name and `producerEpoch` publishes only what the "
-        "first did not. Streaming queries have names already.",
+        meaning="Names a batch write for `exactly-once`: a second write with the same name and `producerEpoch` "
+        "publishes only the rows that "
+        "the first did not. Streaming queries have names already.",
     )
     producer_epoch: int | None = setting(
         "producerEpoch",
         Integer(minimum=0, maximum=INT64_MAX),
         None,
         default_text="the batch id within `foreachBatch`, else 0",
-        meaning="Which write of that name it is. One with a lower number than brokers have seen is refused.",
+        meaning="The number of the write with this name. Brokers refuse a number below the highest that they have seen.",
     )
     order_by: tuple[str, ...] | None = setting(
         "orderBy",
         Words(),
         None,
-        meaning="Columns that rows of a task are sorted by before they are numbered, `*` for all of them.",
-        consequence="A task keeps its rows in memory until it has them all. Rows that come out of a shuffle have no order of their "
-        "own: without this, `exactly-once` notices when a replay brings them in another one, and fails.",
+        meaning="Columns by which a task sorts its rows before it numbers them; `*` for all columns.",
+        consequence="A task keeps all its rows in memory. The order of rows after a shuffle may differ when a batch is "
+        "replayed: without "
+        "`orderBy`, `exactly-once` then fails.",
     )
     ack_policy: AckPolicy = setting(
         "ackPolicy",
         Choice(AckPolicy),
         AckPolicy.ALL,
-        meaning="Who must have stored a row before it counts: all in-sync replicas, the partition's leader, or nobody with `none`.",
+        meaning="A row counts as written when all in-sync replicas have stored it (`all`), when the leader has "
+        "(`leader`), or when it was sent "
+        "(`none`).",
     )
     in_flight_max: int = setting(
         "maxInFlight",
         Integer(minimum=1, maximum=WINDOW_MAX),
         8192,
-        meaning="Messages that a task may have under way to one broker without their acks.",
+        meaning="Maximum unacknowledged messages of a task to one broker.",
     )
     timeout_ns: int = setting(
         "publishTimeout",
         Duration(minimum_ns=1),
         120 * SECOND_NS,
-        meaning="How long the rows of one Arrow batch are sent again, while brokers restart or elect, until the task fails.",
+        meaning="How long a task retries the rows of one Arrow batch, while brokers restart or elect a leader, before it fails.",
     )
 
 
@@ -257,11 +261,11 @@ FOREIGN: Final[Mapping[str, str]] = {
 """Options of Kafka's connector, and others that people try, by their names in lower case."""
 
 OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark itself was told by the same means."""
+"""Options of Spark itself, which it hands over with ours."""
 
 
 def sink_options(given: Mapping[str, str], mode: str) -> SinkOptions:
-    """What Spark hands over, checked. `mode` is BATCH or STREAMING."""
+    """The checked options of a write. `mode` is BATCH or STREAMING."""
     ours = {name: value for name, value in given.items() if name.lower() not in OF_SPARK}
     options = replace(read_options(SinkOptions, ours, mode, FOREIGN), mode=mode)
     _check_target(options.target, options.stream)
@@ -317,5 +321,5 @@ def _check_delivery(options: SinkOptions) -> None:
             if value is not None:
                 raise InvalidOption(
                     f"option `{name}` is `{value}`, but this is a streaming query",
-                    hint="leave it out: the query's id and batches say it",
+                    hint="leave it out: the query's id and the batch number are used",
                 )

@@ -1,9 +1,8 @@
-"""What a task does when an archive is read too: offsets of one partition, from the archive and from the log, each once and in order.
+"""The read of a task with an archive: offsets of one partition, from the archive and from the log, each once and in order.
 
 A task gets offsets, and the files in which the driver has seen them. A file that is gone when it is opened was replaced by a compaction
-of the archive: then the task looks at the commits itself, and goes on at the offset where it was. Where the log does not have any more
-what was planned to be read from it, the archive may have it by now. What the archive itself has lost is asked of the log, and missed if
-the log does not have it either.
+of the archive: the task then reads the commits itself and continues at its offset. Records that the log no longer has may be in the
+archive by now. Records that the archive has lost are read from the log, and are missing if the log does not have them either.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RangeReader:
-    """Reads offsets of one partition from wherever they are. Lives as long as a task."""
+    """Reads offsets of one partition from the archive and from the log. Lives as long as a task."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class RangeReader:
         self._archived: Coverage | None = None
 
     def read(self, start: int, end: int, archived: Coverage | None) -> Iterator[pa.RecordBatch]:
-        """Everything from `start` to before `end` that is there, once and in order. `archived` is what the driver has seen."""
+        """The rows from `start` to before `end`, once and in order. `archived` is what the driver has seen of the archive."""
         self._position, self._archived = start, archived
         while self._position < end:
             first, following = self._next_held(self._archived, end)
@@ -59,7 +58,7 @@ class RangeReader:
                 yield from self._from_log(first, end)
 
     def _next_held(self, known: Coverage | None, end: int) -> Span:
-        """What an archive has next; nothing, at the end of the range, if it has no more of it."""
+        """The next offsets that an archive has; empty, at the end of the range, if it has no more of the range."""
         held = [] if known is None else known.held(self._position, end)
         return held[0] if held else (end, end)
 
@@ -132,11 +131,11 @@ class RangeReader:
             self._step_over(end)
 
     def _step_over(self, end: int) -> None:
-        """There is no log any more: what of the range is left is in the archive."""
+        """The stream is gone: continue with the offsets of the range that the archive has."""
         self._position, _ = self._next_held(self._archived, end)
 
     def _instead_of_removed(self, log_start_offset: int) -> None:
-        """Retention was faster than this task. What the archive has got since the range was planned is read from there."""
+        """Retention removed records before this task read them: read those that were archived since the range was planned."""
         known = self._now_archived()
         has_it = known is not None and self._position in known
         if has_it and (self._options.falls_back or self._options.skips_lost):
@@ -172,7 +171,7 @@ class RangeReader:
         return self._coverage(follower)
 
     def _lost(self, known: Coverage | None, log_start_offset: int) -> DataLost:
-        """With the words that a planner would use."""
+        """The error that planning would raise."""
         found = cluster.connect(self._options.connection).streams([self._stream]).get(self._stream)
         state = PartitionState(
             log_start_offset=log_start_offset,
@@ -199,13 +198,13 @@ _followed: dict[tuple[int, str], ArchiveFollower] = {}
 
 
 def follow(path: str) -> ArchiveFollower:
-    """The archive as this process has seen it last."""
+    """The archive as this process has last read it. Kept, because Spark reuses its Python workers."""
     key = os.getpid(), path
     return _followed.setdefault(key, ArchiveFollower(Archive(path)))
 
 
 def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None = None) -> None:
-    """After a file was not found: a later commit has its successor. Raises when there is none, or when it is another failure."""
+    """Read new commits after a file was not found: they name its successor. Raises ArchiveDamaged if there is none."""
     before = follower.version
     if error.errno in (errno.ENOENT, errno.ESTALE):
         follower.look()
@@ -223,5 +222,5 @@ def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
         )
     return ArchiveDamaged(
         f"{named} of the archive {path} cannot be read: {why}",
-        hint="`bascule pipeline verify` tells what is wrong; without `history` what the log has is read from there",
+        hint="run `bascule pipeline verify`; without `history` only the log is read",
     )

@@ -1,8 +1,8 @@
 """A batch read: the ranges are fixed when the query is planned, tasks read them.
 
-There is no `pushFilters`. What a reader plans with the filters of one query, Spark keeps for its DataFrame and uses for every other
-query of it: `orders.where("offset = 3").union(orders.where("offset = 7"))` lost a row, and `orders.count()` after a filter counted what
-that filter had left. Options bound a read, and belong to one DataFrame.
+There is no `pushFilters`. Spark keeps the plan that a reader makes with the filters of one query and uses it for every other query of
+the same DataFrame: `orders.where("offset = 3").union(orders.where("offset = 7"))` lost a row, and `orders.count()` after a filter
+counted the filtered rows. Options bound a read, and belong to one DataFrame.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_va
 
 
 class BatchReader(DataSourceReader):
-    """Plans in the driver, reads in executors; pickled in between, so it holds nothing but what was asked for."""
+    """Plans in the driver, reads in executors. It is pickled in between, so it holds options alone."""
 
     def __init__(self, options: SourceOptions, schema: StructType, values: ValueReader | None = None) -> None:
         self._options = options
@@ -121,8 +121,8 @@ def _state(streams: Streams, key: PartitionKey) -> PartitionState | None:
 
 
 def _pieces(options: SourceOptions, planned: OffsetRange, state: PartitionState | None) -> list[OffsetRange]:
-    """A batch read of years of files is cut at their borders. In streaming a range is no more than a trigger may read; and a batch that
-    is repeated has to be cut as before, whatever was archived meanwhile, because a sink knows rows by their task."""
+    """A range, in batch cut at the borders of archived files. In streaming the limits of a trigger bound it; and a batch that is
+    repeated must be cut as before, even if more is archived by now, because an exactly-once sink identifies rows by their task."""
     if state is None or state.archived is None or options.mode != BATCH:
         return [planned]
     found: list[OffsetRange] = []
@@ -142,7 +142,7 @@ def _archived(state: PartitionState | None, piece: OffsetRange) -> Coverage | No
 def read_range(
     options: SourceOptions, schema: StructType, values: ValueReader | None, task: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a task. Spark makes a task without a range when there are none at all: it reads nothing."""
+    """The batches of a task. Spark makes one task without a range when there are no tasks: it reads nothing."""
     if not isinstance(task, ReadRange):
         return
     try:
@@ -154,7 +154,7 @@ def read_range(
 
 
 class SparkRows:
-    """From the columns that a broker sends to those that Spark was promised, which differ in case, order, nullability and types."""
+    """Turns the columns that a broker sends into the declared ones, which may differ in case, order, nullability and types."""
 
     def __init__(self, schema: StructType, values: ValueReader | None) -> None:
         self._declared = arrow_schema(schema)
@@ -168,7 +168,7 @@ class SparkRows:
         self.asked = tuple(dict.fromkeys(asked))
 
     def conform(self, batch: pa.RecordBatch, task: ReadRange) -> pa.RecordBatch:
-        """Copies nothing but values that are decoded."""
+        """The batch with the declared schema. Only decoded values are copied."""
         columns = dict(zip(self.asked, batch.columns, strict=True))
         if self._value is not None:
             values = columns["value"]
@@ -200,7 +200,7 @@ def _struct(schema: StructType) -> StructType:
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
-    """From the start, or from what is left of the range if lost records are to be skipped."""
+    """The batches of a range; lost records are an error, or skipped."""
     if options.history.path is not None:
         reader = RangeReader(options.history.path, options, task.stream, task.stream_id, task.partition, columns)
         yield from reader.read(task.start, task.end, task.archived)

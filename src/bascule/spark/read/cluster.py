@@ -1,7 +1,7 @@
-"""The brokers as the source sees them. One connection per process and set of options, made when it is first needed.
+"""The questions of the source to brokers. One connection per process and set of options, made when it is first needed.
 
-Readers are built several times, pickled and sent to executors; Spark reuses its Python workers for many tasks. So nothing open
-hangs on a reader: it asks here, and a worker's second task finds the connection of the first.
+Readers are built several times, pickled and sent to executors, so a reader holds no connection. Spark reuses its Python workers for
+many tasks: the second task of a worker finds the connection of the first here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """What a source asks of a cluster."""
+    """The questions of a source to a cluster."""
 
     def subjects(self) -> Mapping[str, str]:
         """The names of all streams with their subjects."""
@@ -53,7 +53,7 @@ _connected: dict[tuple[int, ConnectionOptions], Cluster] = {}
 
 
 def connect(options: ConnectionOptions) -> Cluster:
-    """The connection of this process. Workers are forked: what a parent has open is not for its children."""
+    """The connection of this process. Workers are forked: a child must not use the sockets of its parent."""
     key = os.getpid(), options
     if key not in _connected:
         _connected[key] = FlightCluster(options)

@@ -1,4 +1,4 @@
-"""How far a query is behind, for its progress report: in offsets, bytes and seconds.
+"""The lag of a query for its progress report: in offsets, bytes and seconds.
 
     {"orders": {"0": 120, "1": 45, "id": 17, "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}}}
 
@@ -20,7 +20,7 @@ PROBES_MAX: Final = 16
 
 
 def measure(position: Offsets, streams: Streams, cluster: Cluster, now_ns: int) -> dict[str, Any]:
-    """The ends of all streams with the lag of a query that stands at `position`."""
+    """The ends of all streams with the lag of a query at `position`."""
     probes = PROBES_MAX
     report: dict[str, Any] = {}
     for name in sorted(streams):

@@ -2,8 +2,8 @@
 
     {"orders": {"0": 23, "1": 45, "id": 17}}
 
-The number beside a partition is the next offset to read. `id` tells a stream from an earlier one of the same name: it is the same as
-long as nobody deletes the stream. A stream without it, as in offsets that were written by hand, is not checked.
+The number beside a partition is the next offset to read. `id` is the identity of the stream: a stream that is deleted and
+created again has another one. A stream without it, as in offsets that were written by hand, is not checked.
 
 Spark asks a source for its initial offset, and forgets the answer: a batch 0 that is repeated after a crash gets another answer
 for its start, while its end comes from the checkpoint. So what initialOffset() returns is marked, and the end of the batch that
@@ -53,7 +53,7 @@ class Offsets:
 
     @classmethod
     def parse(cls, document: object) -> Offsets:
-        """What Spark hands back. Raises CheckpointMismatch for what is no offset of ours."""
+        """Offsets from the JSON of a checkpoint. Raises CheckpointMismatch for JSON that is not ours."""
         if not isinstance(document, dict):
             raise _unreadable(document, "it is no object")
         return cls({_name(name): _stream(name, entry) for name, entry in document.items()})

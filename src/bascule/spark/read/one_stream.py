@@ -1,7 +1,7 @@
-"""Archive and log as one stream: what `history` makes of a cluster. Which offsets come from where is decided in state.py.
+"""A cluster with an archive in front of its logs, for the option `history`. state.py decides which offsets are read from where.
 
-The log is asked first and the archive after it: what retention removes in between is in the archive by then if it ever will be. The
-other way round, an archive that is written while somebody looks would seem to have a hole.
+The log is asked first and the archive after it: records that retention removes in between are in the archive by then. In the other
+order, an archive that is being written would seem to have a hole.
 """
 
 from __future__ import annotations

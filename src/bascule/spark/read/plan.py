@@ -1,13 +1,13 @@
 """How far a trigger reads, and which task reads what. Pure: offsets, sizes and time come in, ranges come out.
 
 A range [start, end) of a partition has a backlog of end − start offsets. Bytes are estimated: a partition's size on disk over the
-span of its offsets. Compaction leaves gaps in both, so the estimate holds for gaps too. Of what lies in an archive each file has a
-weight of its own, so a backlog may be made of pieces.
+span of its offsets. Compaction leaves gaps in both, so the estimate holds for gaps too. Each file of an archive has
+its own weight, so a backlog may consist of pieces.
 
 `admit` says how far each partition is read:
 - a partition with a backlog advances by one offset at least, whatever the limits are, and never past its end;
 - beside that, neither the offsets nor the bytes of all partitions together exceed their limit;
-- half of what a limit leaves is for everybody alike, so that a small partition is read in few triggers while a large one takes days;
+- half of the rest of a limit is shared evenly, so that a small partition is read in few triggers while a large one takes days;
   the other half is shared by backlog;
 - a higher limit never gives a partition less.
 
@@ -182,7 +182,7 @@ def _shares(amounts: Mapping[PartitionKey, _Amount], most: int | None) -> dict[P
     return {key: each.head + even[key] + fraction * rest[key] for key, each in amounts.items()}
 
 
-# ── who reads what ───────────────────────────────────────────────────────────────────────────────
+# ── tasks ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def split(ranges: Mapping[K, OffsetRange], limits: SplitLimits) -> list[tuple[K, OffsetRange]]:

@@ -24,14 +24,14 @@ from bascule.spark.read.plan import OffsetRange, PartitionKey
 from bascule.spark.read.state import PartitionState, Streams, StreamState, average, must_be_there, resume
 
 INTERNAL_PREFIX = "__"
-"""Streams that brokers keep for themselves. A pattern does not match them; whoever wants one names it."""
+"""Prefix of the brokers' internal streams. A pattern does not match them; they are read by name only."""
 
 
 # ── which ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def select(options: StreamOptions, cluster: Cluster) -> Streams:
-    """The streams that the options name, as they are now. A named one that does not exist is left to `require`."""
+    """The streams that the options select, as they are now. A named stream that does not exist is left out: see `require`."""
     names = wanted_names(options)
     if names is None:
         covers = _pattern(options)
@@ -44,7 +44,7 @@ def select(options: StreamOptions, cluster: Cluster) -> Streams:
 
 
 def require(options: StreamOptions, streams: Streams) -> Streams:
-    """The same, or StreamNotFound naming those that do not exist."""
+    """The same streams. Raises StreamNotFound if a named one does not exist."""
     missing = [name for name in wanted_names(options) or () if name not in streams]
     if missing:
         listed = ", ".join(f"`{name}`" for name in missing)
@@ -145,15 +145,15 @@ def _end_of(state: PartitionState) -> int:
 def _refuse_missing(state: PartitionState) -> int:
     del state
     raise TimestampOutOfRange(
-        "a partition has no record as young as the starting timestamp",
-        hint="set `startingOffsetsByTimestampStrategy` to `latest` to begin behind its newest record",
+        "a partition has no record at or after the starting timestamp",
+        hint="set `startingOffsetsByTimestampStrategy` to `latest` to start after its newest record",
     )
 
 
 def _places(
     option: str, position: Position, streams: Streams, cluster: Cluster, without: Callable[[PartitionState], int]
 ) -> Iterator[tuple[PartitionKey, int]]:
-    """The offset of each partition; `without` is asked where a timestamp finds no record."""
+    """The offset of each partition; `without` gives it where no record is at or after a timestamp."""
     given = _numbers(option, position, streams, cluster)
     for name, stream in streams.items():
         for number, state in stream.partitions.items():
@@ -185,7 +185,7 @@ def _place(
 def _numbers(
     option: str, position: Position, streams: Streams, cluster: Cluster
 ) -> Mapping[str, Mapping[int, int | None]]:
-    """What has to be asked for, or was given, for each partition."""
+    """The number of each partition that the options give, or that brokers are asked for."""
     match position:
         case AtOffsets(offsets):
             return _complete(option, offsets, streams)
@@ -204,7 +204,7 @@ def _numbers(
 
 
 def _complete(option: str, given: ByPartition, streams: Streams) -> ByPartition:
-    """As with Kafka's connector, such JSON has to name every partition: one that was forgotten would be read from anywhere."""
+    """The given numbers. As with Kafka's connector, the JSON must name every partition that is read, and no other."""
     wanted = {PartitionKey(name, number) for name, stream in streams.items() for number in stream.partitions}
     named = {PartitionKey(name, number) for name, numbers in given.items() for number in numbers}
     for key in sorted(named ^ wanted):

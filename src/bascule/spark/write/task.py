@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
-"""Local properties that Spark gives to the tasks of a micro-batch: a writer is told neither."""
+"""Local properties that the tasks of a micro-batch have: Spark gives a writer neither the query nor the batch."""
 
 ASK_SECONDS_MAX: Final = 60.0
-"""As long as a source waits for a broker that restarts, or stands still, when it is asked something."""
+"""How long a question to a broker is retried while it restarts or does not answer; the same as in the source."""
 
 
 @dataclass(frozen=True, slots=True)

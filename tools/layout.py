@@ -28,414 +28,117 @@ FILE_LINES_MAX: Final = 650
 FUNCTION_LINES_MAX: Final = 80
 FOLDER_FILES_MAX: Final = 15
 
+_LISTED: Final = """
+errors
+limits
+names                   limits
+exits                   errors
+proto
+kernels
+kernels.wire
+kernels.records         kernels.wire
+kernels.envelope        kernels.wire
+kernels.nats            kernels.wire
+kernels.headers         kernels.wire
+kernels.http2           kernels.wire kernels.headers
+kernels.grpc            kernels.wire kernels.headers kernels.http2
+kernels.ingest          kernels.wire kernels.records kernels.envelope kernels.nats
+kernels.calls           kernels.wire kernels.records kernels.envelope kernels.nats kernels.grpc kernels.ingest
+kernels.arrow           kernels.wire kernels.records
+kernels.window          kernels.wire kernels.envelope
+kernels.client          kernels.wire kernels.envelope kernels.grpc kernels.window
+net                     errors limits
+net.nats                errors limits kernels.wire kernels.nats net
+net.grpc                errors limits proto kernels.http2 kernels.grpc net
+net.http                errors limits net net.grpc
+config.values           errors limits net
+config.sections         limits config.values
+config                  errors limits config.values config.sections
+metadata.core.model     limits
+metadata.core           errors limits names metadata.core.model
+log.core                errors limits
+log.disk                errors limits kernels.wire kernels.records log.core
+log.segments            errors limits kernels.wire kernels.records log.core log.disk
+log.recovery            errors limits kernels.wire kernels.records log.core log.disk log.segments
+log.sync                errors limits log.disk log.segments log.recovery
+log.partition           errors limits kernels.wire kernels.records log.core log.disk log.segments log.recovery
+                        log.sync
+log.cleaning            errors limits kernels.records log.core log.disk log.segments log.recovery log.partition
+log                     errors limits names log.core log.disk log.segments log.sync log.partition log.cleaning
+raft.core.model         errors limits
+raft.core               errors limits raft.core.model
+raft.disk               errors limits kernels.wire log.disk raft.core.model
+raft                    errors net.nats raft.core.model raft.core
+partition.core          limits
+security                errors limits config.sections
+metadata                errors limits proto kernels.wire net net.nats net.grpc config.values config.sections config
+                        metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
+                        partition.core
+partition.replication   errors limits proto kernels.nats kernels.ingest net.nats metadata.core.model log.disk
+                        log.partition log partition.core metadata
+partition               errors limits proto kernels.wire kernels.records kernels.nats kernels.ingest kernels.calls
+                        net.nats net.grpc config.sections metadata.core.model metadata.core log.disk log.recovery
+                        log.partition log raft partition.core security metadata partition.replication
+readers                 errors limits proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model
+                        log.disk log.segments log raft metadata partition.replication partition
+operations              errors limits proto net net.nats net.grpc config.sections metadata.core.model metadata.core
+                        raft.core.model raft metadata partition readers
+flight                  errors limits kernels.arrow
+client.connection       errors limits names kernels.grpc net net.grpc
+client.publish          errors kernels.nats kernels.window kernels.client net.nats net.grpc partition.core
+                        client.connection
+client.consume          errors kernels.client net.grpc client.connection
+client                  errors kernels.window kernels.client net.nats client.connection client.publish
+                        client.consume
+client.admin            errors client.connection client
+client.arrow            errors limits kernels.records kernels.arrow kernels.window config.values flight
+                        client.connection client.publish client
+__init__                errors client.connection client.consume client client.arrow
+broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
+                        metadata.core.model metadata.core log.disk log security metadata partition readers
+                        operations flight
+broker.flight           errors limits proto kernels.calls kernels.arrow net net.grpc config.values config.sections
+                        metadata.core.model log.segments log.partition log security metadata partition flight
+broker.metrics          errors limits proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
+                        log.partition log security metadata partition.replication partition readers operations
+broker.http             errors limits net net.grpc net.http config.sections broker.metrics
+broker                  errors limits exits kernels.calls net net.nats net.grpc config.values config.sections config
+                        log.disk log security metadata partition readers operations broker.api broker.flight
+                        broker.metrics broker.http
+lake                    errors limits kernels.wire flight client.arrow
+lake.latest             errors kernels.wire flight client.arrow lake
+spark.options           errors limits config.values config.sections flight client.connection
+spark.errors            errors config.values
+spark.values            errors spark.options
+spark.read              errors limits config.values client.connection client client.arrow lake spark.options
+                        spark.values
+spark.write             errors config.values client.connection client client.arrow spark.options
+spark                   errors spark.options spark.values spark.read spark.write
+pipeline.spec           errors config.values spark.options
+pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
+pipeline.jobs           errors flight client.connection client client.arrow lake lake.latest spark.options
+                        spark.errors spark.read
+pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
+pipeline                errors exits config.values lake spark.options spark.errors spark.values spark.read spark
+                        pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks
+cli.terminal            errors exits config.values client
+cli.target              errors config.values client.connection client cli.terminal
+cli.stream              errors exits config.values client.connection client.publish client.consume client
+                        cli.terminal cli.target
+cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
+                        cli.stream
+cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
+                        spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
+cli.server              errors exits kernels.records net.nats config.values config log.core log.disk log.segments
+                        log.recovery client.connection client spark cli.terminal cli.target
+cli                     exits cli.stream cli.cluster cli.pipeline cli.server
+demo                    errors exits net.nats config broker lake
+"""
+
 ROOMS: Final[dict[str, tuple[str, ...]]] = {
-    "errors": (),
-    "limits": (),
-    "names": ("limits",),
-    "exits": ("errors",),
-    "proto": (),
-    "kernels": (),
-    "kernels.wire": (),
-    "kernels.records": ("kernels.wire",),
-    "kernels.envelope": ("kernels.wire",),
-    "kernels.nats": ("kernels.wire",),
-    "kernels.headers": ("kernels.wire",),
-    "kernels.http2": ("kernels.wire", "kernels.headers"),
-    "kernels.grpc": ("kernels.wire", "kernels.headers", "kernels.http2"),
-    "kernels.ingest": ("kernels.wire", "kernels.records", "kernels.envelope", "kernels.nats"),
-    "kernels.calls": (
-        "kernels.wire",
-        "kernels.records",
-        "kernels.envelope",
-        "kernels.nats",
-        "kernels.grpc",
-        "kernels.ingest",
-    ),
-    "kernels.arrow": ("kernels.wire", "kernels.records"),
-    "kernels.window": ("kernels.wire", "kernels.envelope"),
-    "kernels.client": ("kernels.wire", "kernels.envelope", "kernels.grpc", "kernels.window"),
-    "net": ("errors", "limits"),
-    "net.nats": ("errors", "limits", "kernels.wire", "kernels.nats", "net"),
-    "net.grpc": ("errors", "limits", "proto", "kernels.http2", "kernels.grpc", "net"),
-    "net.http": ("errors", "limits", "net", "net.grpc"),
-    "config.values": ("errors", "limits", "net"),
-    "config.sections": ("limits", "config.values"),
-    "config": ("errors", "limits", "config.values", "config.sections"),
-    "metadata.core.model": ("limits",),
-    "metadata.core": ("errors", "limits", "names", "metadata.core.model"),
-    "log.core": ("errors", "limits"),
-    "log.disk": ("errors", "limits", "kernels.wire", "kernels.records", "log.core"),
-    "log.segments": ("errors", "limits", "kernels.wire", "kernels.records", "log.core", "log.disk"),
-    "log.recovery": ("errors", "limits", "kernels.wire", "kernels.records", "log.core", "log.disk", "log.segments"),
-    "log.sync": ("errors", "limits", "log.disk", "log.segments", "log.recovery"),
-    "log.partition": (
-        "errors",
-        "limits",
-        "kernels.wire",
-        "kernels.records",
-        "log.core",
-        "log.disk",
-        "log.segments",
-        "log.recovery",
-        "log.sync",
-    ),
-    "log.cleaning": (
-        "errors",
-        "limits",
-        "kernels.records",
-        "log.core",
-        "log.disk",
-        "log.segments",
-        "log.recovery",
-        "log.partition",
-    ),
-    "log": (
-        "errors",
-        "limits",
-        "names",
-        "log.core",
-        "log.disk",
-        "log.segments",
-        "log.sync",
-        "log.partition",
-        "log.cleaning",
-    ),
-    "raft.core.model": ("errors", "limits"),
-    "raft.core": ("errors", "limits", "raft.core.model"),
-    "raft.disk": ("errors", "limits", "kernels.wire", "log.disk", "raft.core.model"),
-    "raft": ("errors", "net.nats", "raft.core.model", "raft.core"),
-    "partition.core": ("limits",),
-    "security": ("errors", "limits", "config.sections"),
-    "metadata": (
-        "errors",
-        "limits",
-        "proto",
-        "kernels.wire",
-        "net",
-        "net.nats",
-        "net.grpc",
-        "config.values",
-        "config.sections",
-        "config",
-        "metadata.core.model",
-        "metadata.core",
-        "log.disk",
-        "log",
-        "raft.core.model",
-        "raft.core",
-        "raft.disk",
-        "raft",
-        "partition.core",
-    ),
-    "partition.replication": (
-        "errors",
-        "limits",
-        "proto",
-        "kernels.nats",
-        "kernels.ingest",
-        "net.nats",
-        "metadata.core.model",
-        "log.disk",
-        "log.partition",
-        "log",
-        "partition.core",
-        "metadata",
-    ),
-    "partition": (
-        "errors",
-        "limits",
-        "proto",
-        "kernels.wire",
-        "kernels.records",
-        "kernels.nats",
-        "kernels.ingest",
-        "kernels.calls",
-        "net.nats",
-        "net.grpc",
-        "config.sections",
-        "metadata.core.model",
-        "metadata.core",
-        "log.disk",
-        "log.recovery",
-        "log.partition",
-        "log",
-        "raft",
-        "partition.core",
-        "security",
-        "metadata",
-        "partition.replication",
-    ),
-    "readers": (
-        "errors",
-        "limits",
-        "proto",
-        "kernels.records",
-        "kernels.calls",
-        "net",
-        "net.nats",
-        "net.grpc",
-        "metadata.core.model",
-        "log.disk",
-        "log.segments",
-        "log",
-        "raft",
-        "metadata",
-        "partition.replication",
-        "partition",
-    ),
-    "operations": (
-        "errors",
-        "limits",
-        "proto",
-        "net",
-        "net.nats",
-        "net.grpc",
-        "config.sections",
-        "metadata.core.model",
-        "metadata.core",
-        "raft.core.model",
-        "raft",
-        "metadata",
-        "partition",
-        "readers",
-    ),
-    "flight": ("errors", "limits", "kernels.arrow"),
-    "client.connection": ("errors", "limits", "names", "kernels.grpc", "net", "net.grpc"),
-    "client.publish": (
-        "errors",
-        "kernels.nats",
-        "kernels.window",
-        "kernels.client",
-        "net.nats",
-        "net.grpc",
-        "partition.core",
-        "client.connection",
-    ),
-    "client.consume": ("errors", "kernels.client", "net.grpc", "client.connection"),
-    "client": (
-        "errors",
-        "kernels.window",
-        "kernels.client",
-        "net.nats",
-        "client.connection",
-        "client.publish",
-        "client.consume",
-    ),
-    "client.admin": ("errors", "client.connection", "client"),
-    "client.arrow": (
-        "errors",
-        "limits",
-        "kernels.records",
-        "kernels.arrow",
-        "kernels.window",
-        "config.values",
-        "flight",
-        "client.connection",
-        "client.publish",
-        "client",
-    ),
-    "__init__": ("errors", "client.connection", "client.consume", "client", "client.arrow"),
-    "broker.api": (
-        "errors",
-        "limits",
-        "names",
-        "proto",
-        "kernels.calls",
-        "net.grpc",
-        "config.values",
-        "config.sections",
-        "config",
-        "metadata.core.model",
-        "metadata.core",
-        "log.disk",
-        "log",
-        "security",
-        "metadata",
-        "partition",
-        "readers",
-        "operations",
-        "flight",
-    ),
-    "broker.flight": (
-        "errors",
-        "limits",
-        "proto",
-        "kernels.calls",
-        "kernels.arrow",
-        "net",
-        "net.grpc",
-        "config.values",
-        "config.sections",
-        "metadata.core.model",
-        "log.segments",
-        "log.partition",
-        "log",
-        "security",
-        "metadata",
-        "partition",
-        "flight",
-    ),
-    "broker.metrics": (
-        "errors",
-        "limits",
-        "proto",
-        "net.nats",
-        "net.grpc",
-        "net.http",
-        "metadata.core.model",
-        "metadata.core",
-        "log.disk",
-        "log.partition",
-        "log",
-        "security",
-        "metadata",
-        "partition.replication",
-        "partition",
-        "readers",
-        "operations",
-    ),
-    "broker.http": ("errors", "limits", "net", "net.grpc", "net.http", "config.sections", "broker.metrics"),
-    "broker": (
-        "errors",
-        "limits",
-        "exits",
-        "kernels.calls",
-        "net",
-        "net.nats",
-        "net.grpc",
-        "config.values",
-        "config.sections",
-        "config",
-        "log.disk",
-        "log",
-        "security",
-        "metadata",
-        "partition",
-        "readers",
-        "operations",
-        "broker.api",
-        "broker.flight",
-        "broker.metrics",
-        "broker.http",
-    ),
-    "lake": ("errors", "limits", "kernels.wire", "flight", "client.arrow"),
-    "lake.latest": ("errors", "kernels.wire", "flight", "client.arrow", "lake"),
-    "spark.options": ("errors", "limits", "config.values", "config.sections", "flight", "client.connection"),
-    "spark.errors": ("errors", "config.values"),
-    "spark.values": ("errors", "spark.options"),
-    "spark.read": (
-        "errors",
-        "limits",
-        "config.values",
-        "client.connection",
-        "client",
-        "client.arrow",
-        "lake",
-        "spark.options",
-        "spark.values",
-    ),
-    "spark.write": ("errors", "config.values", "client.connection", "client", "client.arrow", "spark.options"),
-    "spark": ("errors", "spark.options", "spark.values", "spark.read", "spark.write"),
-    "pipeline.spec": ("errors", "config.values", "spark.options"),
-    "pipeline.steps": ("errors", "config.values", "flight", "spark.options", "spark.values", "pipeline.spec"),
-    "pipeline.jobs": (
-        "errors",
-        "flight",
-        "client.connection",
-        "client",
-        "client.arrow",
-        "lake",
-        "lake.latest",
-        "spark.options",
-        "spark.errors",
-        "spark.read",
-    ),
-    "pipeline.sinks": (
-        "errors",
-        "lake",
-        "lake.latest",
-        "spark.options",
-        "spark.write",
-        "pipeline.spec",
-        "pipeline.steps",
-        "pipeline.jobs",
-    ),
-    "pipeline": (
-        "errors",
-        "exits",
-        "config.values",
-        "lake",
-        "spark.options",
-        "spark.errors",
-        "spark.values",
-        "spark.read",
-        "spark",
-        "pipeline.spec",
-        "pipeline.steps",
-        "pipeline.jobs",
-        "pipeline.sinks",
-    ),
-    "cli.terminal": ("errors", "exits", "config.values", "client"),
-    "cli.target": ("errors", "config.values", "client.connection", "client", "cli.terminal"),
-    "cli.stream": (
-        "errors",
-        "exits",
-        "config.values",
-        "client.connection",
-        "client.publish",
-        "client.consume",
-        "client",
-        "cli.terminal",
-        "cli.target",
-    ),
-    "cli.cluster": (
-        "errors",
-        "config.values",
-        "client.connection",
-        "client",
-        "client.admin",
-        "cli.terminal",
-        "cli.target",
-        "cli.stream",
-    ),
-    "cli.pipeline": (
-        "errors",
-        "exits",
-        "config.values",
-        "client",
-        "client.arrow",
-        "lake",
-        "lake.latest",
-        "spark.options",
-        "spark.errors",
-        "spark",
-        "pipeline.spec",
-        "pipeline.jobs",
-        "pipeline.sinks",
-        "pipeline",
-        "cli.terminal",
-        "cli.target",
-    ),
-    "cli.server": (
-        "errors",
-        "exits",
-        "kernels.records",
-        "net.nats",
-        "config.values",
-        "config",
-        "log.core",
-        "log.disk",
-        "log.segments",
-        "log.recovery",
-        "client.connection",
-        "client",
-        "spark",
-        "cli.terminal",
-        "cli.target",
-    ),
-    "cli": ("exits", "cli.stream", "cli.cluster", "cli.pipeline", "cli.server"),
-    "demo": ("errors", "exits", "net.nats", "config", "broker", "lake"),
+    room: tuple(targets) for room, *targets in map(str.split, re.split(r"\n(?! )", _LISTED.strip()))
 }
+"""Each room with the rooms that it imports, as listed above."""
 
 IMPURE: Final[dict[str, str]] = {
     **dict.fromkeys(("datetime", "time"), "a clock"),

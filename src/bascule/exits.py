@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -50,6 +51,22 @@ def run_reporting_errors(program: Callable[[], object]) -> None:
         if "--traceback" in sys.argv:
             raise
         _leave(error)
+
+
+def run_to_the_end(program: Callable[[], object]) -> NoReturn:
+    """Run a server as `run_reporting_errors` does, then end the process without waiting for threads.
+
+    pyarrow's Flight server would wait at exit for calls whose clients do not read. The kernel closes their connections.
+    """
+    code: object = 0
+    try:
+        run_reporting_errors(program)
+    except SystemExit as ending:
+        code = ending.code or 0
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else EXIT_BUG)
 
 
 def leave_quietly() -> NoReturn:

@@ -463,7 +463,7 @@ FLIGHT_CALL_SECONDS: Final = 10.0
 """Time that a Flight call waits for the event loop, to look up servers or to resume a paused partition."""
 
 FLIGHT_STOP_SECONDS: Final = 1.0
-"""Time that Flight readers get when the server stops; then it closes their connections."""
+"""Time that Flight readers get when the server stops; the connections of the others end with the process."""
 
 FLIGHT_LOCAL_FILES: Final = 16
 """Log files that a reader on the same machine gets at once, some GiB. Their disk space is not free until the reader closes them."""

@@ -22,13 +22,13 @@ from bascule.config import load
 from bascule.config.sections.server import KEYS, ServerConfig
 from bascule.config.values.key import Key
 from bascule.config.values.kinds import Boolean, Names, NatsServers
-from bascule.exits import run_reporting_errors
+from bascule.exits import run_to_the_end
 
 _logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    run_reporting_errors(lambda: _serve(sys.argv[1:]))
+    run_to_the_end(lambda: _serve(sys.argv[1:]))
 
 
 def _serve(arguments: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from bascule.broker.main import loop_factory
 from bascule.config import load
 from bascule.demo.archive import DemoArchive
 from bascule.errors import StreamExists, Unavailable
-from bascule.exits import run_reporting_errors
+from bascule.exits import run_to_the_end
 from bascule.net.nats.link import LinkOptions, NatsLink
 
 STREAM: Final = "orders"
@@ -43,7 +43,7 @@ STARTING: Final = "Spark is starting…"
 
 
 def main() -> None:
-    run_reporting_errors(lambda: _run(sys.argv[1:]))
+    run_to_the_end(lambda: _run(sys.argv[1:]))
 
 
 def _run(arguments: list[str]) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
+from tests.support.monitoring import scrape
 from tests.support.nats_server import NatsServer
 from tests.support.tables import SERVING, Counting, handles_of, log_directory, numbers, read_rows
 from tests.support.waiting import eventually
@@ -115,14 +117,21 @@ def test_a_broker_that_must_serve_tables_and_cannot_does_not_start(start_broker:
 def test_a_reader_that_does_not_read_does_not_hold_up_a_stop(start_broker: StartBroker) -> None:
     broker = start_broker({**SERVING, "shutdown.drain.timeout": "0s"})
     filled(broker, 60_000, size=2_000)
-    client = flight.FlightClient(f"grpc://{broker.flight_address}")
-    reader = client.do_get(flight.Ticket(ReadTicket(stream="s", partition=0).encode()))
-    reader.read_chunk()
+    clients = [flight.FlightClient(f"grpc://{broker.flight_address}") for _ in range(3)]
+    readers = [client.do_get(flight.Ticket(ReadTicket(stream="s", partition=0).encode())) for client in clients]
+    for reader in readers:
+        reader.read_chunk()
+    sent = -1.0
+    while sent != (sent := scrape(broker).value("bascule_flight_bytes_total")):
+        time.sleep(1)  # until the calls wait for their clients
     assert broker.stop() == 0
-    with pytest.raises(flight.FlightError):
-        while True:
-            reader.read_chunk()
-    client.close()
+    assert "3 Flight calls wait for clients that do not read" in broker.said()
+    assert "Traceback" not in broker.said()
+    for reader, client in zip(readers, clients, strict=True):
+        with pytest.raises(flight.FlightError):
+            while True:
+                reader.read_chunk()
+        client.close()
 
 
 def test_readers_go_on_where_they_were_when_the_server_is_back(start_broker: StartBroker) -> None:

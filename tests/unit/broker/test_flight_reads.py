@@ -11,7 +11,7 @@ import pytest
 
 from bascule import errors
 from bascule.broker.flight.reads import Read
-from bascule.broker.flight.service import Gate
+from bascule.broker.flight.service import FlightGate
 from bascule.flight.tickets import ReadTicket
 from bascule.log import PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
@@ -20,9 +20,9 @@ from tests.unit.log.log_helpers import ONE_RECORD_PER_SEGMENT, Logs, commit_all,
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
+def gate() -> Iterator[FlightGate]:
     loop = asyncio.new_event_loop()
-    yield Gate(loop)
+    yield FlightGate(loop)
     loop.close()
 
 
@@ -33,7 +33,7 @@ def filled(logs: Logs, records: int = 10, **options: Any) -> PartitionLog:
     return log
 
 
-def begin(log: PartitionLog, gate: Gate, **fields: Any) -> Iterator[tuple[list[int], int]]:
+def begin(log: PartitionLog, gate: FlightGate, **fields: Any) -> Iterator[tuple[list[int], int]]:
     """Offsets, and up to where the range is covered, batch by batch."""
     ticket = ReadTicket(stream="s", partition=0, columns=("offset",), **{"batch_rows": 2, **fields})
     read = Read(cast(Any, None), gate, ticket, lambda: False)
@@ -42,14 +42,14 @@ def begin(log: PartitionLog, gate: Gate, **fields: Any) -> Iterator[tuple[list[i
         yield batch.column("offset").to_pylist(), int(covered)
 
 
-def test_each_batch_says_up_to_where_the_range_is_covered(logs: Logs, gate: Gate) -> None:
+def test_each_batch_says_up_to_where_the_range_is_covered(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs)
     found = list(begin(log, gate, start=1, end=8))
     assert found == [([1, 2], 3), ([3, 4], 5), ([5, 6], 7), ([7], 8)]
     assert list(begin(log, gate, start=4, end=4)) == [([], 4)]
 
 
-def test_records_that_come_later_are_not_in_the_range(logs: Logs, gate: Gate) -> None:
+def test_records_that_come_later_are_not_in_the_range(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs)
     reading = begin(log, gate)
     next(reading)
@@ -58,7 +58,7 @@ def test_records_that_come_later_are_not_in_the_range(logs: Logs, gate: Gate) ->
     assert [offset for offsets, _ in reading for offset in offsets] == list(range(2, 10))
 
 
-def test_what_is_not_committed_is_not_read(logs: Logs, gate: Gate) -> None:
+def test_what_is_not_committed_is_not_read(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs)
     put(log, (b"k", b"uncommitted"))
     assert list(begin(log, gate))[-1][1] == 10
@@ -66,7 +66,7 @@ def test_what_is_not_committed_is_not_read(logs: Logs, gate: Gate) -> None:
         list(begin(log, gate, end=11))
 
 
-def test_retention_that_overtakes_a_reader_is_told(logs: Logs, gate: Gate) -> None:
+def test_retention_that_overtakes_a_reader_is_told(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs, retention_records_max=3)
     reading = begin(log, gate)
     assert next(reading) == ([0, 1], 2)
@@ -80,7 +80,7 @@ def test_retention_that_overtakes_a_reader_is_told(logs: Logs, gate: Gate) -> No
     assert next(begin(log, gate))[0][0] == log.log_start_offset
 
 
-def test_compaction_that_overtakes_a_reader_is_no_loss(logs: Logs, gate: Gate) -> None:
+def test_compaction_that_overtakes_a_reader_is_no_loss(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs, compact=True)
     reading = begin(log, gate)
     assert next(reading) == ([0, 1], 2)
@@ -92,13 +92,13 @@ def test_compaction_that_overtakes_a_reader_is_no_loss(logs: Logs, gate: Gate) -
     assert [offset for offsets, _ in begin(log, gate, start=0) for offset in offsets] == [7, 8, 9]
 
 
-def test_a_range_of_which_compaction_left_nothing_is_covered_all_the_same(logs: Logs, gate: Gate) -> None:
+def test_a_range_of_which_compaction_left_nothing_is_covered_all_the_same(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs, compact=True)
     compact(log)
     assert list(begin(log, gate, start=2, end=5)) == [([], 5)]
 
 
-def test_a_log_that_was_cut_back_ends_the_read_with_an_error(logs: Logs, gate: Gate) -> None:
+def test_a_log_that_was_cut_back_ends_the_read_with_an_error(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs)
     reading = begin(log, gate)
     next(reading)
@@ -107,7 +107,7 @@ def test_a_log_that_was_cut_back_ends_the_read_with_an_error(logs: Logs, gate: G
         list(reading)
 
 
-def test_a_log_that_is_closed_or_deleted_ends_the_read(logs: Logs, gate: Gate) -> None:
+def test_a_log_that_is_closed_or_deleted_ends_the_read(logs: Logs, gate: FlightGate) -> None:
     log = filled(logs)
     first, second = begin(log, gate), begin(log, gate)
     next(first), next(second)
@@ -119,7 +119,7 @@ def test_a_log_that_is_closed_or_deleted_ends_the_read(logs: Logs, gate: Gate) -
         list(second)
 
 
-def test_a_server_that_stops_ends_the_read(logs: Logs, gate: Gate) -> None:
+def test_a_server_that_stops_ends_the_read(logs: Logs, gate: FlightGate) -> None:
     reading = begin(filled(logs), gate)
     next(reading)
     gate.close()
@@ -127,7 +127,9 @@ def test_a_server_that_stops_ends_the_read(logs: Logs, gate: Gate) -> None:
         list(reading)
 
 
-def test_calls_are_bounded_and_counted_down_again(logs: Logs, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_bounded_and_counted_down_again(
+    logs: Logs, gate: FlightGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bascule.limits.FLIGHT_CALLS_MAX", 1)
     log = filled(logs)
     reading = begin(log, gate)

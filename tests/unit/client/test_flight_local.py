@@ -15,7 +15,7 @@ import pytest
 
 from bascule.broker.flight.local_reads import LocalReads
 from bascule.broker.flight.reads import Read
-from bascule.broker.flight.service import Gate
+from bascule.broker.flight.service import FlightGate
 from bascule.client.arrow import local
 from bascule.client.arrow.local import NoShortCut, read_local
 from bascule.flight.schema import schema_of
@@ -44,7 +44,7 @@ class Served:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self.gate = Gate(self._loop)
+        self.gate = FlightGate(self._loop)
         self.partition = SimpleNamespace(id=0, paused=False, leader="me")
         stream = SimpleNamespace(name="s", id=7, partition=lambda number: None if number else self.partition)
         self._led = SimpleNamespace(log=None, stream_id=7)

@@ -25,7 +25,7 @@ from bascule.errors import BasculeError, Unavailable
 from bascule.flight.tickets import ReadTicket, parse_ticket
 
 if TYPE_CHECKING:
-    from bascule.broker.flight.service import Gate
+    from bascule.broker.flight.service import FlightGate
     from bascule.log.partition.file_ranges import FileRanges
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ WAITING_MAX: Final = 64
 class LocalReads:
     """One thread for all: an answer takes no longer than a look into an index."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: FlightGate) -> None:
         self._gate = gate
         self.name = f"bascule-{secrets.token_hex(16)}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +81,7 @@ class LocalReads:
             found.close()
 
     def _find(self, ticket: ReadTicket) -> FileRanges:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         sources.authorizer.require(None, ticket.stream, "Subscribe")
         directory = Directory(sources, self._gate.loop)
         stream = directory.stream(ticket.stream, ticket.stream_id)

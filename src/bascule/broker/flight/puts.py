@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bascule import limits
 from bascule.broker.flight.directory import Directory, TableSources
-from bascule.broker.flight.service import Gate
+from bascule.broker.flight.service import FlightGate
 from bascule.errors import (
     BasculeError,
     CallerError,
@@ -45,7 +45,7 @@ LOOK_FIRST: Final = "look which rows are there before you send them again"
 POLICIES: Final = {"leader": AckPolicy.LEADER, "all": AckPolicy.ALL}
 
 
-def put(sources: TableSources, gate: Gate, command: PutCommand, reader: Any, writer: Any) -> None:
+def put(sources: TableSources, gate: FlightGate, command: PutCommand, reader: Any, writer: Any) -> None:
     """On a thread of Flight's. Raises what the client is to hear; batches that were answered are stored."""
     directory = Directory(sources, gate.loop)
     stream = directory.stream(command.stream)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.broker.flight.directory import Directory, TableSources, retained_from
-from bascule.broker.flight.service import Gate
+from bascule.broker.flight.service import FlightGate
 from bascule.errors import (
     BasculeError,
     CorruptBatch,
@@ -40,7 +40,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Read:
-    def __init__(self, sources: TableSources, gate: Gate, ticket: ReadTicket, is_cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, sources: TableSources, gate: FlightGate, ticket: ReadTicket, is_cancelled: Callable[[], bool]
+    ) -> None:
         self._sources = sources
         self._gate = gate
         self._ticket = ticket
@@ -144,7 +146,7 @@ class Read:
         return found
 
     def _must_go_on(self) -> None:
-        if self._gate.is_closed:
+        if self._gate.is_stopping:
             raise Unavailable("the server is stopping", hint="go on at the partition's next leader")
         if self._is_cancelled():
             raise Unavailable("the reader has gone")

@@ -23,7 +23,7 @@ import pyarrow.flight as flight
 from bascule.broker.flight.directory import Directory
 from bascule.broker.flight.puts import put
 from bascule.broker.flight.reads import Read
-from bascule.broker.flight.service import Gate
+from bascule.broker.flight.service import FlightGate
 from bascule.config.values.address import Address
 from bascule.errors import BasculeError, CallerError
 from bascule.flight.failures import to_flight
@@ -52,13 +52,13 @@ class Caller:
     common_name: str | None
 
 
-def make_server(address: Address, gate: Gate) -> Any:
+def make_server(address: Address, gate: FlightGate) -> Any:
     """Serves from now on, on threads of its own."""
     return FlightServer(f"grpc://{address}", gate)
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
-    def __init__(self, location: str, gate: Gate) -> None:
+    def __init__(self, location: str, gate: FlightGate) -> None:
         self._gate = gate
         super().__init__(location)
 
@@ -68,7 +68,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return iter(_answer(lambda: self._list(context, criteria)))
 
     def _list(self, context: Any, criteria: bytes) -> list[Any]:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         sources.authorizer.require(self._caller(context), "*", "FetchMetadata")
         pattern = parse_pattern(criteria)
         try:
@@ -84,7 +84,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._describe(context, descriptor))
 
     def _describe(self, context: Any, descriptor: Any) -> Any:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         command = _command(descriptor)
         sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
         directory = Directory(sources, self._gate.loop)
@@ -109,7 +109,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._schema(context, descriptor))
 
     def _schema(self, context: Any, descriptor: Any) -> Any:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         command = _command(descriptor)
         sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
         Directory(sources, self._gate.loop).stream(command.stream)
@@ -125,7 +125,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return iter(_answer(lambda: self._act(context, action)))
 
     def _act(self, context: Any, action: Any) -> list[Any]:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         if action.type != OFFSETS_ACTION:
             raise CallerError(f"there is no action {action.type!r}", hint=f"there is `{OFFSETS_ACTION}`")
         query = parse_offsets_query(action.body.to_pybytes())
@@ -145,7 +145,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return _answer(lambda: self._read(context, ticket))
 
     def _read(self, context: Any, ticket: Any) -> Any:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         wanted = parse_ticket(ticket.ticket)
         sources.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
         read = Read(sources, self._gate, wanted, context.is_cancelled)
@@ -156,7 +156,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         _answer(lambda: self._put(context, descriptor, reader, writer))
 
     def _put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        sources = self._gate.sources()
+        sources = self._gate.parts()
         if descriptor.descriptor_type == flight.DescriptorType.CMD:
             command = parse_put_command(descriptor.command)
         else:

@@ -1,7 +1,7 @@
-"""The Flight service in the life of a broker: takes its port early, serves once the broker does, stops with it.
+"""The Flight service of a broker: takes its port early, answers calls while the broker runs, stops with it.
 
-pyarrow serves calls on threads of its own. They read logs without locks; whatever belongs to the event loop is handed to it. While the
-broker starts or stops, calls are told to come back.
+pyarrow serves calls on its own threads. They read logs without locks and run on the event loop what belongs to it. While the broker
+starts or stops, calls fail with Unavailable.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from bascule.config.sections.server import ServerConfig
 from bascule.config.values.address import LOOPBACK, Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
+from bascule.net.gate import Gate
 from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
 
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FlightLoad:
-    """Calls of now; rows and bytes that were read since the start."""
+    """Calls in progress; rows and bytes sent since the start."""
 
     calls: int
     rows: int
@@ -43,7 +43,7 @@ class FlightLoad:
 
 
 class FlightService:
-    def __init__(self, server: Any, gate: Gate) -> None:
+    def __init__(self, server: Any, gate: FlightGate) -> None:
         self._server = server
         self._gate = gate
         self._stopped = False
@@ -51,7 +51,7 @@ class FlightService:
 
     @classmethod
     async def start(cls, config: ServerConfig) -> FlightService | None:
-        """Take the port. None when the service is off, which the log says where nobody has asked for it."""
+        """Take the port. Returns None when the service is off; if that is because pyarrow is missing, the log says so."""
         if config.flight.enabled is False:
             return None
         try:
@@ -76,12 +76,16 @@ class FlightService:
         _logger.info("streams are served as Arrow tables on port %d", self.port)
 
     def reload_certificate(self, certificate: Path, key: Path) -> None:
-        """New connections see it. The files are known to be good."""
+        """For new connections. The caller has checked the files."""
         if self._gate.relay is not None:
             self._gate.relay.context.load_cert_chain(certificate, key)
 
     async def stop(self) -> None:
-        """Running reads end with "not now": their readers go on elsewhere. Who does not notice is cut off."""
+        """End running reads with Unavailable, so that their readers continue at the next leader.
+
+        A call whose client does not read cannot end: it waits in gRPC, and pyarrow has no way to cancel it. The end of the process
+        closes its connection, see `exits.run_to_the_end`.
+        """
         if self._stopped:
             return
         self._stopped = True
@@ -93,47 +97,32 @@ class FlightService:
         await asyncio.to_thread(closing.join, limits.FLIGHT_STOP_SECONDS)
         if self._gate.relay is not None:
             await asyncio.to_thread(self._gate.relay.stop)
+            await asyncio.to_thread(closing.join, limits.FLIGHT_STOP_SECONDS)  # the relay has closed its connections
         if closing.is_alive():
-            await asyncio.to_thread(_cut_off, self._server.port, closing)
+            _logger.info(
+                "%d Flight calls wait for clients that do not read; they end with the process", self.load.calls
+            )
 
 
-class Gate:
-    """Whether calls may come in now, and how many are being served."""
+class FlightGate(Gate["TableSources"]):
+    """The gate of the calls, which also counts them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self.loop = loop
         self.relay: TlsRelay | None = None
-        """Everybody comes through it, where there is one."""
+        """Ends TLS for all connections; None without TLS."""
         self.local_reads: LocalReads | None = None
-        self._sources: TableSources | None = None
-        self._closed = False
         self._lock = threading.Lock()
         self._calls = 0
         self._rows = 0
         self._bytes = 0
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    def open(self, sources: TableSources) -> None:
-        self._sources = sources
-
-    def close(self) -> None:
-        self._closed = True
-
-    def sources(self) -> TableSources:
-        if self._closed:
-            raise Unavailable("the server is stopping", hint="ask another one")
-        if self._sources is None:
-            raise Unavailable("the server is starting", hint="try again in a moment")
-        return self._sources
-
     def enter(self) -> None:
-        """A call that lasts begins; `leave` ends it."""
+        """Count a call that reads or writes; `leave` ends it. Raises Unavailable when too many are in progress."""
         with self._lock:
             if self._calls >= limits.FLIGHT_CALLS_MAX:
-                raise Unavailable(f"{self._calls} tables are being read already", hint="try again in a moment")
+                raise Unavailable(f"{self._calls} tables are being read already", hint="retry in a moment")
             self._calls += 1
 
     def leave(self) -> None:
@@ -141,7 +130,7 @@ class Gate:
             self._calls -= 1
 
     def note_read(self, rows: int, nbytes: int) -> None:
-        """A batch leaves."""
+        """Count a batch that is sent."""
         with self._lock:
             self._rows += rows
             self._bytes += nbytes
@@ -163,7 +152,7 @@ class Gate:
 def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightService:
     from bascule.broker.flight.server import make_server
 
-    gate = Gate(loop)
+    gate = FlightGate(loop)
     wanted = _free(config)
     tls = config.tls
     try:
@@ -182,8 +171,8 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
         ) from None
 
 
-def _local_reads(config: ServerConfig, gate: Gate) -> LocalReads | None:
-    """Nobody needs them: where they cannot be, everybody gets record batches."""
+def _local_reads(config: ServerConfig, gate: FlightGate) -> LocalReads | None:
+    """Return the short cut for readers on this machine, None where it is off or not possible: they get record batches then."""
     from bascule.broker.flight.local_reads import LocalReads, are_possible
 
     if not config.flight.local or not are_possible():
@@ -191,7 +180,7 @@ def _local_reads(config: ServerConfig, gate: Gate) -> LocalReads | None:
     try:
         return LocalReads(gate)
     except OSError as error:
-        _logger.warning("readers on this machine are served as all others: %s", error)
+        _logger.warning("readers on this machine get record batches instead of files: %s", error)
         return None
 
 
@@ -211,26 +200,3 @@ def _free(config: ServerConfig) -> Address:
         _logger.info("port %d is in use: Arrow tables are served on another port", wanted.port)
         return Address(wanted.host, 0)
     return wanted
-
-
-def _cut_off(port: int, closing: threading.Thread) -> None:
-    """A client that does not read keeps its call, and with it the server, for ever: end its connection under it.
-
-    gRPC has a deadline for this, which pyarrow does not pass on. The sockets are ours and in plain sight.
-    """
-    while closing.is_alive():
-        for path in list(Path("/proc/self/fd").iterdir()):
-            _shut_down(path, port)
-        closing.join(0.1)
-
-
-def _shut_down(path: Path, port: int) -> None:
-    try:
-        if not str(path.readlink()).startswith("socket:"):
-            return
-        copy = os.dup(int(path.name))
-    except OSError:
-        return  # closed just now
-    with socket.socket(fileno=copy) as connection, contextlib.suppress(OSError):
-        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
-            connection.shutdown(socket.SHUT_RDWR)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from bascule.broker.metrics.exposition import CONTENT_TYPE
 from bascule.broker.metrics.readiness import why_not_ready
+from bascule.broker.metrics.scrape import Scrape
+from bascule.net.gate import Gate
 from bascule.net.grpc.server import Peer
 from bascule.net.http.server import Answer, Request, Response
 
-if TYPE_CHECKING:
-    from bascule.broker.http.service import Gate
 
-
-def routes(gate: Gate) -> Mapping[str, Answer]:
+def routes(gate: Gate[Scrape]) -> Mapping[str, Answer]:
     async def healthz(_request: Request, _peer: Peer) -> Response:
         """Liveness probe: the process runs and its event loop answers."""
         return Response.text(200, "ok")
 
     async def readyz(_request: Request, _peer: Peer) -> Response:
         reason = gate.why_closed
-        reasons = why_not_ready(gate.scrape.sources) if reason is None else [reason]
+        reasons = why_not_ready(gate.parts().sources) if reason is None else [reason]
         return Response.text(503, "\n".join(reasons)) if reasons else Response.text(200, "ready")
 
     async def metrics(_request: Request, peer: Peer) -> Response:
-        gate.scrape.sources.authorizer.require(peer, "*", "FetchMetadata")
-        return Response(200, await gate.scrape.page(), CONTENT_TYPE)
+        scrape = gate.parts()
+        scrape.sources.authorizer.require(peer, "*", "FetchMetadata")
+        return Response(200, await scrape.page(), CONTENT_TYPE)
 
     return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
 
@@ -35,7 +34,7 @@ def dispatch(paths: Mapping[str, Answer]) -> Answer:
     async def answer(request: Request, peer: Peer) -> Response:
         found = paths.get(request.path)
         if found is None:
-            return Response.text(404, f"there is nothing here; there is {', '.join(sorted(paths))}")
+            return Response.text(404, f"there is no such path; this port has {', '.join(sorted(paths))}")
         return await found(request, peer)
 
     return answer

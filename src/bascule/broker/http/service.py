@@ -13,7 +13,8 @@ from bascule.broker.http.routes import dispatch, routes
 from bascule.broker.metrics.scrape import Scrape
 from bascule.broker.metrics.sources import Sources
 from bascule.config.sections.server import ServerConfig
-from bascule.errors import OperatorError, Unavailable
+from bascule.errors import OperatorError
+from bascule.net.gate import Gate
 from bascule.net.http.server import HttpServer
 from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
@@ -21,29 +22,8 @@ from bascule.net.tls import server_tls
 _logger = logging.getLogger(__name__)
 
 
-class Gate:
-    """The metrics of the broker while it runs; the reason why there are none before and after that."""
-
-    def __init__(self) -> None:
-        self._scrape: Scrape | None = None
-        self.why_closed: str | None = "the server is starting"
-
-    def open(self, sources: Sources) -> None:
-        self._scrape = Scrape(sources)
-        self.why_closed = None
-
-    def close(self) -> None:
-        self.why_closed = "the server is stopping"
-
-    @property
-    def scrape(self) -> Scrape:
-        if self.why_closed is not None or self._scrape is None:
-            raise Unavailable(self.why_closed or "")
-        return self._scrape
-
-
 class HttpService:
-    def __init__(self, server: HttpServer, gate: Gate, port: int, context: ssl.SSLContext | None) -> None:
+    def __init__(self, server: HttpServer, gate: Gate[Scrape], port: int, context: ssl.SSLContext | None) -> None:
         self.server = server
         self.port = port
         self._gate = gate
@@ -63,7 +43,7 @@ class HttpService:
                 requires_client=tls.client_auth_enabled,
                 protocol="http/1.1",
             )
-        gate = Gate()
+        gate = Gate[Scrape]()
         server = HttpServer(dispatch(routes(gate)), ssl_context=context)
         port = await server.start(sock=_bind(config))
         _logger.info("metrics and health are served on port %d", port)
@@ -71,7 +51,7 @@ class HttpService:
 
     def serve(self, sources: Sources) -> None:
         """Serve metrics and readiness from now on."""
-        self._gate.open(sources)
+        self._gate.open(Scrape(sources))
 
     def reload_certificate(self, certificate: Path, key: Path) -> None:
         """For new connections. The caller has checked the files."""
@@ -79,7 +59,7 @@ class HttpService:
             self._context.load_cert_chain(certificate, key)
 
     async def begin_stop(self) -> None:
-        """Answer with \"the server is stopping\" from now on."""
+        """Answer "the server is stopping" from now on."""
         self._gate.close()
 
     async def stop(self) -> None:

@@ -109,8 +109,8 @@ class Channel:
         )
         self._receive_buffer = ReceiveBuffer(limits.CHANNEL_RECEIVE_BUFFER_BYTES)
         self._receive_view = memoryview(self._receive_buffer)
-        self._current: _Protocol | None = None
-        self._protocols: set[_Protocol] = set()
+        self._current: _ChannelProtocol | None = None
+        self._protocols: set[_ChannelProtocol] = set()
 
     def keep_watch(self, seconds: float) -> None:
         """From now on ask so often whether the server lives, and give it as long to answer."""
@@ -155,9 +155,9 @@ class Channel:
         else:
             self._current = protocol
 
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> _Protocol:
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> _ChannelProtocol:
         _transport, protocol = await loop.create_connection(
-            lambda: _Protocol(self, loop),
+            lambda: _ChannelProtocol(self, loop),
             self.host,
             self.port,
             ssl=self._tls,
@@ -224,13 +224,13 @@ class Channel:
 
     # ── from the connection ──
 
-    def adopt(self, protocol: _Protocol) -> None:
+    def adopt(self, protocol: _ChannelProtocol) -> None:
         self._protocols.add(protocol)
 
-    def forget(self, protocol: _Protocol) -> None:
+    def forget(self, protocol: _ChannelProtocol) -> None:
         self._protocols.discard(protocol)
 
-    def retire(self, protocol: _Protocol, reason: str) -> None:
+    def retire(self, protocol: _ChannelProtocol, reason: str) -> None:
         """No more calls with this connection."""
         if self._current is protocol:
             self._current = None
@@ -243,7 +243,7 @@ def _resolve(answered: asyncio.Future[UnaryCall], call: UnaryCall) -> None:
         answered.set_result(call)
 
 
-class _Protocol(Http2Protocol):
+class _ChannelProtocol(Http2Protocol):
     """One connection to a server."""
 
     def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:

@@ -117,12 +117,12 @@ class GrpcServer:
         self.preface_seconds = preface_seconds
         self.receive_buffer = ReceiveBuffer(limits.GRPC_RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
-        self.connections: set[_Protocol] = set()
+        self.connections: set[_ServerProtocol] = set()
         self.connections_refused = 0
         self.stopping = False
         self._ssl_context = ssl_context
         self._server: asyncio.Server | None = None
-        self._timed: set[_Protocol] = set()
+        self._timed: set[_ServerProtocol] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
@@ -135,7 +135,9 @@ class GrpcServer:
                 "ssl_handshake_timeout": self.preface_seconds,
                 "ssl_shutdown_timeout": CLOSE_SECONDS,
             }
-        self._server = await loop.create_server(lambda: _Protocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where)
+        self._server = await loop.create_server(
+            lambda: _ServerProtocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_seconds: float = 0.0, is_busy: Callable[[], bool] = lambda: False) -> None:
@@ -172,7 +174,7 @@ class GrpcServer:
         while condition() and time.monotonic() < end:
             await asyncio.sleep(STOP_POLL_SECONDS)
 
-    def watch_deadlines(self, protocol: _Protocol) -> None:
+    def watch_deadlines(self, protocol: _ServerProtocol) -> None:
         self._timed.add(protocol)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(limits.GRPC_DEADLINE_SWEEP_SECONDS, self._expire)
@@ -187,12 +189,12 @@ class GrpcServer:
         if self._timed:
             self.watch_deadlines(self._timed.pop())
 
-    def forget(self, protocol: _Protocol) -> None:
+    def forget(self, protocol: _ServerProtocol) -> None:
         self.connections.discard(protocol)
         self._timed.discard(protocol)
 
 
-class _Protocol(Http2Protocol):
+class _ServerProtocol(Http2Protocol):
     """One connection of a client."""
 
     def __init__(self, server: GrpcServer, loop: asyncio.AbstractEventLoop) -> None:

@@ -70,7 +70,7 @@ class _Subscription:
         return b"SUB %b %b%d\r\n" % (self.subject, queue, sid)
 
 
-class _Refused(Exception):
+class _LoginRefused(Exception):
     """The server does not accept our login."""
 
 
@@ -182,7 +182,7 @@ class NatsLink:
                     await self._open(address)
             except TimeoutError:
                 problem = f"{address} does not answer within {self.options.connect_seconds_max:g} s"
-            except _Refused as error:
+            except _LoginRefused as error:
                 refused = True
                 problem = f"{address} refuses the login: {error}"
             except BasculeError as error:
@@ -246,7 +246,7 @@ class NatsLink:
         if outcome[0] == "-ERR":
             text = _quoted(outcome[1])
             if text.lower().startswith(REFUSALS):
-                raise _Refused(text)
+                raise _LoginRefused(text)
             raise Unavailable(text)
         if outcome[0] != kind:
             raise Unavailable(f"the server says {outcome[0]} instead of {kind}")

@@ -1,4 +1,4 @@
-"""Keeping: partition logs on disk. `PartitionLog` is one partition, `LogStore` all partitions of a data directory."""
+"""Partition logs on disk. `PartitionLog` is the log of one partition, `LogStore` those of a data directory."""
 
 from bascule.log.core.options import LogOptions, SyncPolicy
 from bascule.log.partition.batches import Appended, new_batch

@@ -1,4 +1,4 @@
-"""All partition logs of a data directory. They share file handles, a sync thread and a cleaner thread; idle ones cost next to nothing.
+"""All partition logs of a data directory. They share file handles, a sync thread and a cleaner thread.
 
 <directory>/streams/<stream>/<partition>/
 """
@@ -37,7 +37,7 @@ class LogStore:
         keys: MasterKeys | None = None,
         on_cleaned: Callable[[PartitionLog, CleaningReport | BasculeError], None] | None = None,
     ) -> None:
-        """Takes the directory for this process alone. `on_cleaned` hears of every tick of the cleaner that did something."""
+        """Locks the directory for this process. `on_cleaned` is called after every cleaner tick that changed a log or failed."""
         self.directory = Path(directory)
         self._lock_handle = _lock_directory(self.directory)
         self.pool = FilePool(disk or PosixDisk(), open_files_max)
@@ -50,7 +50,7 @@ class LogStore:
     def log(
         self, stream: str, partition: int, options: LogOptions | None = None, *, cleaner_interval_ms: int = 300_000
     ) -> PartitionLog:
-        """The log of a partition, made known but not read. The options of the first call stand until it is closed or deleted."""
+        """Return the log of a partition without reading it. The options of the first call hold until it is closed or deleted."""
         _check_name(stream, partition)
         with self._lock:
             found = self._logs.get((stream, partition))
@@ -75,11 +75,11 @@ class LogStore:
 
     @property
     def sync_rounds(self) -> int:
-        """Rounds of forcing what is written to the disk so far."""
+        """Number of sync rounds so far."""
         return self._syncer.rounds
 
     def on_disk(self) -> list[tuple[str, int]]:
-        """Stream and partition of every log the directory holds, known to this process or not."""
+        """Return stream and partition of every log in the directory, including those not used yet."""
         root = self.directory / "streams"
         found = [
             (path.parent.name, int(path.name)) for path in root.glob("*/*") if path.name.isdigit() and path.is_dir()
@@ -103,7 +103,7 @@ class LogStore:
             leave(found)
 
     def close(self) -> None:
-        """Close every log: synced and checkpointed. The directory may then be opened by another process."""
+        """Sync and close all logs, and unlock the directory."""
         self._cleaner.close()
         with self._lock:
             logs, self._logs = list(self._logs.values()), {}
@@ -146,7 +146,7 @@ def _lock_directory(directory: Path) -> int:
 
 
 def _make_directory(directory: Path) -> None:
-    """With the folders above it, and so that power loss does not take them away again with everything they will hold."""
+    """Create the directory and the folders above it, and sync them."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -162,7 +162,7 @@ def _check_name(stream: str, partition: int) -> None:
 
 
 class _CleanerThread:
-    """Cleans each log at its own interval, one log at a time. Logs that nobody has used yet are left unread."""
+    """Cleans each log at its own interval, one log at a time. Skips logs that have not been used."""
 
     def __init__(self, on_cleaned: Callable[[PartitionLog, CleaningReport | BasculeError], None]) -> None:
         self._on_cleaned = on_cleaned
@@ -211,7 +211,7 @@ class _CleanerThread:
                 self._on_cleaned(log, report)
 
     def _next(self) -> PartitionLog | None:
-        """Wait for the log that is due next, and set its next time. None when the store closes."""
+        """Wait for the next log that is due and return it; None when the store closes."""
         with self._condition:
             while not self._stopping:
                 soonest = min(self._due.items(), key=lambda item: item[1][0], default=None)

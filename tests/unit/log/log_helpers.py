@@ -307,3 +307,11 @@ def waiting_event(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> threadi
 
     monkeypatch.setattr(log, "call_when_readable", call_when_readable)
     return event
+
+
+def epoch_starts(log: PartitionLog) -> dict[int, int]:
+    """Return the offset of the first stored record of every epoch that has records."""
+    starts: dict[int, int] = {}
+    for record in everything(log):
+        starts.setdefault(record.leader_epoch, record.offset)
+    return starts

@@ -21,6 +21,7 @@ from tests.unit.log.log_helpers import (
     WatchedDisk,
     bases,
     commit_all,
+    epoch_starts,
     everything,
     index_files,
     offsets,
@@ -196,9 +197,9 @@ def test_epoch_entries_go_with_their_segments(logs: Logs) -> None:
         put(log, *[(None, b"x")] * count, epoch=epoch)
     apply_retention(log)
     assert [(entry.epoch, entry.start_offset) for entry in log.epoch_entries] == [(2, 5), (5, 7)]
-    assert log.epoch_starts() == {2: 5, 5: 7}
+    assert epoch_starts(log) == {2: 5, 5: 7}
     reopened = logs.reopen(log)
-    assert reopened.epoch_starts() == {2: 5, 5: 7}
+    assert epoch_starts(reopened) == {2: 5, 5: 7}
 
 
 def test_what_was_deleted_stays_deleted_after_a_reopen(logs: Logs) -> None:

@@ -320,7 +320,7 @@ def test_a_truncation_that_fails_half_way_takes_no_appends_until_the_log_is_open
     with pytest.raises(StorageError):
         log.truncate(1)
     disk.before = None
-    with pytest.raises(StorageError, match="takes no appends"):
+    with pytest.raises(StorageError, match="refuses appends"):
         put_values(log, 1)
     log = logs.reopen(log)
     found = offsets(log)

@@ -76,7 +76,7 @@ def test_a_new_log_holds_its_members_and_nothing_else() -> None:
 def test_a_log_is_not_created_over_another() -> None:
     disk, _ = filled()
     before = contents(disk)
-    with pytest.raises(StateError, match="exists already"):
+    with pytest.raises(StateError, match="already exists"):
         create(disk)
     assert contents(disk) == before
 

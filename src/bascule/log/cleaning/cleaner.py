@@ -1,4 +1,4 @@
-"""The periodic work on a log: roll what is too old, delete what retention no longer keeps, compact what is superseded."""
+"""The periodic work on a log: roll an old segment, delete segments by retention, compact."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bascule.log.partition.partition_log import PartitionLog
 class CleaningReport:
     rolled: bool = False
     deleted: list[int] = field(default_factory=list)
-    """Base offsets of the segments that retention took away."""
+    """Base offsets of the segments that retention removed."""
 
     failures: list[str] = field(default_factory=list)
-    """Files that could not be removed. Nobody sees them any more; the next tick tries again."""
+    """Files that could not be removed. They are no longer part of the log; the next tick tries again."""
 
     compaction: CompactionReport | None = None
 
 
 def clean(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
-    """One tick. When a roll is due, that is all: what was sealed now is looked at with the next tick."""
+    """Run one tick. If a roll is due, the tick only rolls; the next one handles the sealed segment."""
     now_ns = log.clock() if now_ns is None else now_ns
     if log.roll_if_due():
         return CleaningReport(rolled=True)
@@ -36,7 +36,7 @@ def clean(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
 
 
 def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
-    """Delete whole segments from the oldest on, until the log is within its limits. The active one always stays."""
+    """Delete whole segments, oldest first, until the log is within its limits. The active one always stays."""
     log.open()
     now_ns = log.clock() if now_ns is None else now_ns
     report = CleaningReport()
@@ -45,29 +45,29 @@ def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningRep
         if count:
             log.producers.save()
             log.sync()
-            _write_down(log)
+            _save_start(log)
             report.deleted = _drop(log, count)
         _unlink_doomed(log, report)
         if count:
-            _write_down(log)
+            _save_start(log)
     return report
 
 
 def _drop(log: PartitionLog, count: int) -> list[int]:
-    """Make the segments invisible, and make sure that they stay so: the new start of the log is written down before a file goes."""
+    """Remove the segments from the log, and save the new start of the log before a file is removed."""
     with log.lock:
         dropped = log.segments.drop_oldest(count)
         for segment in dropped:
             segment.retire()
         log.doomed.extend(dropped)
-    _write_down(log)
+    _save_start(log)
     return [segment.base_offset for segment in dropped]
 
 
-def _write_down(log: PartitionLog) -> None:
-    """Where the log begins, then which epochs it knows: a segment that came back would hold records of epochs that nobody knows.
+def _save_start(log: PartitionLog) -> None:
+    """Save the start of the log, then its epochs: in the other order, a crash could bring back segments of unknown epochs.
 
-    On a full disk neither can be written before something is deleted; a crash in between then brings back what is not yet deleted.
+    On a full disk neither can be written until files are removed; a crash before that brings back the segments not yet removed.
     """
     with contextlib.suppress(DiskFull):
         log.write_checkpoint(durable=True)

@@ -1,8 +1,8 @@
-"""Compaction: of each key only the newest record stays, and a tombstone only for its time.
+"""Compaction: keeps the newest record of each key, and removes tombstones after their retention time.
 
-A run learns the newest offset of every key in the dirty part of the log and pours the sealed segments through the sieve, the oldest
-first: a tombstone goes after everything it had deleted. Memory is bounded by the key map; when it is full, the run does what it has
-learned and another one goes on from there. Damaged segments are left alone.
+A run reads the newest offset of every key in the dirty part of the log into a key map, and rewrites the sealed segments without older
+records, oldest segment first, so that a tombstone is removed after all records that it deletes. The key map bounds the memory: when it
+is full, the run rewrites with the keys it has, and another run follows. Damaged segments are not changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 from dataclasses import dataclass, field, replace
 
-from bascule.errors import StateError
 from bascule.kernels.records import keymap, records
 from bascule.kernels.records.keymap import KeyMap
 from bascule.log.cleaning.rewriting import Rewrite
@@ -21,11 +20,11 @@ from bascule.log.segments.damage import find_damage
 from bascule.log.segments.segment import Segment
 
 KEY_MAP_BYTES_MIN = 4096
-KEY_MAP_BYTES_PER_KEY = 33  # a slot of 24 bytes, three quarters of them in use, rounded up
+KEY_MAP_BYTES_PER_KEY = 33  # a slot has 24 bytes, and three quarters of the slots are used
 
 
 class CleaningInterrupted(Exception):
-    """Truncation, deletion or closing wants the segments: stop and leave the rest as it is."""
+    """Stops a run because the log is being truncated, deleted or closed."""
 
 
 @dataclass(slots=True)
@@ -39,11 +38,11 @@ class CompactionReport:
     keys: int = 0
     interrupted: bool = False
     left_alone: list[str] = field(default_factory=list)
-    """Segments that hold damage, with what is wrong."""
+    """Damaged segments, with a description of the damage."""
 
 
 def compact(log: PartitionLog, now_ns: int | None = None, *, force: bool = False) -> CompactionReport | None:
-    """Compact the log if there is anything to gain (or `force`). None when there is not."""
+    """Compact the log if that can remove records, or with `force`. Returns None if it did not run."""
     log.open()
     now_ns = log.clock() if now_ns is None else now_ns
     with log.maintenance:
@@ -52,7 +51,7 @@ def compact(log: PartitionLog, now_ns: int | None = None, *, force: bool = False
         if len(facts) < 2 or not (force or is_due(facts, log.cleaned_to, log.tombstones_due_ns, now_ns)):
             return None
         report = CompactionReport(segments_before=len(facts))
-        log.compacted = True  # in the checkpoint before there is a hole, or a crash would make it look like a loss
+        log.compacted = True  # in the checkpoint before the first gap, which recovery would report as missing
         log.settle()
         try:
             _run_until_clean(log, now_ns, report)
@@ -73,7 +72,7 @@ def _run_until_clean(log: PartitionLog, now_ns: int, report: CompactionReport) -
             return
         run.sift()
         if log.cleaned_to <= before:
-            return  # young records hold it back; the next tick goes on
+            return  # records within the minimum lag remain; the next tick continues
 
 
 def _finish(log: PartitionLog) -> None:
@@ -101,7 +100,7 @@ class _CompactionRun:
     # ── learning ─────────────────────────────────────────────────────────────────────────────────
 
     def learn(self) -> bool:
-        """Fill the key map from the dirty part, the active segment included. True when it is full before the end."""
+        """Fill the key map from the dirty part, the active segment included. True if it is full before the end."""
         for segment in self.log.segments:
             if segment.next_offset > self.log.cleaned_to and self._learn_segment(segment):
                 break
@@ -109,7 +108,7 @@ class _CompactionRun:
         return self.learned_to < min(self.end_offset, self.log.segments.active.base_offset)
 
     def _learn_segment(self, segment: Segment) -> bool:
-        """True when there is nothing more to learn: the map is full, or the high watermark is reached."""
+        """Read the keys of one segment. True if the map is full or the high watermark is reached."""
         position, size = 0, segment.size
         while position < size:
             self._check_interrupt()
@@ -132,7 +131,7 @@ class _CompactionRun:
         try:
             clear = self.log.sealer.open(batch)
         except ValueError:
-            return False  # damage: the sieve says so
+            return False  # damage: _Sieve reports it
         found = self.keys.learn(clear, self.end_offset, first_offset=self.first_offset)
         self.learned_to = max(self.learned_to, found.next_offset)
         return found.full or (found.reason is None and found.stop == 0)
@@ -148,13 +147,13 @@ class _CompactionRun:
             lines = self._sift_group(tuple(sealed[first:stop]), lines)
         log.compacted = True
         log.cleaned_to = max(log.cleaned_to, min(self.learned_to, self.first_held, log.segments.active.base_offset))
-        # Tombstones that stay because of damage are over their time already: they are not looked at again with every tick.
+        # Tombstones that stay because of damage have expired already; they must not cause a run with every tick.
         since = self.now_ns if self.report.left_alone else self.oldest_tombstone
         due = max(since, self.oldest_tombstone) + log.options.compact_tombstone_retention_ns
         log.tombstones_due_ns = None if self.oldest_tombstone == FOREVER else due + 1
 
     def _sift_group(self, group: tuple[Segment, ...], lines: Horizon) -> Horizon:
-        """Returns the lines for what lies behind: there a tombstone stays when damage may hide what it deletes."""
+        """Rewrite one group. Returns the bounds for later groups: after damage, which may hide older records, tombstones stay."""
         rewrite = Rewrite(self.log, group)
         counts = self.report.kept, self.report.removed
         try:
@@ -175,7 +174,7 @@ class _CompactionRun:
 
 
 def _key_map_bytes(log: PartitionLog) -> int:
-    """Room for every dirty record to have a key of its own, but never more than the log may use."""
+    """Return the size of a map with one key per dirty record, at most the limit of the log."""
     dirty = sum(segment.records for segment in log.segments if segment.next_offset > log.cleaned_to)
     return min(log.options.compact_memory_bytes, KEY_MAP_BYTES_MIN + dirty * KEY_MAP_BYTES_PER_KEY)
 
@@ -185,7 +184,7 @@ class _Damaged(Exception):
 
 
 class _Sieve:
-    """Pours one segment into a rewrite."""
+    """Copies the records of a segment that stay into a rewrite."""
 
     def __init__(self, run: _CompactionRun, rewrite: Rewrite, lines: Horizon) -> None:
         self.run = run
@@ -210,8 +209,8 @@ class _Sieve:
                 raise _Damaged(find_damage(segment, position, found.reason).describe())
 
     def _mark_hole(self, data: bytes) -> None:
-        """Between segments a hole needs no mark; when they become one file it does."""
-        with contextlib.suppress(records.BatchError):  # damage: the sieve says so
+        """Mark a gap between segments that become one file."""
+        with contextlib.suppress(records.BatchError):  # damage: _Sieve reports it
             if self.rewrite.size and records.read_header(data).base_offset > self.rewrite.next_offset:
                 self.gap = True
 
@@ -252,38 +251,3 @@ class _Sieve:
         else:
             self.rewrite.keep(batch)
         self.gap = found.gap
-
-
-def rewrap_keys(log: PartitionLog) -> int:
-    """Wrap the data keys of all batches with the current master key, so that the previous one is needed no more. Returns how many."""
-    log.roll()
-    log.settle()
-    renewed = 0
-    with log.maintenance:
-        log.interrupt_cleaning.clear()
-        for segment in log.segments.sealed:
-            rewrite = Rewrite(log, (segment,))
-            try:
-                renewed += _rewrap_segment(log, segment, rewrite)
-                rewrite.commit()
-            finally:
-                rewrite.discard()
-    return renewed
-
-
-def _rewrap_segment(log: PartitionLog, segment: Segment, rewrite: Rewrite) -> int:
-    renewed = 0
-    for start, data in segment.chunks():
-        at = 0
-        while at < len(data):
-            if log.interrupt_cleaning.is_set():
-                raise StateError(f"wrapping the keys of {log.directory} anew was interrupted", hint="do it again")
-            try:
-                batch = memoryview(data)[at : at + records.check(data, at)]
-            except records.BatchError as error:
-                raise find_damage(segment, start + at, error.reason).error() from None
-            wrapped = log.sealer.rewrap(batch)
-            rewrite.keep(batch) if wrapped is None else rewrite.change(wrapped)
-            renewed += wrapped is not None
-            at += len(batch)
-    return renewed

@@ -1,12 +1,12 @@
-"""Replacing sealed segments by a rewritten one while readers read.
+"""Replaces sealed segments by a rewritten one while readers read.
 
     1. write `<base>.log.cleaned`, sync it
-    2. rename it to `<base>-<end>.swap`: from here on the replacement is decided, a crash completes it
-    3. put the new segment into the list: readers find the swap file
+    2. rename it to `<base>-<end>.swap`: from here on, recovery completes the replacement after a crash
+    3. put the new segment into the list: new readers use the swap file
     4. remove the files of the old segments, rename the swap file to `<base>.log`
 
-Readers of an old segment finish with the handle they have; afterwards they find the new one. Should the disk fail from step 3 on, the
-log stays readable and takes no more changes: the next open completes them.
+Readers of an old segment finish with the handle they have, and then find the new segment. If the disk fails from step 3 on, the log
+stays readable and refuses changes; the next open completes the replacement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bascule.log.segments.segment import Segment, segment_path
 
 
 class Rewrite:
-    """The new content of a group of neighbouring sealed segments. Nothing is written as long as it equals the old one."""
+    """The new content of a group of adjacent sealed segments. No file is written while it equals the old content."""
 
     def __init__(self, log: PartitionLog, group: tuple[Segment, ...]) -> None:
         self._log = log
@@ -42,14 +42,14 @@ class Rewrite:
         self._merges = len(group) > 1
         self.size = 0
         self.next_offset = self._base_offset
-        """Behind the last batch written."""
+        """The offset after the last batch."""
 
     def keep(self, data: bytes | memoryview) -> None:
-        """Batches of the (first) old segment that stay as they are."""
+        """Add batches of the first old segment unchanged."""
         self._take(data, changed=self._merges)
 
     def change(self, data: bytes | bytearray | memoryview) -> None:
-        """Batches as they are now; no bytes for batches that are gone."""
+        """Add changed batches; no bytes for removed ones."""
         self._take(data, changed=True)
 
     def _take(self, data: bytes | bytearray | memoryview, *, changed: bool) -> None:
@@ -69,7 +69,7 @@ class Rewrite:
             interval=limits.INDEX_INTERVAL_BYTES,
             marks=marks,
         )
-        assert found.reason is None, f"the cleaner wrote a batch that does not read: {found.reason}"
+        assert found.reason is None, f"the cleaner wrote an invalid batch: {found.reason}"
         self._index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
         self._records += found.records
         self._first_timestamp = found.first_timestamp if self._first_timestamp < 0 else self._first_timestamp
@@ -78,7 +78,7 @@ class Rewrite:
         self.next_offset = found.next_offset
 
     def _begin(self) -> None:
-        """The first difference: create the file and copy what was the same so far."""
+        """Create the file at the first difference, and copy the unchanged batches before it."""
         self._handle = self._disk.open(self._path, create=True)
         self._disk.truncate(self._handle, 0)
         position = 0
@@ -88,7 +88,7 @@ class Rewrite:
             position += len(data)
 
     def commit(self) -> None:
-        """Put the new content in the place of the old one, if it differs."""
+        """Replace the old content, if the new one differs."""
         if self._handle is None:
             return
         self._disk.sync(self._handle)
@@ -140,7 +140,7 @@ class Rewrite:
         self._disk.sync_directory(self._log.directory)
 
     def discard(self) -> None:
-        """Leave everything as it is."""
+        """Remove the new file, unless it was committed."""
         if self._handle is not None:
             self._disk.close(self._handle)
             self._handle = None

@@ -1,1 +1,1 @@
-"""What the partition log decides: where to look, what to keep, what to delete."""
+"""The decisions of a partition log: index lookups, retention, compaction, leader epochs."""

@@ -1,7 +1,7 @@
-"""What a compaction run does: whether there is anything to do, and which segments become one.
+"""Decides whether a compaction run is due, and which segments it merges.
 
-A run first learns the newest offset of each key in the *dirty* part of the log, then pours every sealed segment up to there through
-the sieve. Behind it the log below `cleaned_to` holds each key at most once, so the next run only has to learn what came since.
+A run first reads the newest offset of each key in the *dirty* part of the log, then rewrites all sealed segments up to there without
+older records of these keys. Afterwards the log below `cleaned_to` holds each key at most once; the next run reads only later keys.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from bascule.log.core.retention import SegmentFacts
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
     min_lag_ns: int
-    """A record younger than this stays, whatever came after it."""
+    """Minimum age of a record that is removed."""
 
     tombstone_retention_ns: int
-    """How long a tombstone is kept for consumers to see it."""
+    """Time that a tombstone is kept, so that consumers see it."""
 
     segment_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The lines that decide about a record."""
+    """The bounds that decide whether a record is kept."""
 
     end_offset: int
-    """Records at or behind it are kept: not committed, or not learned."""
+    """Records at or after it are kept: they are not committed, or their keys were not read."""
 
     keep_since: int
     tombstones_before: int
@@ -47,7 +47,7 @@ def horizon(learned_to: int, limits: CompactionLimits, now_ns: int) -> Horizon:
 
 
 def is_due(segments: Sequence[SegmentFacts], cleaned_to: int, tombstones_due_ns: int | None, now_ns: int) -> bool:
-    """Whether a run could remove anything: something sealed is dirty, or a tombstone has served its time."""
+    """Return whether a run could remove records: a sealed segment is dirty, or a tombstone has expired."""
     if len(segments) < 2:
         return False
     if segments[-1].base_offset > cleaned_to:
@@ -56,7 +56,7 @@ def is_due(segments: Sequence[SegmentFacts], cleaned_to: int, tombstones_due_ns:
 
 
 def group_segments(segments: Sequence[SegmentFacts], segment_bytes_max: int) -> list[tuple[int, int]]:
-    """Runs `[first, stop)` of neighbouring sealed segments whose content fits one segment: each becomes one file."""
+    """Return ranges `[first, stop)` of adjacent sealed segments; each range fits one segment and becomes one file."""
     groups: list[tuple[int, int]] = []
     first, total = 0, 0
     for index, segment in enumerate(segments):

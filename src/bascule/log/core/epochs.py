@@ -1,8 +1,8 @@
-"""Which leader wrote which offsets: the first offset of every leader epoch.
+"""The first offset of every leader epoch, as in Kafka.
 
-Kafka's rule. An entry's start is the first offset written in that epoch, so an epoch ends, exclusively, where the next one starts.
-A follower asks its leader for the end of the last epoch it knows and keeps what lies below: what a deposed leader wrote
-on its own goes away. Compaction does not move these starts: they say who wrote an offset, also when the record itself is gone.
+An epoch ends, exclusively, where the next one starts. A follower asks its leader for the end of its last epoch and truncates its log
+to it, which removes the records that only a deposed leader wrote. Compaction does not change the starts: they hold for offsets whose
+records are removed, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EpochCache:
 
     @property
     def latest_epoch(self) -> int:
-        """The highest epoch known, 0 for none: real epochs are indexes of the metadata log and begin at 1."""
+        """The highest epoch, 0 if there is none: epochs are indexes of the metadata log and begin at 1."""
         return self._entries[-1].epoch if self._entries else 0
 
     def assign(self, epoch: int, start_offset: int) -> bool:
@@ -58,29 +58,29 @@ class EpochCache:
         return True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> int:
-        """Exclusive end of `epoch`: the start of the first higher epoch, or the end of the log."""
+        """Return the exclusive end of `epoch`: the start of the first higher epoch, or the end of the log."""
         slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot].start_offset if slot < len(self._entries) else log_end_offset
 
     def at_most(self, epoch: int) -> int:
-        """The largest known epoch that is not above `epoch`, 0 for none."""
+        """Return the largest epoch that is not above `epoch`, 0 if there is none."""
         slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot - 1].epoch if slot else 0
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch that wrote `offset`; 0 when it lies before everything known."""
+        """Return the epoch of `offset`; 0 if the offset is before the first entry."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[slot - 1].epoch if slot else 0
 
     def clear_latest(self, offset: int) -> bool:
-        """Forget the epochs that begin at or behind `offset`: the log was truncated there."""
+        """Remove the epochs that begin at or after `offset`, where the log was truncated. Return whether there were any."""
         kept = [entry for entry in self._entries if entry.start_offset < offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def clear_earliest(self, offset: int) -> bool:
-        """Forget the epochs that end at or before `offset`, the new start of the log; the one that holds it now begins there."""
+        """Remove the epochs that end at or before `offset`, the new start of the log; the next epoch then begins there."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
         if slot < 0:
             return False
@@ -91,7 +91,7 @@ class EpochCache:
         return True
 
     def replace(self, entries: Iterable[EpochEntry]) -> None:
-        """Take over another set of entries as a whole."""
+        """Replace all entries."""
         self._entries = list(EpochCache(entries)._entries)
 
 
@@ -102,7 +102,7 @@ def format_epochs(cache: EpochCache) -> str:
 
 
 def parse_epochs(text: str) -> EpochCache:
-    """Read what `format_epochs` wrote. Raises ValueError, naming the line, for anything else."""
+    """Parse the text of `format_epochs`. Raises ValueError, which names the line."""
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != str(FORMAT_VERSION):
         raise ValueError(f"line 1: version {lines[0] if lines else ''!r} is not {FORMAT_VERSION}")

@@ -1,4 +1,4 @@
-"""What can be chosen for one partition log. Servers and streams configure these through `bascule.config`."""
+"""The options of one partition log. `bascule.config` has the settings of servers and streams that they come from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DAY_NS = 24 * 3600 * 1_000_000_000
 
 
 class SyncPolicy(StrEnum):
-    """When data is forced to the platter, and who waits for it."""
+    """When data is synced to disk, and which acks wait for it."""
 
     ACK = "ack"
-    """An ALL ack waits for the sync; a LEADER ack does not."""
+    """ALL acks wait for the sync, LEADER acks do not."""
     INTERVAL = "interval"
-    """Nobody waits; everything is synced every `sync_interval_ns`."""
+    """No ack waits; the log is synced every `sync_interval_ns`."""
     ALWAYS = "always"
-    """LEADER acks, commit and visibility wait too."""
+    """LEADER acks, commits and readers wait too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LogOptions:
         self._check_range("compact_memory_bytes", 4096, 1 << 40)
         if self.sync not in tuple(SyncPolicy):
             raise InvalidConfig(f"sync is {self.sync!r}", hint="use one of: ack, interval, always")
-        object.__setattr__(self, "sync", SyncPolicy(self.sync))  # its name does as well
+        object.__setattr__(self, "sync", SyncPolicy(self.sync))  # accepts the name of a policy
         if self.compression not in ("none", "zstd"):
             raise InvalidConfig(f"compression is {self.compression!r}", hint="use one of: none, zstd")
 

@@ -1,6 +1,6 @@
-"""Which segments retention deletes: whole ones, from the oldest on, never the active one.
+"""Decides which segments retention deletes: whole segments, oldest first, never the active one.
 
-Age first, then messages, then bytes; 0 means no limit. What stays is within the limits unless the active segment alone exceeds them.
+A limit of 0 means no limit. The remaining segments are within all limits, unless the active segment alone exceeds one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What retention and compaction need to know of a segment."""
+    """The properties of a segment that retention and compaction use."""
 
     base_offset: int
     bytes: int
@@ -27,7 +27,7 @@ class RetentionLimits:
 
 
 def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ns: int) -> int:
-    """How many of the oldest segments to delete. The last one given is the active one."""
+    """Return the number of oldest segments to delete. The last one in the list is the active one."""
     if len(segments) < 2 or limits == RetentionLimits():
         return 0
     count = max(
@@ -35,7 +35,7 @@ def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, no
         _over(segments, limits.records_max, lambda segment: segment.records),
         _over(segments, limits.bytes_max, lambda segment: segment.bytes),
     )
-    # What holds no records has no age to be kept for: it goes with what came before it.
+    # A segment without records has no age; it is deleted with the segments before it.
     while count < len(segments) - 1 and segments[count].records == 0:
         count += 1
     return count

@@ -1,4 +1,4 @@
-"""What a log remembers across restarts besides its records. Losing it costs time, never data."""
+"""The checkpoint of a log: its state besides the records. Without it, opening the log takes longer, and no data is lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VERSION = 1
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
     recovery_point: int = 0
-    """Every byte of offsets below it is known to be on the platter."""
+    """Records below this offset are synced."""
 
     active_base: int = 0
     active_position: int = 0
     active_records: int = 0
     active_first_timestamp: int = -1
-    """Where the recovery point lies, and what its segment holds up to there."""
+    """The position of the recovery point in its segment, and the totals of the segment up to there."""
 
     last_timestamp: int = 0
     last_epoch: int = 0
@@ -30,14 +30,14 @@ class LogCheckpoint:
     log_start_offset: int = 0
     cleaned_to: int = 0
     compacted: bool = False
-    """Whether compaction ever ran: holes between segments are then no damage."""
+    """Whether compaction has run: gaps between segments are then not damage."""
 
     front_gap_start: int = -1
     front_gap_end: int = -1
-    """What compaction, not retention, took from the front of the log, if the log still begins at its end; −1 for nothing."""
+    """The offsets that compaction, not retention, removed from the start of the log; −1 if there are none."""
 
     cutting: bool = False
-    """Whether a truncation was under way: what is gone may be gone from memory only."""
+    """Whether a truncation had begun and may be incomplete on disk."""
 
 
 def encode(checkpoint: LogCheckpoint) -> bytes:
@@ -46,7 +46,7 @@ def encode(checkpoint: LogCheckpoint) -> bytes:
 
 
 def decode(data: bytes, path: str) -> LogCheckpoint | None:
-    """None for anything damaged. Raises FormatTooNew for an intact checkpoint of a later version."""
+    """Return the checkpoint, or None if it is damaged. Raises FormatTooNew for a later version."""
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32c(line):
         return None
@@ -66,7 +66,7 @@ def decode(data: bytes, path: str) -> LogCheckpoint | None:
 
 
 def _is_plausible(checkpoint: LogCheckpoint) -> bool:
-    """Whether every field is of its kind and in the range that batches can have. Epochs use all 64 bits."""
+    """Return whether every field has its type and a valid range. Epochs use all 64 bits."""
     for field in fields(checkpoint):
         value = getattr(checkpoint, field.name)
         high = 1 << (64 if field.name == "last_epoch" else 63)
@@ -83,5 +83,5 @@ def read_checkpoint(disk: Disk, directory: str) -> LogCheckpoint | None:
 
 
 def write_checkpoint(disk: Disk, directory: str, checkpoint: LogCheckpoint, *, durable: bool = False) -> None:
-    """Power loss leaves this one or the one before it; with `durable` it is this one."""
+    """Replace the checkpoint. Power loss leaves the old one or the new one; with `durable` the new one."""
     replace_file(disk, f"{directory}/{FILE_NAME}", encode(checkpoint), sync=True, durable=durable)

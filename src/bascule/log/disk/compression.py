@@ -1,4 +1,4 @@
-"""zstd for the bodies of batches, one frame each."""
+"""Compresses the bodies of batches with zstd, one frame per body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from bascule import limits
 from bascule.errors import OperatorError
 
-_LEVEL = 3  # zstd's own default: higher levels cost far more CPU than they save bytes on small frames
+_LEVEL = 3  # zstd's default; higher levels cost much CPU and save few bytes on small frames
 _local = threading.local()
 
 
@@ -18,16 +18,16 @@ def compress(body: memoryview) -> bytes:
 
 
 def decompress(data: bytes | memoryview, size: int) -> bytes:
-    """The body, exactly `size` bytes of it. ValueError when the frame is not that."""
+    """Return the body. Raises ValueError unless the frame holds exactly `size` bytes."""
     if size > limits.BATCH_BYTES_MAX:
-        raise ValueError(f"claims to hold {size} bytes, more than a batch may have")
+        raise ValueError(f"a body of {size} bytes is larger than a batch may be")
     zstandard = _zstandard()
     try:
         body: bytes = _decompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from None
     if len(body) != size:
-        raise ValueError(f"holds {len(body)} bytes where the batch says {size}")
+        raise ValueError(f"the frame holds {len(body)} bytes, its header says {size}")
     return body
 
 
@@ -42,7 +42,7 @@ def _zstandard() -> Any:
 
 
 def _compressor() -> Any:
-    # zstd contexts are costly to make and must not be shared between threads.
+    # Contexts are expensive to create and must not be shared between threads.
     if not hasattr(_local, "compressor"):
         _local.compressor = _zstandard().ZstdCompressor(level=_LEVEL)
     return _local.compressor

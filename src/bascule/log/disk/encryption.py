@@ -1,10 +1,10 @@
-"""Encryption at rest: a random data key for each opened partition, wrapped by the master key, AES-256-GCM over whole bodies.
+"""Encryption at rest: AES-256-GCM over whole bodies with a random data key per opened partition, which the master key wraps.
 
     wrapped_len u8 · wrapped data key · nonce, 12 bytes · ciphertext and tag
 
-Every batch carries its wrapped data key, so a restart may draw a new one and a copy of the bytes can be read wherever the master key
-is. To rotate the master key, start with the new one as BASCULE_ENCRYPTION_KEY and the old ones in BASCULE_ENCRYPTION_PREVIOUS_KEYS:
-new batches use the new key at once, and `PartitionLog.rewrap_keys` rewrites the old ones without touching their ciphertext.
+Every batch contains its wrapped data key, so each start generates a new one, and any server with the master key can read the batch.
+To rotate the master key, start the server with the new one in BASCULE_ENCRYPTION_KEY and the old ones in
+BASCULE_ENCRYPTION_PREVIOUS_KEYS: new batches use the new key, and old batches stay readable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KNOWN_DATA_KEYS_MAX = 64
 
 
 class MasterKeys:
-    """The key that wraps new data keys, and older ones that still may unwrap."""
+    """The key that wraps new data keys, and previous keys that can still unwrap."""
 
     def __init__(self, current: bytes, previous: Sequence[bytes] = ()) -> None:
         for key in (current, *previous):
@@ -47,16 +47,13 @@ class MasterKeys:
             if data_key is not None:
                 return data_key
         raise EncryptionKeyError(
-            "none of the master keys opens this batch",
+            "none of the master keys decrypts this batch",
             hint=f"put the key it was written with into {PREVIOUS_KEYS_VARIABLE} (hexadecimal, comma-separated)",
         )
 
-    def is_current(self, wrapped: bytes) -> bool:
-        return _try_unwrap(self._keys[0], wrapped) is not None
-
 
 def master_keys_from_environment(environ: Mapping[bytes, bytes] | None = None) -> MasterKeys | None:
-    """The keys named in the environment; None when there is no current one. Raises EncryptionKeyError for bad ones."""
+    """Return the keys in the environment; None if there is no current one. Raises EncryptionKeyError for an invalid key."""
     variables = os.environb if environ is None else environ
     current = next((variables[name.encode()] for name in KEY_VARIABLES if name.encode() in variables), None)
     if current is None:
@@ -70,7 +67,7 @@ def _from_hex(text: bytes) -> bytes:
         return bytes.fromhex(text.strip().decode("ascii"))
     except ValueError:
         raise EncryptionKeyError(
-            f"{PREVIOUS_KEYS_VARIABLE} holds something that is not hexadecimal",
+            f"{PREVIOUS_KEYS_VARIABLE} is not hexadecimal",
             hint="give the previous keys as hexadecimal digits, separated by commas",
         ) from None
 
@@ -82,9 +79,9 @@ class BodyCipher:
         self._keys = keys
         self._aead = _aead()
         self._known: dict[bytes, Any] = {}
-        self._draw_data_key()
+        self._new_data_key()
 
-    def _draw_data_key(self) -> None:
+    def _new_data_key(self) -> None:
         data_key = os.urandom(_DATA_KEY_BYTES)
         self._wrapped = self._keys.wrap(data_key)
         self._current = self._aead(data_key)
@@ -92,28 +89,20 @@ class BodyCipher:
 
     def encrypt(self, body: bytes | memoryview, base_offset: int) -> bytes:
         if self._left == 0:
-            self._draw_data_key()
+            self._new_data_key()
         self._left -= 1
         nonce = os.urandom(_NONCE_BYTES)
         ciphertext = self._current.encrypt(nonce, bytes(body), _place(base_offset))
         return b"".join((bytes((len(self._wrapped),)), self._wrapped, nonce, ciphertext))
 
     def decrypt(self, sealed: bytes | memoryview, base_offset: int) -> bytes:
-        """The body in the clear. ValueError when the bytes are malformed or were moved; EncryptionKeyError without the key."""
+        """Return the plain body. Raises ValueError for malformed or moved bytes, EncryptionKeyError without the key."""
         wrapped, nonce, ciphertext = split_sealed(sealed)
         try:
             body: bytes = self._data_key(wrapped).decrypt(nonce, ciphertext, _place(base_offset))
         except _invalid_tag():
             raise ValueError("the ciphertext was changed or moved") from None
         return body
-
-    def rewrap(self, sealed: bytes | memoryview) -> bytes | None:
-        """The same bytes with the data key wrapped by the current master key; None when it is already."""
-        wrapped, _, _ = split_sealed(sealed)
-        if self._keys.is_current(wrapped):
-            return None
-        renewed = self._keys.wrap(self._keys.unwrap(wrapped))
-        return b"".join((bytes((len(renewed),)), renewed, bytes(sealed[1 + len(wrapped) :])))
 
     def _data_key(self, wrapped: bytes) -> Any:
         known = self._known.get(wrapped)
@@ -125,7 +114,7 @@ class BodyCipher:
 
 
 def split_sealed(sealed: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
-    """Wrapped key, nonce, ciphertext with tag."""
+    """Return wrapped key, nonce, and ciphertext with tag."""
     wrapped_bytes = sealed[0] if len(sealed) else 0
     nonce_at = 1 + wrapped_bytes
     if wrapped_bytes == 0 or len(sealed) < nonce_at + _NONCE_BYTES + _TAG_BYTES:
@@ -135,7 +124,7 @@ def split_sealed(sealed: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
 
 
 def _place(base_offset: int) -> bytes:
-    # Associated data: a ciphertext belongs to its offset.
+    # Associated data: binds a ciphertext to its offset.
     return base_offset.to_bytes(8, "little")
 
 

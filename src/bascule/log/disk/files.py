@@ -1,4 +1,4 @@
-"""Many files, few handles: a file is opened when it is used and the least recently used one is closed when there are too many."""
+"""A pool of open files: a file is opened on use, and the least recently used one is closed when there are too many."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bascule.log.disk.operations import Disk
 
 
 class FileGone(Exception):
-    """The file was deleted or replaced while somebody still knew it: look the segment up again."""
+    """The file was deleted or replaced meanwhile; the caller has to look the segment up again."""
 
 
 class FilePool:
-    """Keeps at most `capacity` handles open; files in use are never closed, so it may be exceeded by the number of threads."""
+    """Keeps at most `capacity` files open. Files in use are not closed, so threads may exceed it by one file each."""
 
     def __init__(self, disk: Disk, capacity: int) -> None:
         assert capacity > 0
@@ -27,7 +27,7 @@ class FilePool:
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
         self._sync_lock = threading.Lock()
         self.sync_seconds = Histogram()
-        """Of files that were forced to the disk, and that went well."""
+        """Durations of successful syncs."""
 
     @property
     def open_count(self) -> int:
@@ -56,20 +56,20 @@ class FilePool:
                 self._close(file)
 
     def retire(self, file: PooledFile) -> None:
-        """The path is about to mean something else: who reads goes on, nobody opens it again."""
+        """Mark a file whose path is about to be removed or reused. Reads in progress finish; new ones raise FileGone."""
         with self._lock:
             file.retired = True
             if file.users == 0:
                 self._close(file)
 
     def close(self, file: PooledFile) -> None:
-        """Give the handle back now; the next use opens it again."""
+        """Close the handle if the file is not in use; the next use opens it again."""
         with self._lock:
             if file.users == 0:
                 self._close(file)
 
     def note_sync(self, seconds: float) -> None:
-        """From any thread."""
+        """Record the duration of a sync. Any thread may call it."""
         with self._sync_lock:
             self.sync_seconds.observe(seconds)
 
@@ -88,7 +88,7 @@ class FilePool:
 
 
 class PooledFile:
-    """One file of the pool. Every operation is safe from any thread."""
+    """One file of the pool. All operations are thread-safe."""
 
     __slots__ = ("handle", "has_leftover", "path", "pool", "retired", "users")
 
@@ -101,7 +101,7 @@ class PooledFile:
         self.has_leftover = False
 
     def read(self, size: int, position: int) -> bytes:
-        """Exactly `size` bytes. What a file has lost at its end reads as zeros, which no batch begins with: damage like any other."""
+        """Return exactly `size` bytes. Bytes beyond the end of the file read as zeros, which are not a valid batch."""
         handle = self.pool.acquire(self)
         try:
             data = self.pool.disk.read(handle, size, position)
@@ -110,10 +110,10 @@ class PooledFile:
         return data if len(data) == size else data.ljust(size, b"\0")
 
     def write(self, data: bytes | memoryview, position: int) -> None:
-        """Write all of it, or cut the file back to where the write began.
+        """Write all of `data`, or truncate the file to `position` and raise.
 
-        Should the cut fail as well, the leftover lies behind what anybody reads. It has to go before anything else is written: a
-        shorter batch would not cover it, and recovery would take what lies behind it for lost.
+        If the truncation fails too, the next write repeats it first: otherwise a shorter batch would leave a part of the failed one
+        after itself, which recovery would report as damage.
         """
         self.cut_leftover(position)
         handle = self.pool.acquire(self)
@@ -128,7 +128,7 @@ class PooledFile:
             self.pool.release(self)
 
     def cut_leftover(self, size: int) -> None:
-        """Whatever a failed write left behind `size`."""
+        """Remove the bytes that a failed write left after `size`."""
         if self.has_leftover:
             self.truncate(size)
             self.has_leftover = False

@@ -1,4 +1,4 @@
-"""How often something took how long: counts by upper bound, as Prometheus wants them."""
+"""Histograms of durations, with cumulative counts per upper bound as in Prometheus."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SECONDS_BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-"""From an append in memory to a disk that hangs."""
+"""From the duration of an append in memory to that of a disk that hangs."""
 
 
 class Histogram:
-    """Of seconds. For one thread at a time; whoever looks may do so at any time."""
+    """A histogram of seconds. One thread at a time may observe; any thread may read."""
 
     __slots__ = ("_counts", "bounds", "sum")
 
@@ -28,7 +28,7 @@ class Histogram:
         self.sum += seconds
 
     def cumulative(self) -> list[int]:
-        """How many took no longer than each bound, and, last, how many there were."""
+        """Return the number of values up to each bound; the last number counts all values."""
         total, found = 0, []
         for count in tuple(self._counts):
             total += count

@@ -1,6 +1,6 @@
-"""The file operations a log needs, and nothing else, so that a simulated disk can stand in for the real one in tests.
+"""The file operations of logs, so that tests can use a simulated disk.
 
-Paths are strings and handles are small integers. Reads and writes name their position: no handle has a cursor, any thread may use it.
+Paths are strings and handles are file descriptors. Reads and writes give their position, so any thread may use a handle.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from bascule.errors import NO_ROOM, DiskFull, StorageError
 
 class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> int:
-        """Handle for reading and writing. FileNotFoundError when it is absent and not to be created."""
+        """Return a handle for reading and writing. Raises FileNotFoundError unless `create`."""
 
     def close(self, handle: int) -> None: ...
 
     def size(self, handle: int) -> int: ...
 
     def read(self, handle: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
 
     def write(self, handle: int, data: bytes | memoryview, position: int) -> None:
-        """All of `data`. Raises DiskFull or StorageError; some of it may then have reached the file."""
+        """Write all of `data`. Raises DiskFull or StorageError; the file may then contain a part of it."""
 
     def truncate(self, handle: int, size: int) -> None: ...
 
     def sync(self, handle: int) -> None:
-        """Everything written to the file survives power loss once this returns."""
+        """Sync the file: all data written before survives power loss."""
 
     def sync_directory(self, path: str) -> None:
-        """Files created, renamed and removed in the directory stay so after power loss."""
+        """Sync the directory: files created, renamed and removed in it stay so after power loss."""
 
     def make_directory(self, path: str) -> None: ...
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in it; FileNotFoundError when there is no such directory."""
+        """Return the names in the directory. Raises FileNotFoundError if it does not exist."""
 
     def file_size(self, path: str) -> int: ...
 
     def rename(self, source: str, target: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Remove the file; a file that is gone already is fine."""
+        """Remove the file, if it exists."""
 
     def remove_directory(self, path: str) -> None: ...
 
 
 class PosixDisk:
-    """The real one. With `read_only`, files are opened so that nothing can be changed through them."""
+    """The disk of the operating system. `read_only` opens files for reading only."""
 
     def __init__(self, *, read_only: bool = False) -> None:
         self._mode = os.O_RDONLY if read_only else os.O_RDWR
@@ -153,13 +153,14 @@ class PosixDisk:
 def raise_storage_error(error: OSError, doing: str) -> NoReturn:
     if error.errno in NO_ROOM:
         raise DiskFull(
-            f"{doing}: {error.strerror}", hint="free some room; nothing was lost and appends go on by themselves"
+            f"{doing}: {error.strerror}",
+            hint="free disk space; no data was lost, and appends succeed again once there is space",
         ) from error
     raise StorageError(f"{doing}: {error.strerror}") from error
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
-    """A whole small file, or None when there is none."""
+    """Return the content of a small file, or None if it does not exist."""
     try:
         handle = disk.open(path)
     except FileNotFoundError:
@@ -171,10 +172,10 @@ def read_file(disk: Disk, path: str) -> bytes | None:
 
 
 def replace_file(disk: Disk, path: str, data: bytes, *, durable: bool, sync: bool = False) -> None:
-    """Put `data` in place of the file at once: a reader, or a crash of the process, sees the old content or the new.
+    """Replace the content of the file atomically: readers, and a crash of the process, see the old content or the new.
 
-    With `sync` that is so after power loss as well, with `durable` it is the new one. With neither the file may be cut short then:
-    only for content that checks itself and can be made again.
+    With `sync` power loss leaves the old content or the new, with `durable` the new one. With neither it may leave a part of the file:
+    only for content with a checksum that can be made again.
     """
     temporary = f"{path}.tmp"
     handle = disk.open(temporary, create=True)

@@ -1,4 +1,4 @@
-"""Sealed batches: compressed, encrypted, or both. What is written depends on the stream's options; anything known can be opened."""
+"""Sealed batches: compressed, encrypted, or both. The stream's options say how new batches are sealed; all forms can be opened."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Sealer:
                 hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
             )
         self._compress = compress
-        self._encrypt = encrypt
         self._cipher = None if keys is None else BodyCipher(keys)
+        self._encrypts_with = self._cipher if encrypt else None
 
     @property
     def seals(self) -> bool:
-        """Whether batches are written any other way than in the clear."""
-        return self._compress or self._encrypt
+        """Whether new batches are compressed or encrypted."""
+        return self._compress or self._encrypts_with is not None
 
     def seal(self, batch: bytes | memoryview) -> bytes | memoryview:
-        """The batch as it is to be stored."""
+        """Return the batch in its stored form."""
         if not self.seals:
             return batch
         body: bytes | memoryview = memoryview(batch)[records.HEADER_BYTES :]
@@ -37,14 +37,13 @@ class Sealer:
             packed = compression.compress(memoryview(body))
             if len(packed) < len(body):
                 body, attributes = packed, records.CODEC_ZSTD
-        if self._encrypt:
-            assert self._cipher is not None
-            body = self._cipher.encrypt(body, records.read_header(batch).base_offset)
+        if self._encrypts_with is not None:
+            body = self._encrypts_with.encrypt(body, records.read_header(batch).base_offset)
             attributes |= records.ENCRYPTED
         return records.with_body(batch, body, attributes) if attributes else batch
 
     def open(self, batch: bytes | memoryview) -> bytes | memoryview:
-        """The batch in the clear. ValueError when its body cannot be opened, EncryptionKeyError when a key is missing."""
+        """Return the batch with a plain body. Raises ValueError for a damaged body, EncryptionKeyError if a key is missing."""
         header = records.read_header(batch)
         if not header.is_sealed:
             return batch
@@ -55,18 +54,8 @@ class Sealer:
             body = compression.decompress(body, header.body_bytes)
         return records.with_body(batch, body, 0)
 
-    def rewrap(self, batch: bytes | memoryview) -> bytes | None:
-        """The batch with its data key under the current master key; None when there is nothing to do."""
-        header = records.read_header(batch)
-        if not header.attributes & records.ENCRYPTED:
-            return None
-        body = self._cipher_for_reading().rewrap(memoryview(batch)[records.HEADER_BYTES : header.length])
-        if body is None:
-            return None
-        return records.with_body(batch, body, header.attributes & (records.CODEC_MASK | records.ENCRYPTED))
-
     def open_all(self, data: bytes | memoryview) -> bytes | memoryview:
-        """A run of whole batches, all in the clear."""
+        """Return consecutive whole batches with plain bodies."""
         pieces: list[bytes | memoryview] = []
         position, sealed = 0, False
         while position < len(data):
@@ -81,18 +70,18 @@ class Sealer:
         if self._cipher is None:
             raise EncryptionKeyError(
                 "the batch is encrypted and there is no master key",
-                hint=f"set {KEY_VARIABLES[0]} and open the log again",
+                hint=f"set {KEY_VARIABLES[0]} and restart the server",
             )
         return self._cipher
 
 
 def sealer_for(options: LogOptions, keys: MasterKeys | None) -> Sealer:
-    """The sealer that a log's options ask for, with the keys given or those of the environment."""
+    """Return the sealer of a log, with the given keys or those of the environment."""
     if keys is None:
         try:
             keys = master_keys_from_environment()
         except EncryptionKeyError:
-            # A bad key is nobody's business as long as nothing is encrypted; whoever meets an encrypted batch is told then.
+            # An invalid key does not matter to a stream without encryption. Reading an encrypted batch raises later.
             if options.encryption:
                 raise
     return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys)

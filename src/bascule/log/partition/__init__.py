@@ -1,1 +1,1 @@
-"""One partition's log: append, read, wait."""
+"""The log of one partition: append, read, wait."""

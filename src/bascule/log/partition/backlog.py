@@ -1,7 +1,7 @@
-"""What of a log lies behind an offset: how many bytes, and since when. For whoever asks how far a reader is behind.
+"""Computes how far a reader lags: the bytes of a log after an offset, and the age of the first of them.
 
-Answered from the index and a few headers of batches, which say what they hold in the clear: nothing is decrypted, no record is looked
-at. The first batch counts whole, though the reader may have had a part of it.
+It uses the index and a few batch headers, which are never encrypted, and reads no records. The first batch counts as a whole, even
+if the reader has read a part of it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ READ_BYTES: Final = limits.INDEX_INTERVAL_BYTES + records.HEADER_BYTES
 @dataclass(frozen=True, slots=True)
 class Backlog:
     offset: int
-    """Where the first batch begins."""
+    """The base offset of the first batch."""
     bytes: int
     timestamp: int
-    """Of the first record of that batch, in nanoseconds."""
+    """The timestamp of the first record of that batch, in nanoseconds."""
 
 
 def backlog(log: PartitionLog, offset: int, end_offset: int) -> Backlog | None:
-    """Of the batches that hold `offset`, or the first record behind it, up to those below `end_offset`; None when there are none.
+    """Return the backlog from the batch that holds `offset`, or the next one, up to `end_offset`; None if there is none.
 
-    Raises LogClosed when the log is.
+    Raises LogClosed if the log is closed.
     """
     while True:
         log.open()
         try:
             return _backlog(tuple(log.segments), offset, end_offset)
         except FileGone:
-            continue  # replaced by the cleaner meanwhile, or the log is closed: then open() says so
+            continue  # replaced by the cleaner, or the log is closed: then open() raises
 
 
 def _backlog(segments: tuple[Segment, ...], offset: int, end_offset: int) -> Backlog | None:
@@ -55,7 +55,7 @@ def _backlog(segments: tuple[Segment, ...], offset: int, end_offset: int) -> Bac
             first = _batch_reaching(segment, max(offset, segment.base_offset))
             if first is None or first[1].base_offset >= end_offset:
                 first = None
-                continue  # a hole up to the end of the segment
+                continue  # a gap up to the end of the segment
             begin = first[0]
         size += _end_position(segment, end_offset) - begin
     return None if first is None else Backlog(first[1].base_offset, size, first[1].first_timestamp)
@@ -72,7 +72,7 @@ def _end_position(segment: Segment, end_offset: int) -> int:
 
 
 def _batch_reaching(segment: Segment, offset: int) -> tuple[int, records.BatchHeader] | None:
-    """Position and header of the first batch that ends at or behind `offset`. Damage ends the search: what lies there is not known."""
+    """Return position and header of the first batch that ends at or after `offset`; None if damage comes first."""
     position, data = _beginning(segment, offset)
     while len(data) >= records.HEADER_BYTES:
         at = records.find_offset(data, offset)
@@ -87,14 +87,14 @@ def _batch_reaching(segment: Segment, offset: int) -> tuple[int, records.BatchHe
 
 
 def _beginning(segment: Segment, offset: int) -> tuple[int, bytes]:
-    """Where to look for the offset, and what lies there."""
+    """Return the position from which to look for the offset, and the bytes there."""
     entry = segment.index().entry_for_offset(offset)
     if entry is not None:
         data = _read(segment, entry[1])
         with contextlib.suppress(records.BatchError):
             if records.read_header(data).base_offset == entry[0]:
                 return entry[1], data
-    position = start_position(segment, offset)  # which mends the index
+    position = start_position(segment, offset)  # repairs the index
     return position, _read(segment, position)
 
 
@@ -104,7 +104,7 @@ def _read(segment: Segment, position: int) -> bytes:
 
 
 def _behind(data: bytes) -> int | None:
-    """Behind the last batch whose header is there; None when what lies there is none."""
+    """Return the end of the last batch whose header is in `data`; None if the bytes are not a batch."""
     at = 0
     while at + records.HEADER_BYTES <= len(data):
         try:

@@ -1,4 +1,4 @@
-"""What goes into a log and where it landed: builders with the limits that every log enforces, and the answer to an append."""
+"""Batch builders with the limits of records, and the result of an append."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.kernels.records.builder import BatchBuilder
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where an append landed."""
+    """The offsets and the timestamp of an append."""
 
     base_offset: int
     last_offset: int
@@ -19,7 +19,7 @@ class Appended:
 
 
 def new_batch() -> BatchBuilder:
-    """An empty builder with the limits every log enforces."""
+    """Return an empty builder with the limits of records."""
     return BatchBuilder(
         key_bytes_max=limits.RECORD_KEY_BYTES_MAX,
         value_bytes_max=limits.RECORD_VALUE_BYTES_MAX,

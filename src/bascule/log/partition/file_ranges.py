@@ -1,7 +1,7 @@
-"""Which bytes of which files hold a range of offsets, for a reader that reads them itself: through handles that cannot write.
+"""Finds the files and positions of a range of offsets, for a reader that reads the files itself through read-only handles.
 
-What lies below the high watermark is never changed in place, and a file that is removed or replaced lives on as long as somebody has
-it open. So a reader may take its time; should a log be cut back all the same, it finds bytes that fail their check, or none.
+Bytes below the high watermark are never changed in place, and a removed or replaced file stays readable while it is open, so a reader
+may be slow. If the log is truncated nevertheless, the reader finds bytes that fail their checksum, or none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bascule.log.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Whole batches from `start` to `stop`, exclusive. The first may begin before what was asked for, the last end behind it."""
+    """Whole batches from `start` to `stop`, exclusive. They may hold records before and after the requested range."""
 
     handle: int
-    """Of the operating system, for reading; whoever gets it closes it."""
+    """A read-only file descriptor; the receiver closes it."""
     start: int
     stop: int
 
@@ -31,7 +31,7 @@ class FileRange:
 class FileRanges:
     files: tuple[FileRange, ...]
     next_offset: int
-    """What is below is in these files, as far as compaction has left it."""
+    """The files hold all records of the range below this offset."""
 
     @property
     def nbytes(self) -> int:
@@ -43,12 +43,12 @@ class FileRanges:
 
 
 def open_ranges(log: PartitionLog, offset: int, end_offset: int, files_max: int) -> FileRanges:
-    """The first files of `offset <= … < end_offset`, which must be committed. Raises LogClosed and LogDeleted."""
+    """Open the first files of `offset <= … < end_offset`, which must be committed. Raises LogClosed and LogDeleted."""
     while True:
         try:
             return _open_ranges(log, offset, end_offset, files_max)
         except FileGone:
-            log.readable_end_offset(committed=True)  # raises where there is nothing to look for again
+            log.readable_end_offset(committed=True)  # raises if the log is closed
 
 
 def _open_ranges(log: PartitionLog, offset: int, end_offset: int, files_max: int) -> FileRanges:
@@ -71,7 +71,7 @@ def _open(segment: Segment, offset: int) -> FileRange:
 
 
 def _reopened(file: PooledFile) -> int:
-    """The very file that the pool has open, whatever bears its name by now."""
+    """Open the file that the pool has open, even if its path was reused."""
     handle = file.pool.acquire(file)
     try:
         return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,10 +1,10 @@
-"""One partition's log: append, read, look up, truncate. The face of this package.
+"""The log of one partition: append, read, look up, truncate. The public class of this package.
 
-Words, as everywhere in Bascule: `log_end_offset` is the offset the next record gets, `newest_offset` the last one given; the high
-watermark is the last *committed* offset, −1 for none; `synced_end_offset` is what would survive a power failure, exclusive.
+`log_end_offset` is the offset of the next record, `newest_offset` that of the last record; the high watermark is the last
+*committed* offset, −1 if there is none; records below `synced_end_offset` survive a power failure.
 
-Threads: appends, truncation and changes of segments hold one lock; reads hold none. A read sees the end of the log as it was
-when it began, and finds its segment again when the cleaner replaced it meanwhile.
+Threads: appends, truncation and changes of segments hold one lock; reads hold none. A read sees the end of the log as it was when the
+read began. If the cleaner replaces its segment meanwhile, the read looks the segment up again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PartitionLog:
         keys: MasterKeys | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Nothing is read until the log is used. A pool and a syncer are shared by the logs of a store, or made for this one."""
+        """The directory is read on first use. The logs of a store share a pool and a syncer; without them this log makes its own."""
         if not directory:
             raise CallerError("the path of the log is empty", hint="give the directory of a partition")
         self.directory = str(directory).rstrip("/")
@@ -73,8 +73,7 @@ class PartitionLog:
         self.sealer = sealer_for(self.options, keys)
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()
-        """Held by whoever rearranges segments: cleaning, truncation, deletion. Locks are taken in this order: maintenance,
-        durability, lock."""
+        """Held by cleaning, truncation and deletion, which replace segments. The order of locks is: maintenance, durability, lock."""
         self.interrupt_cleaning = threading.Event()
         self._opening = threading.Lock()
         self._loaded = False
@@ -85,7 +84,7 @@ class PartitionLog:
     # ── opening and closing ──────────────────────────────────────────────────────────────────────
 
     def open(self) -> RecoveryReport:
-        """Read the directory now instead of on first use. Returns what recovery found, each time the same report."""
+        """Read the directory now instead of on first use. Returns the report of recovery, the same one on each call."""
         with self._opening:
             self._must_exist()
             if not self._loaded:
@@ -106,9 +105,9 @@ class PartitionLog:
         self.cleaned_to = min(known.cleaned_to, self.segments.active.base_offset)
         self.compacted = known.compacted
         self.tombstones_due_ns: int | None = 0
-        """When the oldest tombstone has served its time; None when there is none, 0 when nobody knows yet."""
+        """Time at which the oldest tombstone can be removed; None if there is no tombstone, 0 before the first compaction."""
         self.doomed: list[Segment] = []
-        """Segments that retention took out of the log and whose files still have to go."""
+        """Segments that retention has removed from the log and whose files are not deleted yet."""
         self._dirty = False
         self.durability = Durability.opened(self.pool.disk, self.directory, found, self._mark())
         self._loaded = True
@@ -116,7 +115,7 @@ class PartitionLog:
             self._sync_recovered()
 
     def _sync_recovered(self) -> None:
-        """After a crash: what was verified becomes synced, so that nothing has to be verified twice."""
+        """Sync the records that recovery verified after a crash, so that the next start does not verify them again."""
         for segment in self.segments.sealed:
             self.durability.note_sealed(segment)
         self.durability.note_directory()
@@ -131,7 +130,7 @@ class PartitionLog:
         )
 
     def _use(self) -> None:
-        """Before anything else: the log must exist and be loaded."""
+        """Load the log on first use. Raises LogClosed or LogDeleted."""
         if self._gone is not None or not self._loaded:
             self.open()
 
@@ -141,11 +140,11 @@ class PartitionLog:
             raise self._gone(f"the log {self.directory} was {what}")
 
     def close(self) -> None:
-        """Sync, write the checkpoint and let go of all files. Readers end with LogClosed. Closing twice is fine."""
+        """Sync, write the checkpoint and close all files. Readers end with LogClosed. A second call does nothing."""
         self._leave(LogClosed, self._close_files)
 
     def delete(self) -> None:
-        """Close and remove everything. Readers end with LogDeleted."""
+        """Close the log and delete its files. Readers end with LogDeleted."""
         self._leave(LogDeleted, self._delete_files)
 
     def _leave(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
@@ -155,7 +154,7 @@ class PartitionLog:
                 if self._gone is None or (gone is LogDeleted and self._gone is LogClosed):
                     self._finish(gone, finish)
         finally:
-            # Outside of the locks: the sync thread may just now be waiting for one of them. Also when the last sync failed.
+            # Outside of the locks, because the sync thread may be waiting for one of them; also after a failed sync.
             self._syncer.forget(self)
             if self._owns_syncer:
                 self._syncer.close()
@@ -163,7 +162,7 @@ class PartitionLog:
 
     def _finish(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
         try:
-            # What is not loaded syncs nothing: there the lock that is held anyway stands in.
+            # A log that is not loaded has no durability; the maintenance lock is held anyway.
             with self.durability.lock if self._loaded else self.maintenance, self.lock:
                 finish()
         finally:
@@ -198,50 +197,50 @@ class PartitionLog:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether anybody has used it yet."""
+        """Whether the log has been used, and its directory read."""
         return self._loaded
 
     # ── what it holds ────────────────────────────────────────────────────────────────────────────
 
     @property
     def log_end_offset(self) -> int:
-        """The offset the next record gets."""
+        """The offset of the next record."""
         self._use()
         return self._end_offset
 
     @property
     def newest_offset(self) -> int:
-        """The last offset given out, −1 when none ever was."""
+        """The offset of the last record appended, −1 if there was none."""
         return self.log_end_offset - 1
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything below it survives a power failure."""
+        """Records below this offset survive a power failure."""
         self._use()
         return self.durability.synced.end_offset
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log begins: offsets below it were deleted."""
+        """The first offset of the log; retention has deleted those below it."""
         self._use()
         return self.segments.oldest.base_offset
 
     @property
     def oldest_offset(self) -> int:
-        """Offset of the first record that is stored, −1 when there is none."""
+        """The offset of the first stored record, −1 if there is none."""
         self._use()
         first = self._view.first_record(0, self._end_offset)
         return -1 if first is None else first.offset
 
     @property
     def high_watermark(self) -> int:
-        """The last committed offset, −1 for none."""
+        """The last committed offset, −1 if there is none."""
         self._use()
         return self._high_watermark
 
     @property
     def last_timestamp(self) -> int:
-        """Of the newest record; timestamps never go below it again."""
+        """The timestamp of the newest record; later records have the same or a later one."""
         self._use()
         return self._last_timestamp
 
@@ -262,9 +261,9 @@ class PartitionLog:
     # ── appending ────────────────────────────────────────────────────────────────────────────────
 
     def append(self, batch: BatchBuilder, *, leader_epoch: int | None = None, timestamp: int | None = None) -> Appended:
-        """Write the records of `batch` behind the last one, as leader of `leader_epoch` (the latest known one by default).
+        """Append the records of `batch` as leader of `leader_epoch`, by default the latest one.
 
-        The batch gets the present time, or `timestamp`, but never less than the record before it.
+        The records get the present time or `timestamp`, but at least the time of the record before them.
         """
         self._use()
         with self.lock:
@@ -287,9 +286,9 @@ class PartitionLog:
         return Appended(base_offset, header.last_offset, header.first_timestamp)
 
     def append_replicated(self, data: bytes | memoryview) -> Appended | None:
-        """Write the leader's batches as they are. All are checked before the first byte is written; None for no bytes.
+        """Append batches of the leader unchanged. All are checked before the first byte is written. Returns None for no bytes.
 
-        The first must begin at the end of this log. Behind it, holes are taken where compaction left them on the leader.
+        The first batch must begin at the end of this log. The others may follow gaps that compaction left on the leader.
         """
         self._use()
         before = self._end_offset
@@ -297,7 +296,7 @@ class PartitionLog:
             headers = self._write_replicated(data)
         finally:
             if self._end_offset != before:
-                self._announce()  # also what was written before the disk failed
+                self._announce()  # also for batches written before the disk failed
         return Appended(headers[0].base_offset, headers[-1].last_offset, headers[-1].max_timestamp) if headers else None
 
     def _write_replicated(self, data: bytes | memoryview) -> list[records.BatchHeader]:
@@ -310,7 +309,7 @@ class PartitionLog:
             position = 0
             for header in headers:
                 if header.base_offset > self._end_offset and not header.attributes & records.FOLLOWS_GAP:
-                    self._roll(header.base_offset)  # a hole between segments needs no mark
+                    self._roll(header.base_offset)  # a gap between segments needs no mark
                 self._roll_if_due(header.length)
                 self.epochs.enter(header.leader_epoch, header.base_offset)
                 self.segments.active.append(memoryview(data)[position : position + header.length], header)
@@ -340,7 +339,7 @@ class PartitionLog:
     # ── rolling ──────────────────────────────────────────────────────────────────────────────────
 
     def roll_if_due(self) -> bool:
-        """Begin a new segment if the active one is too old. The cleaner asks for logs that nobody appends to."""
+        """Begin a new segment if the active one is too old. The cleaner calls this, since an idle log has no appends that would."""
         self._use()
         with self.lock:
             self._must_take_appends()
@@ -382,7 +381,7 @@ class PartitionLog:
         self._end_offset = base_offset
 
     def _replace_empty(self, segment: Segment) -> None:
-        """A follower that begins in the middle: an empty segment holds nothing anybody could miss."""
+        """Replace the empty active segment, for a follower whose first offset is not 0."""
         old = self.segments.replace_active(segment)
         self._end_offset = segment.base_offset
         for sealed in self.segments.sealed[-1:]:
@@ -400,16 +399,16 @@ class PartitionLog:
         committed: bool = True,
         below: int | None = None,
     ) -> BatchSlice | None:
-        """Whole batches from the one that holds `offset` on: at least one, then up to `bytes_max`. None when there is nothing (yet).
+        """Return whole batches from the one that holds `offset`: at least one, then up to `bytes_max`. None if there is no record yet.
 
-        Below the start of the log reading begins at its start. `committed` stops at the high watermark, `below` at this offset.
+        An offset below the start of the log means its start. `committed` stops at the high watermark, `below` at that offset.
         """
         self._use()
         self._check_range(offset, bytes_max)
         end_offset = self.readable_end_offset(committed=committed)
         if not committed and offset > end_offset:
             raise OffsetOutOfRange(
-                f"offset {offset} lies beyond the end of the log {self.directory}, {end_offset}",
+                f"offset {offset} is beyond the end of the log {self.directory}, {end_offset}",
                 hint=f"read from {end_offset} or below",
             )
         return self._view.read(offset, end_offset if below is None else min(below, end_offset), bytes_max)
@@ -423,9 +422,9 @@ class PartitionLog:
     def read_reverse(
         self, offset: int, *, bytes_max: int = limits.READ_BYTES_DEFAULT, committed: bool = True
     ) -> BatchSlice | None:
-        """Whole batches that end with the one holding `offset`, or the last one before it. None when there is nothing at or before it.
+        """Return whole batches up to the one that holds `offset`, or the last one before it. None if there is none at or before it.
 
-        Read on at `data`'s first base offset − 1, which is `first_offset − 1` of what this returns.
+        The next call continues at `first_offset − 1` of the result.
         """
         self._use()
         self._check_range(offset, bytes_max)
@@ -433,7 +432,7 @@ class PartitionLog:
         return self._view.read_back(end_offset, bytes_max)
 
     def readable_end_offset(self, *, committed: bool) -> int:
-        """Where reading stops for now, exclusive."""
+        """Return the present end of reading, exclusive."""
         self._use()
         if not committed:
             return self._end_offset
@@ -445,27 +444,27 @@ class PartitionLog:
     # ── looking up times ─────────────────────────────────────────────────────────────────────────
 
     def earliest_offset_at(self, timestamp: int) -> int:
-        """Offset of the first record at or behind `timestamp`; the end of the log when all are older."""
+        """Return the offset of the first record at or after `timestamp`; the end of the log if all are older."""
         self._use()
         end_offset = self._end_offset
         found = self._view.offset_reaching(timestamp)
         return end_offset if found is None else found
 
     def latest_offset_at(self, timestamp: int) -> int:
-        """Offset of the last record at or before `timestamp`. Raises TimestampOutOfRange when all are younger, or there are none."""
+        """Return the offset of the last record at or before `timestamp`. Raises TimestampOutOfRange if there is none."""
         end_offset = self.earliest_offset_at(timestamp + 1)
         found = self._view.last_record(end_offset)
         if found is None:
             raise TimestampOutOfRange(
                 f"the log {self.directory} has no record at or before {timestamp}",
-                hint="ask for a later time, or for the earliest offset",
+                hint="give a later time, or read from the earliest offset",
             )
         return found.offset
 
     # ── the high watermark and waiting ───────────────────────────────────────────────────────────
 
     def advance_high_watermark(self, offset: int) -> int:
-        """Move the high watermark up to `offset`, at most to the newest one; never down. Returns where it is."""
+        """Raise the high watermark to `offset`, but not beyond the newest one, and return it. It never falls."""
         self._use()
         with self.lock:
             self._must_exist()
@@ -476,9 +475,9 @@ class PartitionLog:
     def call_when_readable(
         self, owner: Hashable, offset: int, callback: Callable[[], None], *, committed: bool = True
     ) -> bool:
-        """Call back once, when a record at or behind `offset` can be read or the log changes its state. False when one can be read now.
+        """Call back once, when a record at or after `offset` can be read or the log changes its state. False if one can be read now.
 
-        An owner is registered at most once; the callback runs on the thread that brings the news and must not block.
+        Each owner has at most one callback. It runs on the thread that makes the record readable and must not block.
         """
         self._use()
         waiters = self._waiters.commit if committed else self._waiters.end
@@ -492,11 +491,11 @@ class PartitionLog:
         self._waiters.remove(owner)
 
     def wake_reader(self, owner: Hashable) -> None:
-        """Call back an owner that waits, whatever it waits for."""
+        """Run the callback of an owner now, whichever event it waits for."""
         self._waiters.wake_owner(owner)
 
     def set_readonly(self, readonly: bool) -> None:
-        """Refuse or take appends of publishers again. Waiting readers have a look: at the end of a readonly log they are done."""
+        """Set whether `append` is refused. Wakes all waiting readers, because a readonly log has an end."""
         with self.lock:
             self._must_exist()
             self._readonly = readonly
@@ -504,20 +503,20 @@ class PartitionLog:
 
     def _wake_committed(self) -> None:
         if self._readonly:
-            self._waiters.commit.wake_all()  # who waits behind the end of a readonly log may be done now
+            self._waiters.commit.wake_all()  # readers may have reached the end of a readonly log
         else:
             self._waiters.commit.wake(self.readable_end_offset(committed=True))
 
     # ── syncing ──────────────────────────────────────────────────────────────────────────────────
 
     def request_sync(self) -> None:
-        """Somebody waits for what is written now: have the sync thread force it out in its next round."""
+        """Have the sync thread sync the records written so far in its next round."""
         self._use()
         if self.durability.synced.end_offset < self._end_offset:
             self._syncer.request(self)
 
     def call_when_synced(self, owner: Hashable, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once, when the record at `offset` is safe on disk or never will be: then asking raises. False when it is."""
+        """Call back once, when the record at `offset` is synced or the log has failed. False if it is synced; raises if it failed."""
         self._use()
         self._waiters.sync.add(owner, offset, callback)
         is_synced = self.durability.synced.end_offset > offset
@@ -530,7 +529,7 @@ class PartitionLog:
         return True
 
     def sync(self) -> None:
-        """Force everything written so far to the platter. After a failed sync the log takes no more appends."""
+        """Sync all records written so far to disk. After a failed sync the log refuses appends."""
         self._use()
         try:
             mark = self.durability.sync(self.lock, self._begin_sync)
@@ -546,7 +545,7 @@ class PartitionLog:
         return self._mark()
 
     def write_checkpoint(self, *, durable: bool = False, cutting: bool = False) -> None:
-        """Remember what is synced, so that the next open need not verify it."""
+        """Save the synced position, so that the next open does not verify the records before it."""
         self._use()
         self.durability.write_checkpoint(
             high_watermark=self._high_watermark,
@@ -558,14 +557,14 @@ class PartitionLog:
         )
 
     def settle(self) -> None:
-        """Sync and write a checkpoint that names the active segment, durably: from here on sealed segments may be changed."""
+        """Sync, and write a durable checkpoint with the active segment. Afterwards sealed segments may be changed."""
         self.sync()
         self.write_checkpoint(durable=True)
 
     # ── leader epochs ────────────────────────────────────────────────────────────────────────────
 
     def begin_epoch(self, epoch: int) -> None:
-        """This broker becomes leader in `epoch`: its first record will have the offset the log ends at now."""
+        """Begin the epoch of a new leader at the end of the log."""
         self._use()
         with self.lock:
             self._must_take_appends()
@@ -577,14 +576,9 @@ class PartitionLog:
         return self.epochs.latest
 
     def end_offset_of_epoch(self, epoch: int) -> int:
-        """Exclusive end of an epoch: what a follower whose last epoch this is may keep."""
+        """Return the exclusive end of an epoch: a follower whose last epoch this is truncates its log to it."""
         self._use()
         return self.epochs.end_offset(epoch, self._end_offset)
-
-    def epoch_starts(self) -> dict[int, int]:
-        """For every epoch that still has records, the offset of the first one stored: compaction and retention move these."""
-        self._use()
-        return self._view.epoch_starts(self.epochs.entries, self._end_offset)
 
     @property
     def epoch_entries(self) -> tuple[EpochEntry, ...]:
@@ -594,7 +588,7 @@ class PartitionLog:
     # ── truncation ───────────────────────────────────────────────────────────────────────────────
 
     def truncate(self, offset: int, *, allow_committed: bool = False) -> None:
-        """Delete all records at or behind `offset`, and the epochs that begin there. Committed records only when asked to."""
+        """Delete all records at or after `offset`, and the epochs that begin there. Refuses committed ones unless `allow_committed`."""
         self._use()
         self._check_range(offset)
         self.interrupt_cleaning.set()
@@ -602,7 +596,7 @@ class PartitionLog:
             self._must_take_appends()
             if offset >= self._end_offset and not self.epochs.begins_at(self._end_offset):
                 return
-            offset = min(offset, self._end_offset)  # nothing to cut but an epoch that has no records
+            offset = min(offset, self._end_offset)  # an epoch without records may begin at the end
             if not allow_committed:
                 truncation.check_uncommitted(self.directory, offset, self._high_watermark)
             offset = max(offset, self.log_start_offset)
@@ -610,13 +604,13 @@ class PartitionLog:
                 self._announce_cut(offset)
                 truncation.truncate_segments(self.segments, offset, self.sealer)
                 if self.segments.active.next_offset < offset:
-                    # Compaction had removed what came before; those offsets were given out all the same.
+                    # Compaction has removed the records before `offset`; their offsets must not be reused.
                     self._roll(offset)
                 self._rewind()
             self.settle()
 
     def _announce_cut(self, offset: int) -> None:
-        """From now on the records behind the cut are no loss to whoever opens the log after a crash."""
+        """Save the truncation before it begins: after a crash, recovery does not report the missing records as lost."""
         segment = truncation.last_kept(self.segments, offset)
         self._high_watermark = min(self._high_watermark, offset - 1)
         if segment.base_offset < self.durability.synced.end_offset:
@@ -624,7 +618,7 @@ class PartitionLog:
         self.write_checkpoint(durable=True, cutting=True)
 
     def reset_to(self, offset: int) -> None:
-        """Delete everything and go on at `offset`: for a follower whose leader no longer has what comes next."""
+        """Delete all records and continue at `offset`, for a follower whose leader no longer has its next offset."""
         self._use()
         self._check_range(offset)
         self.interrupt_cleaning.set()
@@ -641,7 +635,7 @@ class PartitionLog:
             self.settle()
 
     def _rewind(self) -> None:
-        """The segments were cut back: everything that is known of the end follows them."""
+        """Take over the end of the truncated segments."""
         offset = self._end_offset = self.segments.active.next_offset
         self._last_timestamp = max(0, *(segment.last_timestamp for segment in self.segments))
         self._high_watermark = min(self._high_watermark, offset - 1)

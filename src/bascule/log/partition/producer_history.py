@@ -1,15 +1,15 @@
-"""Which idempotent producers a log has seen: made from its records, and kept beside it for when these are gone.
+"""The idempotent producers of a log: a table made from its records, and saved in a file that survives retention.
 
-The table that is kept is that of *committed* records, so that truncation leaves it alone. It follows the log while marked batches are
-written, a few MiB behind it, and is written down from time to time and before the cleaner removes anything. Of batches that are not
-marked nothing is read: the log knows from where on none was written.
+The table covers *committed* records only, so that truncation does not change it. It follows the log with a lag of a few MiB while
+batches with producers are written; these batches are marked, and unmarked ones are not read. The table is saved at intervals, and
+before the cleaner removes records.
 
 The file, `producers`:
 
     crc u32 · magic u16 · version u16 · end_offset i64 · leader_epoch u64 · entries, see kernels/records/producers.pyx
 
-It is the table of the log below `end_offset`. `leader_epoch` is that of the offset before it: a log that has been cut and written anew
-since has another one there, and the file is not believed.
+It holds the table of the log below `end_offset`. `leader_epoch` is the epoch of the offset before it: if the log was truncated and
+written again since, the epoch differs and the file is ignored.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _CRC_BYTES: Final = 4
 
 
 class ProducerHistory:
-    """Of one log. Its lock is taken last: nobody who holds it takes another one."""
+    """The producers of one log. While its lock is held, no other lock is acquired."""
 
     def __init__(self, log: PartitionLog, end_offset: int) -> None:
-        """`end_offset` is where the log ends now; of what it holds nothing is known yet."""
+        """`end_offset` is the end of the log; none of its records has been read yet."""
         self._log = log
         self._path = f"{log.directory}/{FILE_NAME}"
         self._lock = threading.Lock()
         self._table: ProducerTable | None = None
         self._end_offset = 0
-        """The table is that of the log below it."""
+        """The table covers the offsets below it."""
         self._unmarked_from = end_offset
-        """No batch at or behind it is marked."""
+        """No batch at or after this offset is marked."""
         self._unread_bytes = 0
         self._unsaved_bytes = 0
         self._saved_end_offset = -1
@@ -59,24 +59,26 @@ class ProducerHistory:
     # ── while the log is written ─────────────────────────────────────────────────────────────────
 
     def note(self, header: BatchHeader) -> None:
-        """A marked batch is about to become part of the log."""
+        """Count a marked batch that is being appended."""
         self._unmarked_from = header.last_offset + 1
         self._unread_bytes += header.length
 
     def keep_up(self) -> None:
-        """After an append: read what was written, if it is worth it."""
+        """Read the marked batches after an append, if there are enough of them."""
         if self._unread_bytes < limits.PRODUCERS_UNREAD_BYTES_MAX:
             return
         try:
             with self._lock:
-                self._committed()
+                table = self._committed()
                 if self._unsaved_bytes >= limits.PRODUCERS_UNSAVED_BYTES_MAX:
-                    self._write(durable=False)
+                    self._write(table, durable=False)
         except BasculeError as error:
-            _logger.warning("%s: the producers cannot be read now: %s", self._log.directory, error.message)
+            _logger.warning(
+                "%s: cannot read the idempotent producers, will retry: %s", self._log.directory, error.message
+            )
 
     def cut(self, start_offset: int, end_offset: int) -> None:
-        """The log begins and ends elsewhere: what it has lost must not be known."""
+        """Forget the producers of records that a truncation has removed."""
         with self._lock:
             self._unmarked_from = min(self._unmarked_from, end_offset)
             if not start_offset <= self._end_offset <= end_offset:
@@ -89,7 +91,7 @@ class ProducerHistory:
     # ── the table ────────────────────────────────────────────────────────────────────────────────
 
     def at_end(self) -> ProducerTable:
-        """A table of everything that the log holds, for whoever leads it. Raises what reading raises."""
+        """Return a table of all records of the log, for a new leader. Raises the errors of `PartitionLog.read`."""
         with self._lock:
             table = self._committed().copy()
             self._read(table, self._end_offset, self._log.log_end_offset)
@@ -100,7 +102,7 @@ class ProducerHistory:
             self._table, self._end_offset = self._load()
         end_offset = max(self._log.high_watermark + 1, at_least)
         if end_offset > self._end_offset:
-            table, self._table = self._table, None  # half of what is read would be worth nothing
+            table, self._table = self._table, None  # a read that fails must not leave half a table
             unread, self._unread_bytes = self._unread_bytes, 0
             self._read(table, self._end_offset, end_offset)
             self._table, self._end_offset = table, end_offset
@@ -119,8 +121,8 @@ class ProducerHistory:
                     table.note_batches(found.clear() if is_sealed else found.data, offset, end_offset)
                 offset = found.next_offset
             except CorruptBatch as error:
-                # Nobody can read these records, whoever published them.
-                _logger.warning("producers of what is damaged are not known: %s", error.message)
+                # No reader can get these records, so their producers do not matter.
+                _logger.warning("the idempotent producers of damaged batches are unknown: %s", error.message)
                 if error.next_offset is None:
                     return
                 offset = error.next_offset
@@ -144,27 +146,24 @@ class ProducerHistory:
     # ── the file ─────────────────────────────────────────────────────────────────────────────────
 
     def save(self) -> None:
-        """Before records are removed: they are in the table, and it is on disk. A full disk keeps it in memory alone."""
+        """Save the table with the records that the cleaner is about to remove. If the disk is full, it stays in memory."""
         with self._lock:
-            # Retention takes sealed segments, also those that are not committed yet.
-            self._committed(self._log.segments.active.base_offset)
-            self._write(durable=True)
+            # Retention removes sealed segments, also those that are not committed yet.
+            self._write(self._committed(self._log.segments.active.base_offset), durable=True)
 
     def close(self) -> None:
-        """Write down what is known. What is not takes longer to find out than it takes to close a log."""
+        """Save the table, unless reading the missing batches would delay the close."""
         with self._lock:
             if self._table is not None and self._unread_bytes <= limits.PRODUCERS_UNREAD_BYTES_MAX:
                 with contextlib.suppress(CorruptBatch):
-                    self._committed()
-                    self._write(durable=False)
+                    self._write(self._committed(), durable=False)
 
-    def _write(self, *, durable: bool) -> None:
-        assert self._table is not None
-        is_worth_it = self._table.count > 0 or self._log.size_bytes >= limits.PRODUCERS_FILE_LOG_BYTES_MIN
+    def _write(self, table: ProducerTable, *, durable: bool) -> None:
+        is_worth_it = table.count > 0 or self._log.size_bytes >= limits.PRODUCERS_FILE_LOG_BYTES_MIN
         if self._end_offset == self._saved_end_offset or not is_worth_it:
             return
         body = _HEAD.pack(0, MAGIC, VERSION, self._end_offset, self._epoch_at(self._end_offset - 1))[_CRC_BYTES:]
-        body += self._table.encode()
+        body += table.encode()
         with contextlib.suppress(DiskFull):
             data = struct.pack("<I", crc32c(body)) + body
             replace_file(self._log.pool.disk, self._path, data, sync=True, durable=durable)
@@ -172,7 +171,7 @@ class ProducerHistory:
             self._unsaved_bytes = 0
 
     def _read_file(self) -> tuple[int, int, ProducerTable] | None:
-        """End offset, epoch and table. None for anything damaged: it can be made again."""
+        """Return end offset, epoch and table; None if the file is damaged, since the table can be made again."""
         data = read_file(self._log.pool.disk, self._path)
         if data is None or len(data) < _HEAD.size:
             return None

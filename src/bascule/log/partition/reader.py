@@ -1,4 +1,4 @@
-"""Readers that keep their place. They wait for new records without polling, in a thread or in an event loop."""
+"""Readers with a position. They wait for new records without polling, in a thread or in an event loop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bascule.log.segments.slices import BatchSlice
 class LogReader:
     """Reads forward from an offset, batch slice by batch slice, and waits at the end.
 
-    A start beyond the end means the next record to arrive. Ends with LogDeleted, LogClosed, EndOfReadonlyLog or ReaderCancelled.
-    CorruptBatch names the damage; `skip_to(error.next_offset)` reads on behind it.
+    A start beyond the end means the next new record. Ends with LogDeleted, LogClosed, EndOfReadonlyLog or ReaderCancelled.
+    After CorruptBatch, `skip_to(error.next_offset)` continues after the damage.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class LogReader:
         self.next_offset = max(self.next_offset, offset)
 
     def poll(self) -> BatchSlice | None:
-        """What can be read now; None when the end is reached and more may come."""
+        """Return the next batches; None at the end of a log that may grow."""
         if self._cancelled:
             raise ReaderCancelled("the reader was cancelled")
-        was_at_end = self._at_readonly_end()  # asked first: what is committed in the meantime is still to be read
+        was_at_end = self._at_readonly_end()  # before the read, which then sees all that was committed until here
         found = self._log.read(self.next_offset, bytes_max=self._bytes_max, committed=self._committed)
         if found is not None:
             self.next_offset = found.next_offset
@@ -54,7 +54,7 @@ class LogReader:
         return self._committed and log.readonly and log.readable_end_offset(committed=True) == log.log_end_offset
 
     def read(self, timeout: float | None = None) -> BatchSlice | None:
-        """Wait in this thread for something to read; None after `timeout` seconds without."""
+        """Return the next batches, waiting in this thread; None after `timeout` seconds."""
         news = threading.Event()
         while True:
             found = self.poll()
@@ -66,7 +66,7 @@ class LogReader:
                 return None
 
     async def next(self) -> BatchSlice:
-        """Wait in the event loop for something to read."""
+        """Return the next batches, waiting in the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             found = self.poll()
@@ -80,9 +80,9 @@ class LogReader:
                     self._log.stop_waiting(self)
 
     def call_when_ready(self, callback: Callable[[], None]) -> bool:
-        """Call back once, when poll() may have something to say. False when it has now. The callback runs on any thread."""
+        """Call back once, on any thread, when poll() may return batches or raise. False if it may do so now."""
         waits = self._log.call_when_readable(self, self.next_offset, callback, committed=self._committed)
-        # Cancelled or readonly since the last poll: there may be nobody left to wake this reader.
+        # If the log became readonly or the reader was cancelled since the last poll, no later event would wake it.
         if waits and (self._cancelled or self._at_readonly_end()):
             self._log.stop_waiting(self)
             return False
@@ -92,18 +92,18 @@ class LogReader:
         self._log.stop_waiting(self)
 
     def cancel(self) -> None:
-        """End a read that waits, from any thread."""
+        """End a waiting read. Any thread may call it."""
         self._cancelled = True
         self._log.wake_reader(self)
 
 
 def _set_in_loop(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop may have been closed in the meantime
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(news.set)
 
 
 class ReverseReader:
-    """Reads from an offset down to the oldest record, or down to `stop_offset`, inclusive. Never waits."""
+    """Reads backwards from an offset to the oldest record, or to `stop_offset`, inclusive. Never waits."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ReverseReader:
         self.next_offset = newest if offset is None else min(offset, newest)
 
     def read(self) -> list[Record] | None:
-        """The next records downwards, the highest offset first; None at the end."""
+        """Return the previous records, highest offset first; None at the end."""
         if self._cancelled:
             raise ReaderCancelled("the reader was cancelled")
         while self.next_offset >= max(0, self._stop_offset):
@@ -141,7 +141,7 @@ class ReverseReader:
         return None
 
     def skip_to(self, offset: int) -> None:
-        """Go on below damage: CorruptBatch says `first_offset`, and what lies before it can be read."""
+        """Continue below `offset`, for example below `first_offset` of a CorruptBatch."""
         self.next_offset = min(self.next_offset, offset)
 
     def cancel(self) -> None:

@@ -1,1 +1,1 @@
-"""Opening a log after a stop or a crash, and cutting it back."""
+"""Opens a log after a stop or a crash, and truncates it."""

@@ -1,4 +1,4 @@
-"""Looking at a log's files without opening the log: nothing is repaired, cut or written, and a broker may be using them."""
+"""Reads the files of a log without opening the log: it changes nothing, and a broker may be using them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """One good batch."""
+    """Position and header of one good batch."""
 
     position: int
     header: BatchHeader
@@ -33,7 +33,7 @@ class BatchFacts:
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What the file of a segment holds, read from its first to its last byte."""
+    """The content of a segment's file."""
 
     file: str
     base_offset: int
@@ -52,7 +52,7 @@ class LogInspection:
     segments: list[SegmentReport]
     checkpoint: LogCheckpoint | None
     notes: list[str]
-    """Things that the next open will put right by itself."""
+    """Findings that the next open repairs."""
 
     @property
     def damage(self) -> list[Damage]:
@@ -60,7 +60,7 @@ class LogInspection:
 
 
 def find_logs(directory: Path) -> list[Path]:
-    """The partition directories at or below `directory`. Raises NotALog when there are none."""
+    """Return the partition directories at or below `directory`. Raises NotALog if there are none."""
     if not directory.exists():
         raise NotALog(f"{directory} does not exist", hint="give the directory of a partition, or a data directory")
     found = sorted({path.parent for path in directory.rglob(f"*{LOG_SUFFIX}") if _SEGMENT_NAME.fullmatch(path.name)})
@@ -72,7 +72,7 @@ def find_logs(directory: Path) -> list[Path]:
 
 
 def inspect_log(directory: Path) -> LogInspection:
-    """Read everything and check every checksum and every record that is in the clear."""
+    """Read the whole log and check all checksums, and all records that are not compressed or encrypted."""
     disk = PosixDisk(read_only=True)
     notes = []
     checkpoint = read_checkpoint(disk, str(directory))
@@ -81,7 +81,7 @@ def inspect_log(directory: Path) -> LogInspection:
     if read_epochs(disk, str(directory)) is None and read_file(disk, f"{directory}/{EPOCHS_FILE}") is not None:
         notes.append(f"`{EPOCHS_FILE}` is damaged: the next open rebuilds it")
     notes += [
-        f"`{path.name}` is left of an interrupted clean-up: the next open finishes or drops it"
+        f"`{path.name}` is left over from an interrupted cleaning: the next open completes or removes it"
         for path in sorted(directory.iterdir())
         if path.name.endswith((".cleaned", ".swap", ".tmp"))
     ]
@@ -95,19 +95,19 @@ def inspect_log(directory: Path) -> LogInspection:
 
 
 def open_segments(directory: Path) -> Iterator[Segment]:
-    """The segments of the directory, oldest first, for reading only."""
+    """Yield the segments of the directory, oldest first, for reading only."""
     pool = FilePool(PosixDisk(read_only=True), 4)
     for path in sorted(directory.iterdir()):
         if found := _SEGMENT_NAME.fullmatch(path.name):
             base_offset = int(found[1])
             segment = Segment(pool, str(directory), SegmentTotals(base_offset, base_offset, path.stat().st_size))
-            segment.adopt_index(SparseIndex())  # an index that is not believed need not be read
+            segment.adopt_index(SparseIndex())  # the index file is not used
             yield segment
             segment.close()
 
 
 def walk_batches(segment: Segment) -> Iterator[BatchFacts | Damage]:
-    """Every good batch and every stretch of damage, in the order of the file."""
+    """Yield all good batches and all damage in the order of the file."""
     for found in walk(segment, strict=True):
         if isinstance(found, Damage):
             yield found

@@ -1,4 +1,4 @@
-"""The leader epoch cache of a log, kept on disk beside it. Lost or damaged, it is made again from the batch headers."""
+"""The file of a log's leader epochs. If it is lost or damaged, it is rebuilt from the batch headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHECKSUM_BYTES = 9
 
 
 class LeaderEpochs:
-    """Every change is durable before a record is written in it: an epoch that was forgotten cannot fence anybody."""
+    """The epochs of one log. An epoch is durable before its first record is written: a lost epoch could not fence an old leader."""
 
     def __init__(self, disk: Disk, directory: str, cache: EpochCache) -> None:
         self._disk = disk
@@ -37,19 +37,19 @@ class LeaderEpochs:
         return self._cache.end_offset(epoch, log_end_offset)
 
     def begins_at(self, offset: int) -> bool:
-        """Whether the latest epoch begins there, or behind."""
+        """Return whether the latest epoch begins at or after `offset`."""
         return bool(self.entries) and self.entries[-1].start_offset >= offset
 
     def of_last_record(self, log_end_offset: int) -> int:
-        """What the records before the end have reached; 0 without any. An epoch that has begun and has no record is not on disk yet:
-        after a crash nobody knows of it, and records of an earlier one may follow."""
+        """Return the epoch of the last record, 0 if there is none. An epoch without records is not on disk yet: after a crash it is
+        unknown, and records of an earlier epoch may follow."""
         return next((entry.epoch for entry in reversed(self.entries) if entry.start_offset < log_end_offset), 0)
 
     def at_most(self, epoch: int) -> int:
         return self._cache.at_most(epoch)
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """A leader begins: followers may ask for it. On disk it is when the first record is written; before, nobody depends on it."""
+        """Begin the epoch of a new leader, which followers may ask for. It is saved with its first record."""
         if self._must_not_be_older(epoch) < epoch:
             self._cache.assign(epoch, start_offset)
             self._unsaved = True
@@ -58,13 +58,13 @@ class LeaderEpochs:
         latest = self._cache.latest_epoch
         if epoch < latest:
             raise EpochFenced(
-                f"leader epoch {epoch} is older than {latest}, which {self._path} has seen",
-                hint="another leader has been elected since: follow it",
+                f"leader epoch {epoch} is older than {latest}, the latest one in {self._path}",
+                hint="another leader has been elected; follow it",
             )
         return latest
 
     def enter(self, epoch: int | None, start_offset: int) -> int:
-        """The epoch of what is about to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
+        """Return the epoch of records to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
         latest = self._cache.latest_epoch if epoch is None else self._must_not_be_older(epoch)
         if epoch is None or epoch == latest:
             self.save()
@@ -79,7 +79,7 @@ class LeaderEpochs:
         return epoch
 
     def clear_latest(self, offset: int) -> None:
-        """Forget epochs that begin there or behind."""
+        """Remove the epochs that begin at or after `offset`."""
         if self._cache.clear_latest(offset):
             self._save()
 
@@ -88,7 +88,7 @@ class LeaderEpochs:
             self._save()
 
     def save(self) -> None:
-        """Make an epoch durable that has begun and has no record."""
+        """Save an epoch that has begun and has no records."""
         if self._unsaved:
             self._save()
 
@@ -100,9 +100,9 @@ class LeaderEpochs:
 def load_epochs(
     disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
 ) -> tuple[EpochCache, bool]:
-    """The cache as the file tells it, and what recovery has `seen` in batches behind; True when the file was of no use.
+    """Return the epochs of the file and those that recovery has `seen` in batches, and whether the file had to be rebuilt.
 
-    Without a file the whole log has to be read, unless no epoch is expected in it.
+    Without a file the whole log is read, unless no epoch is expected in it.
     """
     cache = read_epochs(disk, directory)
     is_lost = cache is None
@@ -111,7 +111,7 @@ def load_epochs(
     before = cache.entries
     for epoch, start_offset in seen:
         cache.assign(epoch, start_offset)
-    # An epoch may begin exactly at the end of the log: its leader has written nothing yet.
+    # An epoch may begin exactly at the end of the log, if its leader has not written yet.
     cache.clear_latest(segments[-1].next_offset + 1)
     cache.clear_earliest(segments[0].base_offset)
     if cache.entries and (is_lost or cache.entries != before):
@@ -125,7 +125,7 @@ def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
 
 
 def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
-    """For a log that has lost its records, or never had any: the latest epoch goes on fencing, and begins with the next record."""
+    """Return the epochs of a log without records: the latest epoch still fences, and begins at `offset`."""
     known = read_epochs(disk, directory) or EpochCache()
     cache = EpochCache([EpochEntry(known.latest_epoch, offset)] if known.latest_epoch else [])
     if cache != known:
@@ -134,12 +134,12 @@ def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
 
 
 def _save_recovered(disk: Disk, directory: str, cache: EpochCache) -> None:
-    with contextlib.suppress(DiskFull):  # it can be made again, and a full disk must not keep a log from opening
+    with contextlib.suppress(DiskFull):  # it can be rebuilt, and a log must open on a full disk
         replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
 
 
 def _encode(cache: EpochCache) -> bytes:
-    """The entries, and the checksum of all lines as the last one: a digit that changed still looks like a number."""
+    """Return the text of the entries, with a checksum as the last line."""
     text = format_epochs(cache).encode()
     return b"%s%08x\n" % (text, crc32c(text))
 
@@ -155,7 +155,7 @@ def _decode(data: bytes) -> EpochCache | None:
 
 
 def _epochs_of(segments: list[Segment]) -> EpochCache:
-    """Epoch starts as the batch headers tell them; damage is stepped over."""
+    """Return the epochs in the batch headers. Skips damage."""
     cache = EpochCache()
     for segment in segments:
         for found in walk(segment):

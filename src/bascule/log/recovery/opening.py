@@ -1,8 +1,8 @@
-"""Opening a directory: from whatever a stop or a crash left behind to segments that can be trusted.
+"""Opens the directory of a log after a stop or a crash.
 
-What lies below the checkpoint's recovery point was synced and is not read again. What lies behind it is verified batch by batch and cut
-at the first bad byte: nothing of it was promised to survive. Without a checkpoint nothing is known to be synced and nothing
-to be unsynced: everything is verified, and only a tail with nothing good behind it is cut. Opening never fails for damaged data.
+Records below the checkpoint's recovery point are synced and are not read. Records after it are verified, and the log is truncated at
+the first bad byte, because they were not acknowledged as synced. Without a checkpoint all records are verified, and the log is
+truncated only where no good batch follows. Damaged data never makes an open fail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OUR_NAME = re.compile(
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening found and did. Empty after a clean stop."""
+    """The findings and repairs of an open. Empty after a clean stop."""
 
     verified_bytes: int = 0
     cut_bytes: int = 0
@@ -51,18 +51,18 @@ class RecoveryReport:
     rebuilt: list[str] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
-    """Offset ranges `[first, end)` between segments that no file holds."""
+    """Offset ranges `[first, end)` that no segment holds."""
 
     @property
     def is_clean(self) -> bool:
         return not (self.cut_bytes or self.removed_files or self.rebuilt or self.damage or self.missing)
 
     def lines(self) -> list[str]:
-        """The report as sentences, for the server's log."""
+        """Return the report as sentences for the server's log."""
         said = []
         if self.cut_bytes or self.removed_files:
             said.append(
-                f"cut {self.cut_bytes} bytes that were never synced, from offset {self.cut_from_offset} on: {self.cut_reason}"
+                f"removed {self.cut_bytes} bytes that were not synced, from offset {self.cut_from_offset}: {self.cut_reason}"
             )
         said += [f"rebuilt {name}" for name in self.rebuilt]
         said += [damage.describe() for damage in self.damage]
@@ -82,7 +82,7 @@ class RecoveredLog:
 
     @property
     def is_synced(self) -> bool:
-        """Whether everything that was found had been synced by whoever wrote it."""
+        """Whether all records were synced before the log was opened."""
         return self.segments[-1].next_offset <= self.checkpoint.recovery_point and not self.checkpoint.cutting
 
 
@@ -101,7 +101,7 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
     segments = loader.load(bases)
     _note_missing(segments, checkpoint, report)
     if checkpoint is not None and segments[-1].next_offset < checkpoint.recovery_point and report.cut_reason is None:
-        # Synced records are gone. Their offsets were given out and are not given out again.
+        # Synced records are missing. Their offsets must not be used again.
         report.missing.append((segments[-1].next_offset, checkpoint.recovery_point))
         segments[-1].seal()
         segments.append(Segment.create(pool, directory, checkpoint.recovery_point))
@@ -135,7 +135,7 @@ def _check_directory(disk: Disk, directory: str) -> None:
 
 
 def _finish_swaps(disk: Disk, directory: str) -> None:
-    """Complete what the cleaner had decided and drop what it had not."""
+    """Complete the swaps that the cleaner had begun, and remove its temporary files."""
     names = disk.list_directory(directory)
     for name in names:
         if name.endswith((CLEANED_SUFFIX, ".tmp")):
@@ -147,7 +147,7 @@ def _finish_swaps(disk: Disk, directory: str) -> None:
 
 
 def complete_swap(disk: Disk, directory: str, base_offset: int, end_offset: int) -> None:
-    """Replace the segments of `[base_offset, end_offset)` by the swap file of that name. Safe to do again after a crash."""
+    """Replace the segments of `[base_offset, end_offset)` by the swap file of that name. May be repeated after a crash."""
     for name in sorted(disk.list_directory(directory)):
         found = _LOG_NAME.fullmatch(name)
         if found and base_offset <= int(found[1]) < end_offset:
@@ -169,17 +169,17 @@ def _segment_bases(disk: Disk, directory: str, checkpoint: LogCheckpoint | None)
             disk.remove(f"{directory}/{name}")
     if checkpoint is None:
         return bases
-    # Retention had decided about these; a crash or a failed unlink left the files behind.
+    # Retention has removed these segments; a crash or a failed unlink left their files.
     while len(bases) > 1 and bases[1] <= checkpoint.log_start_offset:
         gone = bases.pop(0)
-        with contextlib.suppress(StorageError):  # nobody reads them; the next open tries again
+        with contextlib.suppress(StorageError):  # they are not read; the next open tries again
             disk.remove(segment_path(directory, gone))
             disk.remove(segment_path(directory, gone, INDEX_SUFFIX))
     return bases
 
 
 def _new_log(pool: FilePool, directory: str, checkpoint: LogCheckpoint | None, report: RecoveryReport) -> RecoveredLog:
-    """No segment at all: a new log, or one whose files were taken away. Offsets that were given out are not given out again."""
+    """Return a log without segments: a new one, or one whose files are missing. Used offsets are not used again."""
     base_offset = 0 if checkpoint is None else checkpoint.recovery_point
     if base_offset:
         report.missing.append((checkpoint.log_start_offset if checkpoint else 0, base_offset))
@@ -190,15 +190,15 @@ def _new_log(pool: FilePool, directory: str, checkpoint: LogCheckpoint | None, r
 
 
 class _Trust(Enum):
-    """What is known of the bytes that are verified."""
+    """How bytes that fail verification are treated."""
 
-    SYNCED = "never cut: whatever is bad in it is damage"
-    UNSYNCED = "cut at the first bad byte"
-    UNKNOWN = "cut only a tail with nothing good behind it"
+    SYNCED = "never truncated: bad bytes are damage"
+    UNSYNCED = "truncated at the first bad byte"
+    UNKNOWN = "truncated only where no good batch follows"
 
 
 class _Loader:
-    """Loads segments from the oldest on, and knows from which byte on they have to be verified."""
+    """Loads segments, oldest first, and verifies those that may not be synced."""
 
     def __init__(
         self, pool: FilePool, directory: str, checkpoint: LogCheckpoint | None, report: RecoveryReport
@@ -208,7 +208,7 @@ class _Loader:
         self.checkpoint = checkpoint
         self.report = report
         self.epochs: list[tuple[int, int]] = []
-        """(epoch, first offset) of batches that were read on the way."""
+        """(epoch, first offset) in the batches that were verified."""
 
     def load(self, bases: list[int]) -> list[Segment]:
         segments: list[Segment] = []
@@ -217,7 +217,7 @@ class _Loader:
             base_offset = behind.pop(0)
             segment = self._load_one(base_offset, behind[0] if behind else None)
             while behind and segment.next_offset > behind[0] and self._is_empty(behind[0]):
-                # A roll that failed left a file behind, and the log went on without it.
+                # A failed roll left an empty file, and appends continued in the old segment.
                 self._drop([behind.pop(0)])
                 segment = self._load_one(base_offset, behind[0] if behind else None)
             segments.append(segment)
@@ -229,7 +229,7 @@ class _Loader:
         return self.pool.disk.file_size(segment_path(self.directory, base_offset)) == 0
 
     def _check_continuity(self, segment: Segment, next_base: int | None) -> None:
-        """Segments that were never synced continue each other, or the first of them lost its end with the power."""
+        """Truncate after `segment` if the next unsynced segment does not continue it: power loss has removed its end."""
         known = self.checkpoint
         if known is None or next_base is None or next_base <= known.active_base or self.report.cut_reason is not None:
             return
@@ -262,12 +262,12 @@ class _Loader:
         return segment
 
     def _compare(self, segment: Segment, totals: SegmentTotals) -> None:
-        """The index of a sealed segment knows how long it was, and how far the hole behind it reaches."""
+        """Compare a sealed segment with the totals in its index, which include the gap after it."""
         if segment.next_offset >= totals.end_offset or self.report.cut_reason is not None:
             return
         if segment.size < totals.bytes:
             if self.checkpoint is None or segment.next_offset >= self.checkpoint.recovery_point:
-                return  # never synced: it may have lost its end
+                return  # not synced: power loss may have removed its end
             missing = totals.bytes - segment.size
             self.report.damage.append(
                 Damage(segment.path, segment.size, missing, segment.next_offset, totals.end_offset, "cut short")
@@ -301,7 +301,7 @@ class _Loader:
         return segment
 
     def _verify_all(self, base_offset: int, size: int, trust: _Trust, end_offset: int | None) -> Segment:
-        """Read the whole segment: its index or the checkpoint cannot be trusted, or none of it was synced."""
+        """Verify the whole segment, because its index or the checkpoint is unusable, or it is not synced."""
         if size and trust is not _Trust.UNSYNCED:
             self.report.rebuilt.append(f"{base_offset:020d}{INDEX_SUFFIX}")
         segment = Segment(self.pool, self.directory, SegmentTotals(base_offset, base_offset))
@@ -316,7 +316,7 @@ class _Loader:
         self.report.cut_reason = reason
 
     def _drop(self, bases: list[int]) -> None:
-        """Segments behind the cut: they do not continue anything. Newest first, so that a crash here leaves no hole."""
+        """Remove the segments after a truncation, newest first, so that a crash leaves no gap."""
         for base_offset in reversed(bases):
             path = segment_path(self.directory, base_offset)
             self.report.cut_bytes += self.pool.disk.file_size(path)
@@ -326,7 +326,7 @@ class _Loader:
 
 
 class _SegmentVerification:
-    """A walk over the batches of a segment behind its known size, which takes the good ones in."""
+    """Verifies the batches of a segment after its known size, and adds the good ones to it."""
 
     def __init__(self, loader: _Loader, segment: Segment, size: int, timestamp: int, epoch: int) -> None:
         self.loader = loader
@@ -336,10 +336,10 @@ class _SegmentVerification:
         self.next_offset = segment.next_offset
         self.timestamp = timestamp
         self.epoch = epoch
-        self.gap = segment.size == 0  # the first batch of a segment may follow a hole
+        self.gap = segment.size == 0  # the first batch of a segment may follow a gap
 
     def run(self, trust: _Trust, end_offset: int | None) -> None:
-        """`end_offset` is where the segment is known to end, for damage that reaches up to there."""
+        """`end_offset` is the known end of the segment, for damage that reaches the end."""
         segment = self.segment
         segment.size = self.size  # so that all of it can be read
         reason = self._walk()
@@ -360,7 +360,7 @@ class _SegmentVerification:
         segment.start_index(segment.index())
 
     def _walk(self) -> str | None:
-        """Up to the end of the file, or to the first bad batch: returns what is wrong with it."""
+        """Verify up to the end of the file or the first bad batch; return the fault of that batch."""
         segment, index = self.segment, self.segment.index()
         for start, data in segment.chunks(self.position, self.size):
             marks: list[tuple[int, int, int]] = []
@@ -389,7 +389,7 @@ class _SegmentVerification:
 
 
 def _note_missing(segments: list[Segment], checkpoint: LogCheckpoint | None, report: RecoveryReport) -> None:
-    """Holes between segments, unless compaction may have made them."""
+    """Report gaps between segments, unless compaction may have made them."""
     if checkpoint is not None and checkpoint.compacted:
         return
     for before, behind in pairwise(segments):

@@ -1,8 +1,8 @@
-"""Cutting a log back to an offset.
+"""Truncates a log to an offset.
 
-Before this begins, the checkpoint says that nothing of the segment that holds the offset counts as synced any more: a crash on the way
-leaves a log that recovery verifies up to wherever the cut had come. A batch that has to be cut in two is never missing: the segment
-is copied up to there, and the copy takes its place at once.
+Before it begins, the checkpoint marks the segment with the offset as not synced, so that recovery verifies it if the process crashes
+meanwhile. If the offset is within a batch, the segment is copied with the first part of the batch, and the copy replaces it
+atomically.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def check_uncommitted(directory: str, offset: int, high_watermark: int) -> None:
     if offset <= high_watermark:
         raise CallerError(
             f"truncating {directory} at {offset} would delete committed records up to {high_watermark}",
-            hint="truncate behind the high watermark, or pass allow_committed to lose them knowingly",
+            hint="truncate after the high watermark, or pass allow_committed to delete them",
         )
 
 
 def last_kept(segments: SegmentList, offset: int) -> Segment:
-    """The segment that is cut, and is the active one then."""
+    """Return the segment that is truncated and becomes the active one."""
     return segments.before(offset) or segments.oldest
 
 
 def truncate_segments(segments: SegmentList, offset: int, sealer: Sealer) -> None:
-    """Drop everything at or behind `offset`. The newest files go first, so that a crash on the way leaves no hole."""
+    """Delete all records at or after `offset`. The newest files are removed first, so that a crash leaves no gap."""
     kept = last_kept(segments, offset)
     for segment in segments.drop_newest(sum(1 for segment in segments if segment.base_offset > kept.base_offset)):
         segment.remove()
@@ -48,15 +48,15 @@ def truncate_segments(segments: SegmentList, offset: int, sealer: Sealer) -> Non
 
 
 def _head(segment: Segment, position: int, length: int, offset: int, sealer: Sealer) -> bytes | memoryview | None:
-    """What the batch holds below `offset`."""
-    with contextlib.suppress(ValueError):  # one that cannot be opened cannot be cut in two: it goes as a whole
+    """Return the records of the batch below `offset` as a batch, or None if it cannot be opened."""
+    with contextlib.suppress(ValueError):  # a batch that cannot be opened is removed as a whole
         batch = sealer.open(segment.file.read(length, position))
         return sealer.seal(records.trim(batch, offset))
     return None
 
 
 def _with_other_end(segment: Segment, totals: SegmentTotals, head: bytes | memoryview) -> Segment:
-    """The segment with `head` behind what `totals` count."""
+    """Return a copy of the segment that ends with `head` after the batches of `totals`."""
     disk, directory = segment.pool.disk, segment.path.rpartition("/")[0]
     header = records.read_header(head)
     path = segment_path(directory, segment.base_offset, CLEANED_SUFFIX)
@@ -88,7 +88,7 @@ def _copy(segment: Segment, size: int, disk: Disk, handle: int) -> None:
 
 
 def _totals_below(segment: Segment, offset: int) -> tuple[SegmentTotals, tuple[int, int] | None]:
-    """What the whole batches below `offset` come to, and (position, length) of a batch that has to be cut in two."""
+    """Return the totals of the whole batches below `offset`, and (position, length) of a batch that has to be split."""
     position, next_offset, count, first, last = 0, segment.base_offset, 0, -1, -1
     for found in walk(segment):
         if isinstance(found, Damage):

@@ -1,4 +1,4 @@
-"""Bytes of a segment that fail their check: where exactly, how far, and which offsets are lost with them."""
+"""Damaged bytes of a segment: their position, their extent, and the offsets that cannot be read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Damage:
             bytes_damaged=self.bytes_damaged,
             first_offset=self.first_offset,
             next_offset=self.next_offset,
-            hint="the rest of the log stays readable; replicas of this partition still have these records",
+            hint="the rest of the log is readable; other replicas of this partition may have these records",
         )
 
 
 def find_damage(segment: Segment, position: int, reason: str) -> Damage:
-    """The damage that begins with the bad batch at `position`: it reaches up to the next good batch, or to the end of the segment.
+    """Return the damage from the bad batch at `position` to the next good batch, or to the end of the segment.
 
-    Raises FormatTooNew instead when the batch is intact and of a later version.
+    Raises FormatTooNew if the batch is intact and has a later version.
     """
     if reason == "future version" and _is_intact(segment, position):
         raise FormatTooNew(
@@ -53,12 +53,12 @@ def find_damage(segment: Segment, position: int, reason: str) -> Damage:
             hint="use the version of Bascule that wrote it, or a later one",
         )
     first_offset = _offset_expected_at(segment, position)
-    stop, next_offset = _behind_it(segment, position, first_offset) or _next_good(segment, position + 1, first_offset)
+    stop, next_offset = _after_it(segment, position, first_offset) or _next_good(segment, position + 1, first_offset)
     return Damage(segment.path, position, stop - position, first_offset, max(first_offset, next_offset), reason)
 
 
 def _is_intact(segment: Segment, position: int) -> bool:
-    """Whether a batch with a good checksum begins there, whatever its version."""
+    """Return whether a batch with a valid checksum begins at `position`, of any version."""
     head = segment.file.read(8, position)
     length = int.from_bytes(head[4:8], "little")
     if len(head) < 8 or not records.HEADER_BYTES <= length <= segment.size - position:
@@ -68,7 +68,7 @@ def _is_intact(segment: Segment, position: int) -> bool:
 
 
 def _offset_expected_at(segment: Segment, position: int) -> int:
-    """Where the batch at `position` should begin: behind the last good one before it."""
+    """Return the offset after the last good batch before `position`."""
     next_offset, at = segment.index().offset_before(position) or (segment.base_offset, 0)
     while at < position:
         start, data = next(segment.chunks(at, position))
@@ -82,10 +82,10 @@ def _offset_expected_at(segment: Segment, position: int) -> int:
     return next_offset
 
 
-def _behind_it(segment: Segment, position: int, offset: int) -> tuple[int, int] | None:
-    """The good batch that begins where the damaged one says it ends, if there is one: most damage leaves the length alone.
+def _after_it(segment: Segment, position: int, offset: int) -> tuple[int, int] | None:
+    """Return (position, base offset) of the good batch at the end of the damaged one according to its length field, or None.
 
-    Looked for first, because a value may hold the bytes of a batch, and those must not be taken for one of the log's.
+    This is tried before a search, because a value may contain the bytes of a batch that does not belong to the log.
     """
     end = position + int.from_bytes(segment.file.read(8, position)[4:8], "little")
     if position + records.HEADER_BYTES <= end < segment.size and _is_good(segment, end, offset):
@@ -94,9 +94,9 @@ def _behind_it(segment: Segment, position: int, offset: int) -> tuple[int, int] 
 
 
 def _next_good(segment: Segment, position: int, offset: int) -> tuple[int, int]:
-    """(position, base offset) of the next good batch that begins at or behind `offset`; the segment's end when there is none.
+    """Return (position, base offset) of the next good batch with a base offset from `offset` on, or the end of the segment.
 
-    Goes from one index entry to the next, so that damage in a large segment does not read all of it.
+    It searches from one index entry to the next, so that damage in a large segment does not read all of it.
     """
     while position < segment.size:
         behind = segment.index().entry_behind(position)
@@ -121,7 +121,7 @@ def _is_good(segment: Segment, position: int, offset: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Good batches, one behind the other."""
+    """Consecutive good batches."""
 
     position: int
     data: memoryview
@@ -130,9 +130,9 @@ class Run:
 def walk(
     segment: Segment, position: int = 0, *, chunk_bytes: int | None = None, strict: bool = False
 ) -> Iterator[Run | Damage]:
-    """Everything from the batch at `position` to the end of the segment. Every checksum is looked at, no header is believed.
+    """Yield good batches and damage from the batch at `position` to the end of the segment. All checksums are verified.
 
-    `strict` looks at times, epochs and every record in the clear as well.
+    `strict` also checks timestamps, epochs and every record that is not compressed or encrypted.
     """
     next_offset, gap = segment.base_offset, True
     timestamp = epoch = 0
@@ -144,7 +144,7 @@ def walk(
         if found.batches:
             yield Run(start, memoryview(data)[: found.end])
         position, next_offset, gap = start + found.end, found.next_offset, gap and not found.batches
-        if found.reason is not None and position < segment.size:  # else it was cut meanwhile
+        if found.reason is not None and position < segment.size:  # else the segment was truncated meanwhile
             damage = find_damage(segment, position, found.reason)
             yield damage
             position, next_offset, gap = damage.end_position, damage.next_offset, True

@@ -1,6 +1,6 @@
-"""The `.index` file of a segment: a header of totals and self-checking entries. Drawn in docs/internals/formats.md.
+"""The `.index` file of a segment: a header with totals, and entries with checksums. docs/internals/formats.md shows the format.
 
-It is a copy of what the `.log` says and may be lost at any time: `None` from a reader here means "rebuild it".
+It can be rebuilt from the `.log` file; a function that returns None here means that it has to be.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENTRY_BYTES = _ENTRY.size
 
 @dataclass(frozen=True, slots=True)
 class SegmentTotals:
-    """What a segment holds. `bytes` is 0 while it is active: the totals of a growing segment are known to nobody but its log."""
+    """The totals of a segment. In the file of an active segment `bytes` is 0, because the segment still grows."""
 
     base_offset: int
     end_offset: int = 0
@@ -62,7 +62,7 @@ def decode_header(data: bytes, base_offset: int) -> SegmentTotals | None:
 
 
 def decode_entries(data: bytes) -> SparseIndex:
-    """The longest run of good, rising entries."""
+    """Return the entries up to the first one that is damaged or out of order."""
     index = SparseIndex()
     view = memoryview(data)
     last_offset = last_position = last_timestamp = -1
@@ -77,7 +77,7 @@ def decode_entries(data: bytes) -> SparseIndex:
 
 
 def read_totals(disk: Disk, path: str, base_offset: int) -> SegmentTotals | None:
-    """The totals in the header, without reading the entries."""
+    """Return the totals in the header, without reading the entries."""
     try:
         handle = disk.open(path)
     except FileNotFoundError:
@@ -96,6 +96,6 @@ def read_index(disk: Disk, path: str, base_offset: int) -> SparseIndex | None:
 
 
 def write_index(disk: Disk, path: str, totals: SegmentTotals, index: SparseIndex) -> None:
-    """The whole file at once: when a segment is sealed, and when an index was rebuilt."""
+    """Write the whole file, when a segment is sealed or its index was rebuilt."""
     entries = b"".join(encode_entry(offset, position, timestamp) for offset, position, timestamp in index)
     replace_file(disk, path, encode_header(totals) + entries, durable=False)

@@ -1,4 +1,4 @@
-"""Batches that come from another broker: nothing of them is believed before it is checked."""
+"""Checks batches that come from another broker."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bascule.kernels.records.records import BatchHeader
 def check_replicated(
     data: bytes | memoryview, next_offset: int, timestamp: int, epoch: int, *, takes_holes: bool
 ) -> list[BatchHeader]:
-    """The headers of the batches in `data`, every byte of which is checked and continues the log. Raises RejectedBatch."""
+    """Return the headers of the batches in `data`. Raises RejectedBatch unless all are valid and continue the log."""
     headers: list[BatchHeader] = []
     position = 0
     while position < len(data):
-        # A hole without a mark is taken at the beginning of a run: where it stands the follower begins a segment.
+        # A gap without a mark is allowed at the start of a run: the follower begins a segment there.
         found = records.scan(data, next_offset, timestamp, epoch, position, gap=takes_holes, structure=True)
         if found.batches == 0:
             raise RejectedBatch(
                 f"the batch at byte {position} of {len(data)} is refused: {found.reason} "
-                f"(the log goes on at offset {next_offset}, epoch {epoch})",
+                f"(the log continues at offset {next_offset}, epoch {epoch})",
                 hint="fetch again from the leader",
             )
         while position < found.end:

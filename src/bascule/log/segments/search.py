@@ -1,4 +1,4 @@
-"""Finding and reading batches in one segment. Whatever is returned has passed its checksum."""
+"""Finds and reads batches in one segment. All returned batches have valid checksums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NOTHING = memoryview(b"")
 
 
 def read_forward(segment: Segment, offset: int, end_offset: int, bytes_max: int) -> tuple[memoryview, int]:
-    """Batches from the one that holds `offset` on, below `end_offset`, and the offset behind them; no bytes when there are none.
+    """Return batches from the one that holds `offset`, below `end_offset`, and the offset after them; no bytes if there are none.
 
-    At least one batch, then as many as fit `bytes_max`. Raises CorruptBatch when `offset` itself lies in damage.
+    At least one batch, then as many as fit `bytes_max`. Raises CorruptBatch if `offset` is in damaged bytes.
     """
     size = segment.size
     start = position = start_position(segment, offset)
@@ -26,7 +26,7 @@ def read_forward(segment: Segment, offset: int, end_offset: int, bytes_max: int)
                 return memoryview(data)[found.start : found.stop], found.next_offset
             break
         if found.reason is None and found.stop < len(data):
-            break  # a batch that begins at or behind end_offset, or says so
+            break  # a batch whose header says that it begins at or after end_offset
         position += found.stop
         needed = None if found.reason not in (None, "incomplete") else _bytes_needed(data, found.stop, size - position)
         if needed is None:
@@ -36,7 +36,7 @@ def read_forward(segment: Segment, offset: int, end_offset: int, bytes_max: int)
 
 
 def start_position(segment: Segment, offset: int) -> int:
-    """Where to look for `offset`. An index that does not point at a batch with its offset is made again."""
+    """Return the position from which to scan for `offset`. Rebuilds an index that does not match the log."""
     entry = segment.index().entry_for_offset(offset)
     if entry is None:
         return 0
@@ -50,7 +50,7 @@ def start_position(segment: Segment, offset: int) -> int:
 
 
 def _bytes_needed(data: bytes, at: int, available: int) -> int | None:
-    """Bytes to read so that the batch at `at` is whole; None when the segment ends inside of it."""
+    """Return the bytes to read for the whole batch at `at`; None if the segment ends within it."""
     if available < records.HEADER_BYTES:
         return None if available else 0
     if len(data) - at < records.HEADER_BYTES:
@@ -62,7 +62,7 @@ def _bytes_needed(data: bytes, at: int, available: int) -> int | None:
 def _read_carefully(
     segment: Segment, position: int, offset: int, end_offset: int, bytes_max: int
 ) -> tuple[memoryview, int]:
-    """`offset` is not where the headers before it say: it lies in a hole that compaction left, or one of them is damaged."""
+    """Read `offset` with all checks, when it is in a gap of compaction or a header before it is damaged."""
     for found in walk(segment, position, chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
         if isinstance(found, Damage):
             if found.next_offset > offset:
@@ -79,9 +79,9 @@ def _read_carefully(
 
 
 def read_backward(segment: Segment, offset: int, bytes_max: int) -> tuple[memoryview, int]:
-    """Batches that end with the last one beginning at or before `offset`, and the base offset of the first of them.
+    """Return batches up to the last one that begins at or before `offset`, and the base offset of the first of them.
 
-    As many as fit `bytes_max`, at least one. Raises CorruptBatch when that last one is damaged.
+    As many as fit `bytes_max`, at least one. Raises CorruptBatch if the last one is damaged.
     """
     target = _last_batch_from(segment, offset)
     if target is None:
@@ -98,7 +98,7 @@ def read_backward(segment: Segment, offset: int, bytes_max: int) -> tuple[memory
 
 
 def _last_batch_from(segment: Segment, offset: int) -> tuple[int, int] | None:
-    """Position and length of the last batch with a base offset at or before `offset`."""
+    """Return position and length of the last batch with a base offset at or before `offset`."""
     last: tuple[int, int] | None = None
     for found in walk(segment, start_position(segment, offset), chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
         if isinstance(found, Damage):
@@ -116,7 +116,7 @@ def _last_batch_from(segment: Segment, offset: int) -> tuple[int, int] | None:
 
 
 def batch_reaching(segment: Segment, timestamp: int) -> bytes | None:
-    """The first readable batch with records whose last one is at or behind `timestamp`."""
+    """Return the first readable batch with a record at or after `timestamp`."""
     position = start_position(segment, segment.index().offset_for_timestamp(timestamp))
     for found in walk(segment, position, chunk_bytes=4 * limits.INDEX_INTERVAL_BYTES):
         if isinstance(found, Damage):

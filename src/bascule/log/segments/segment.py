@@ -1,7 +1,7 @@
-"""One segment: a `.log` file of record batches and the sparse index that finds things in it.
+"""One segment: a `.log` file of record batches, and its sparse index.
 
-Only the log's appender writes, and only to the active segment; any number of threads read. `size` and `next_offset` are moved
-after the bytes are in the file, so whoever sees them can read up to them.
+One thread at a time writes to the active segment; any number of threads read. `size` and `next_offset` change after the bytes are in
+the file, so readers can read up to them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Segment:
 
     @classmethod
     def create(cls, pool: FilePool, directory: str, base_offset: int) -> Segment:
-        """A new, empty segment on disk. A leftover file of the same name is emptied; a failure leaves none."""
+        """Create an empty segment on disk. An existing file of this name is emptied; a failure leaves no file."""
         segment = cls(pool, directory, SegmentTotals(base_offset, base_offset))
         try:
             handle = pool.disk.open(segment.path, create=True)
@@ -92,13 +92,13 @@ class Segment:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     def append(self, data: bytes | memoryview, header: records.BatchHeader) -> None:
-        """Write one batch behind the last one."""
+        """Append one batch."""
         position = self.size
         self.file.write(data, position)
         self.account(header, position)
 
     def account(self, header: records.BatchHeader, position: int) -> None:
-        """Take a batch that lies in the file at `position` into the totals and the index."""
+        """Add the batch at `position` to the totals and the index."""
         index = self.index()
         if index.wants(position, limits.INDEX_INTERVAL_BYTES):
             index.add(header.base_offset, position, header.first_timestamp)
@@ -110,7 +110,7 @@ class Segment:
         self.next_offset = header.last_offset + 1
 
     def cut(self, totals: SegmentTotals) -> None:
-        """Drop everything behind `totals.bytes`; the other totals are what then is left."""
+        """Truncate the segment to `totals`."""
         index = self.index()
         self.size = totals.bytes
         self.next_offset = totals.end_offset
@@ -133,7 +133,7 @@ class Segment:
         return self._index
 
     def rebuild_index(self) -> SparseIndex:
-        """Make the index again from the batch headers. Damage is stepped over: what lies behind it must be found too."""
+        """Rebuild the index from the batches. Skips damage, so that the batches after it are found."""
         index = SparseIndex()
         position, next_offset = 0, self.base_offset
         while position < self.size:
@@ -142,29 +142,26 @@ class Segment:
                 found = self.next_batch(position + 1, self.size, next_offset)
                 position = self.size if found is None else found
         self._index = index
-        # Another thread may be writing the same just now.
+        # Another thread may be writing the same file.
         with contextlib.suppress(StorageError):
             index_file.write_index(self.pool.disk, self._index_file.path, self.totals, index)
         self._index_flushed = len(index)
         return index
 
     def _save_index(self, totals: SegmentTotals, index: SparseIndex) -> None:
-        """For the next open: without it this one still finds everything. So a disk without room keeps no log from opening or rolling.
-
-        An index that is not the present one is worse than none.
-        """
+        """Save the index for the next open. If the disk is full, the file is removed: no index is better than a stale one."""
         try:
             index_file.write_index(self.pool.disk, self._index_file.path, totals, index)
         except DiskFull:
             self.pool.disk.remove(self._index_file.path)
-        self._index_file.close()  # a handle from before would write into the file that was just replaced
+        self._index_file.close()  # an old handle would write to the replaced file
         self._index_flushed = len(index)
 
     def _index_from(self, position: int, next_offset: int, index: SparseIndex) -> tuple[int, int]:
-        """Add the run of batches that begins at `position`; returns where it ends, and with which offset."""
+        """Add the good batches from `position` on; return their end position and end offset."""
         for start, data in self.chunks(position):
             marks: list[tuple[int, int, int]] = []
-            # With checksums: a header that lies would break the order of the entries, and with it every search.
+            # With checksums, because a damaged header could break the order of the entries.
             found = records.scan(
                 data, next_offset, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks
             )
@@ -175,17 +172,17 @@ class Segment:
         return position, next_offset
 
     def start_index(self, index: SparseIndex) -> None:
-        """Write the file of an active segment: totals not final, the entries known so far."""
+        """Write the index file of an active segment, without totals and with the present entries."""
         self._index = index
         self._save_index(SegmentTotals(self.base_offset), index)
 
     def adopt_index(self, index: SparseIndex) -> None:
-        """Use the entries that the index file holds."""
+        """Use an index that equals the index file."""
         self._index = index
         self._index_flushed = len(index)
 
     def flush_index(self) -> None:
-        """Append the entries that arose since the last call. Not synced: an entry that is lost is found again by scanning."""
+        """Append the entries since the last call to the file. It is not synced, because lost entries are found again by scanning."""
         index, flushed = self._index, self._index_flushed
         if index is None or len(index) == flushed:
             return
@@ -195,22 +192,22 @@ class Segment:
             self._index_file.write(entries, index_file.HEADER_BYTES + flushed * index_file.ENTRY_BYTES)
         except FileGone:
             if not self._index_file.retired:
-                self.start_index(index)  # there was no room for it when it was begun
+                self.start_index(index)  # the disk was full when the segment was created
             return
         self._index_flushed = flushed + len(new)
 
     def seal(self) -> None:
-        """No more appends: write the index with the totals, so that the next open need not read the log. Doing it twice is fine."""
+        """Write the index with the final totals, so that the next open does not read the log. May be called again."""
         self.file.cut_leftover(self.size)
         self._save_index(self.totals, self.index())
 
     def reach(self, end_offset: int) -> None:
-        """Seal it up to `end_offset`. A hole belongs to the segment before it: its index tells recovery how far it reaches."""
+        """Seal the segment up to `end_offset`. A gap belongs to the segment before it, whose index records its end."""
         self.next_offset = end_offset
         self.seal()
 
     def forget_index(self) -> None:
-        """Give its memory back; the next lookup reads it again. Only for sealed segments."""
+        """Free the memory of the index of a sealed segment; the next lookup reads the file."""
         self._index = None
 
     # ── walking ──────────────────────────────────────────────────────────────────────────────────
@@ -218,9 +215,9 @@ class Segment:
     def chunks(
         self, position: int = 0, stop: int | None = None, *, chunk_bytes: int | None = None
     ) -> Iterator[tuple[int, bytes]]:
-        """The file in pieces of whole batches, as far as headers can tell: (position, bytes).
+        """Yield the file in pieces of whole batches according to their headers: (position, bytes).
 
-        Where the bytes at `position` are not a batch, the piece is what was read, for the caller to judge and to stop.
+        If the bytes at `position` are not a batch, the piece is unchecked; the caller checks it and stops.
         """
         stop = self.size if stop is None else stop
         chunk_bytes = chunk_bytes or limits.SCAN_CHUNK_BYTES
@@ -236,7 +233,7 @@ class Segment:
             position += used
 
     def _one_batch(self, data: bytes, position: int, stop: int) -> bytes:
-        """A batch larger than a chunk, if it is one."""
+        """Return the whole batch if it is larger than a chunk, else `data`."""
         try:
             length = records.read_header(data).length
         except records.BatchError:
@@ -246,23 +243,23 @@ class Segment:
         return self.file.read(length, position)
 
     def next_batch(self, position: int, stop: int, offset: int) -> int | None:
-        """Position of the first good batch from `position` to `stop` whose base offset is at or behind `offset`."""
+        """Return the position of the first good batch from `position` to `stop` whose base offset is at or after `offset`."""
         data = self.file.read(stop - position, position)
         found = records.resync(data, 0, offset)
         return None if found < 0 else position + found
 
-    # ── the end of it ────────────────────────────────────────────────────────────────────────────
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────
 
     def sync(self) -> None:
         self.file.sync()
 
     def retire(self) -> None:
-        """Nobody opens these files again under their names: they are about to be removed or replaced."""
+        """Mark the files as about to be removed or replaced."""
         self.file.retire()
         self._index_file.retire()
 
     def remove(self) -> None:
-        """Unlink the files, log first: an index without a log is nothing, a log without an index is rebuilt."""
+        """Remove the files, the log first: an index without a log is ignored."""
         self.retire()
         self.pool.disk.remove(self.file.path)
         self.pool.disk.remove(self._index_file.path)

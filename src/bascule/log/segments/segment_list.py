@@ -1,7 +1,7 @@
-"""The segments of a log, oldest first; the last one is active. Changed under the log's lock, read by anybody at any time.
+"""The segments of a log, oldest first; the last one is active. Changes need the log's lock, reads need none.
 
-Every change puts a new tuple in place, so a reader that holds one never sees it move. Its segments may meanwhile have been
-removed or replaced: then reading them raises FileGone, and the reader looks again.
+Every change replaces the tuple, so a reader sees a constant list. If a segment of it is removed or replaced meanwhile, reading it
+raises FileGone, and the reader looks the segment up again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class SegmentList:
         return self._segments[:-1]
 
     def holding(self, offset: int) -> Segment:
-        """The segment whose range holds `offset`; the oldest for anything before it."""
+        """Return the segment whose range holds `offset`; the oldest one for earlier offsets."""
         segments = self._segments
         slot = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
         return segments[max(0, slot - 1)]
 
-    def behind(self, segment: Segment) -> Segment | None:
-        """The first segment with a higher base offset."""
+    def after(self, segment: Segment) -> Segment | None:
+        """Return the first segment with a higher base offset, or None."""
         segments = self._segments
         slot = bisect_right(segments, segment.base_offset, key=lambda each: each.base_offset)
         return segments[slot] if slot < len(segments) else None
 
     def before(self, base_offset: int) -> Segment | None:
-        """The last segment with a lower base offset."""
+        """Return the last segment with a lower base offset, or None."""
         older = [segment for segment in self._segments if segment.base_offset < base_offset]
         return older[-1] if older else None
 
@@ -60,7 +60,7 @@ class SegmentList:
         self._segments = (*self._segments, segment)
 
     def replace_active(self, segment: Segment) -> Segment:
-        """Put another segment in place of the active one, which is returned."""
+        """Replace the active segment and return the old one."""
         old, self._segments = self.active, (*self.sealed, segment)
         return old
 
@@ -70,14 +70,14 @@ class SegmentList:
         return dropped
 
     def drop_newest(self, count: int) -> tuple[Segment, ...]:
-        """The newest ones, the last first; what is left ends with the new active one."""
+        """Remove and return the newest segments, newest first. The last remaining one becomes active."""
         kept = len(self._segments) - count
         assert kept > 0
         dropped, self._segments = self._segments[kept:], self._segments[:kept]
         return dropped[::-1]
 
     def replace(self, old: tuple[Segment, ...], new: Segment | None) -> None:
-        """Put `new` where the neighbouring sealed segments `old` are."""
+        """Replace the adjacent sealed segments `old` by `new`."""
         at = self._segments.index(old[0])
         assert self._segments[at : at + len(old)] == old and old[-1] is not self.active
         self._segments = self._segments[:at] + (() if new is None else (new,)) + self._segments[at + len(old) :]

@@ -1,4 +1,4 @@
-"""What a read gives: whole batches as they are stored, and which of their records were asked for."""
+"""The result of a read: whole stored batches, and the range of the requested offsets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bascule.log.disk.sealing import Sealer
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """Checked batches. The first may begin before `first_offset` and the last may end behind `end_offset`: batches are not cut."""
+    """Checked whole batches. The first may begin before `first_offset`, and the last may end after `end_offset`."""
 
     data: bytes | memoryview
     first_offset: int
     end_offset: int
     next_offset: int
-    """Where to read on: at most `end_offset`."""
+    """The offset of the next read, at most `end_offset`."""
 
     sealer: Sealer
     file: str
@@ -28,14 +28,14 @@ class BatchSlice:
         return len(self.data)
 
     def clear(self) -> bytes | memoryview:
-        """The same batches, opened if they are compressed or encrypted."""
+        """Return the batches decompressed and decrypted."""
         try:
             return self.sealer.open_all(self.data)
         except ValueError as error:
             raise self._unreadable(str(error)) from None
 
     def records(self) -> list[Record]:
-        """Records as objects, for the few callers that want them."""
+        """Return the requested records as objects."""
         try:
             return records.decode(self.clear(), self.first_offset, self.end_offset)
         except records.BatchError as error:

@@ -1,14 +1,13 @@
-"""Reading across the segments of a log. Finds its segment again when the cleaner replaced it in the meantime."""
+"""Reads across the segments of a log. If the cleaner replaces a segment meanwhile, the read is repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from bascule.errors import CorruptBatch
 from bascule.kernels.records import records
 from bascule.kernels.records.records import Record
-from bascule.log.core.epochs import EpochEntry
 from bascule.log.disk.files import FileGone
 from bascule.log.disk.sealing import Sealer
 from bascule.log.segments.search import batch_reaching, read_backward, read_forward
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class LogView:
-    """`must_exist` raises when the log is gone: a segment whose file has vanished is then nothing to look for again."""
+    """`must_exist` raises if the log is closed or deleted, which ends the repeated reads."""
 
     def __init__(self, segments: SegmentList, sealer: Sealer, must_exist: Callable[[], None]) -> None:
         self._segments = segments
@@ -27,7 +26,7 @@ class LogView:
         self._must_exist = must_exist
 
     def read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
-        """Batches from `offset` on, or from the first stored offset behind it, below `end_offset`."""
+        """Return batches from `offset`, or from the first stored offset after it, below `end_offset`."""
         return self._retry(lambda: self._read(offset, end_offset, bytes_max))
 
     def _read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
@@ -37,14 +36,14 @@ class LogView:
             data, next_offset = read_forward(segment, offset, end_offset, bytes_max)
             if len(data):
                 return BatchSlice(data, offset, end_offset, min(next_offset, end_offset), self._sealer, segment.path)
-            behind = self._segments.behind(segment)
-            if behind is None:
+            following = self._segments.after(segment)
+            if following is None:
                 break
-            offset = max(offset, behind.base_offset)
+            offset = max(offset, following.base_offset)
         return None
 
     def read_back(self, end_offset: int, bytes_max: int) -> BatchSlice | None:
-        """Batches that end with the last one beginning below `end_offset`."""
+        """Return batches up to the last one that begins below `end_offset`."""
         return self._retry(lambda: self._read_back(end_offset, bytes_max))
 
     def _read_back(self, end_offset: int, bytes_max: int) -> BatchSlice | None:
@@ -57,7 +56,7 @@ class LogView:
         return None
 
     def first_record(self, offset: int, end_offset: int) -> Record | None:
-        """The first record at or behind `offset` that can be read: damage is stepped over."""
+        """Return the first readable record at or after `offset`. Skips damage."""
         while True:
             try:
                 found = self.read(offset, end_offset, 1)
@@ -71,17 +70,8 @@ class LogView:
             if stored:
                 return stored[0]
 
-    def epoch_starts(self, entries: Iterable[EpochEntry], end_offset: int) -> dict[int, int]:
-        """The first record that can be read of each epoch, for those that have one."""
-        starts: dict[int, int] = {}
-        for entry in entries:
-            first = self.first_record(entry.start_offset, end_offset)
-            if first is not None and first.leader_epoch == entry.epoch:
-                starts[entry.epoch] = first.offset
-        return starts
-
     def last_record(self, end_offset: int) -> Record | None:
-        """The last record below `end_offset` that can be read: damage is stepped over."""
+        """Return the last readable record below `end_offset`. Skips damage."""
         while True:
             try:
                 found = self.read_back(end_offset, 1)
@@ -94,7 +84,7 @@ class LogView:
                 return stored[-1]
 
     def offset_reaching(self, timestamp: int) -> int | None:
-        """Offset of the first record at or behind `timestamp`."""
+        """Return the offset of the first record at or after `timestamp`, or None."""
         return self._retry(lambda: self._offset_reaching(timestamp))
 
     def _offset_reaching(self, timestamp: int) -> int | None:

@@ -1,1 +1,1 @@
-"""Group commit: what has reached the disk, and the callers that wait for it."""
+"""Group commit: syncs logs to disk, and wakes the callers that wait for it."""

@@ -1,7 +1,7 @@
-"""How much of a log would survive a power failure, and the checkpoint that says so to the next start.
+"""Tracks the synced end of a log, and writes it to the checkpoint for the next start.
 
-A sync takes a mark of the end of the log, forces the files out, and only then moves `synced` to the mark. After a sync has failed the
-kernel may have thrown away what it could not write, so nothing is taken for synced again until the log is opened anew.
+A sync notes the end of the log, syncs the files, and only then moves `synced` to that end. After a failed sync the kernel may have
+dropped the data, so no record counts as synced until the log is opened again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bascule.log.segments.segment_list import SegmentList
 
 @dataclass(frozen=True, slots=True)
 class SyncedMark:
-    """An end of the log, and where it lies."""
+    """An end of the log, with its segment and position."""
 
     end_offset: int
     segment: Segment
@@ -56,48 +56,48 @@ class Durability:
         self._sealed: list[Segment] = []
         self._directory_changed = is_new
         self._directory_unsure = True
-        """Whether the process before this one may have left changes to the directory that were never synced."""
+        """Whether an earlier process may have left changes of the directory that are not synced."""
         self._is_new = is_new
         self._written = written
         self._front_gap = (-1, -1) if written is None else (written.front_gap_start, written.front_gap_end)
         self.synced = synced
         self.failure: StorageError | None = None
         self.lock = threading.RLock()
-        """Held while data is forced out and while a checkpoint is written."""
+        """Held during a sync and while a checkpoint is written."""
 
     @classmethod
     def opened(cls, disk: Disk, directory: str, found: RecoveredLog, end: SyncedMark) -> Durability:
-        """Of a log that recovery has found as it is up to `end`."""
+        """Return the state of a recovered log that ends at `end`."""
         known = found.checkpoint
         if not found.is_synced:
             end = SyncedMark.from_checkpoint(known, SegmentList(found.segments).holding(known.active_base))
-        # Nothing was ever synced: the process that made the directory may not have lived to make it last.
+        # No record was ever synced, so the directory itself may not be synced either.
         is_new = found.is_new or known.recovery_point == 0
         return cls(disk, directory, end, is_new=is_new, written=known if found.has_checkpoint else None)
 
     def must_not_have_failed(self) -> None:
         if self.failure is not None:
             raise StorageError(
-                f"the log {self._directory} takes no appends since: {self.failure.message}",
-                hint="look at the disk, then close the log and open it again",
+                f"the log {self._directory} refuses appends after a failure: {self.failure.message}",
+                hint="check the disk, then restart the server",
             ) from self.failure
 
     def note_sealed(self, segment: Segment) -> None:
-        """The segment is not active any more but may not be synced yet."""
+        """Note a segment that is no longer active and may not be synced yet."""
         self._sealed.append(segment)
 
     def note_directory(self) -> None:
-        """Files came, went or got other names."""
+        """Note that files were created, removed or renamed."""
         self._directory_changed = True
 
     def rewind(self, mark: SyncedMark) -> None:
-        """The log was cut back: nothing of its last segment counts as synced until the next sync."""
+        """Take back the synced end after a truncation; the last segment is synced again by the next sync."""
         self.synced = mark
         self._directory_changed = True
 
     @contextlib.contextmanager
     def whole_or_failed(self) -> Iterator[None]:
-        """Around changes of several files: half done they are no ground to build upon, and the log has to be opened again."""
+        """Wraps a change of several files: if it fails halfway, the log refuses appends until it is opened again."""
         try:
             yield
         except StorageError as error:
@@ -105,7 +105,7 @@ class Durability:
             raise
 
     def sync(self, log_lock: AbstractContextManager[object], take_mark: Callable[[], SyncedMark]) -> SyncedMark:
-        """Force out everything up to the mark that is taken now. The log may go on growing meanwhile."""
+        """Sync all records up to the present end of the log, which may grow meanwhile."""
         with self.lock:
             with log_lock:
                 mark = take_mark()
@@ -113,26 +113,26 @@ class Durability:
                 directory_changed, self._directory_changed = self._directory_changed, False
             if mark.end_offset != self.synced.end_offset or sealed or directory_changed:
                 try:
-                    self._force_out([*sealed, mark.segment], directory_changed or self._directory_unsure)
+                    self._sync_files([*sealed, mark.segment], directory_changed or self._directory_unsure)
                 except StorageError as error:
                     self.failure = error
                     raise
             self.synced = mark
             return mark
 
-    def _force_out(self, segments: list[Segment], directory_changed: bool) -> None:
+    def _sync_files(self, segments: list[Segment], directory_changed: bool) -> None:
         for segment in segments:
             try:
                 segment.sync()
             except FileGone:
-                continue  # deleted meanwhile: nothing of it needs to survive
+                continue  # deleted meanwhile
         if directory_changed:
             self._sync_directories()
-        with contextlib.suppress(StorageError):  # entries that are not written are found by scanning
+        with contextlib.suppress(StorageError):  # missing index entries are found by scanning
             segments[-1].flush_index()
 
     def _sync_directories(self) -> None:
-        """The directory's own entries; for a new log also the folders above it, which may be as new: stream, streams and data."""
+        """Sync the directory; for a new log also the folders above it, which may be new: stream, streams and data."""
         self._disk.sync_directory(self._directory)
         self._directory_unsure = False
         if self._is_new:
@@ -141,13 +141,13 @@ class Durability:
             self._is_new = False
 
     def note_front_compacted(self, before: int, after: int) -> None:
-        """Compaction left nothing of what the log began with: it began at `before` and begins at `after` now."""
+        """Note that compaction removed all records from `before` to `after`, the new start of the log."""
         start, end = self._front_gap
         self._front_gap = (start if end == before else before, after)
 
     def retention_start_offset(self, log_start_offset: int) -> int:
-        """Below it records were deleted, or nobody knows; from there to the start of the log only compaction took something, and
-        whoever reads on from there misses nothing."""
+        """Return the offset below which retention may have deleted records. Between it and the start of the log only compaction removed
+        records, so a reader that continues there misses none."""
         start, end = self._front_gap
         return start if end == log_start_offset else log_start_offset
 

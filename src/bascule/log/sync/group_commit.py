@@ -1,6 +1,6 @@
-"""Group commit: one thread that forces written data to the platter, for all logs that wait for it at once.
+"""Group commit: one thread syncs all logs that need it, in rounds.
 
-While one round of syncs runs, requests for the next one gather; so throughput does not depend on how long a sync takes.
+Requests that arrive during a round are served together by the next one, so throughput does not depend on the duration of a sync.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bascule.errors import BasculeError
 
 class Syncable(Protocol):
     def sync(self) -> None:
-        """Force what is written to the platter. A log that cannot says so to its own callers."""
+        """Sync the records to disk. A log keeps a failure for its own callers."""
 
     def write_checkpoint(self) -> None: ...
 
 
 class _PendingSync:
-    """Logs that are synced at the same time."""
+    """Logs with the same interval, which are synced together."""
 
     def __init__(self, due: float) -> None:
         self.due = due
@@ -31,40 +31,40 @@ class _PendingSync:
 
 
 class Syncer:
-    """Syncs a log soon after `request`, and at the latest an interval after `note_dirty`."""
+    """Syncs a log in the next round after `request`, and within an interval after `note_dirty`."""
 
     def __init__(self, interval_ms: int = limits.SYNC_INTERVAL_MS_DEFAULT) -> None:
         self._interval = interval_ms / 1000
         self._condition = threading.Condition()
         self._dirty: dict[float, _PendingSync] = {}
-        """Logs that were written to, by their interval: those of one interval are synced together."""
+        """Logs with unsynced records, by their interval."""
         self._urgent: set[Syncable] = set()
         self._checkpoints: dict[Syncable, float] = {}
         self._busy: Syncable | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.rounds = 0
-        """Rounds made so far: with many requests at once there are fewer rounds than requests."""
+        """Number of rounds so far; one round can serve many requests."""
 
     def note_dirty(self, log: Syncable, interval_ns: int = 0) -> None:
-        """Something was written: sync it within this interval, or that of the constructor for 0."""
+        """Sync the log within this interval, or the interval of the constructor for 0."""
         interval = interval_ns / 1e9 or self._interval
         now = time.monotonic()
         with self._condition:
             self._dirty.setdefault(interval, _PendingSync(now + interval)).logs.add(log)
             self._checkpoints.setdefault(log, now + limits.CHECKPOINT_INTERVAL_MS / 1000)
             self._ensure_thread()
-            self._condition.notify_all()  # an idle thread waits without end
+            self._condition.notify_all()  # an idle thread waits without a timeout
 
     def request(self, log: Syncable) -> None:
-        """A caller waits: sync the log as soon as the round under way is over."""
+        """Sync the log in the next round."""
         with self._condition:
             self._urgent.add(log)
             self._ensure_thread()
             self._condition.notify_all()
 
     def forget(self, log: Syncable) -> None:
-        """The log is being closed. Returns when no round touches it any more."""
+        """Forget a log that is being closed. Returns when no round uses it any more."""
         with self._condition:
             self._take_out({log})
             self._urgent.discard(log)
@@ -88,7 +88,7 @@ class Syncer:
         while True:
             with self._condition:
                 while not self._stopping and not self._urgent and (seconds := self._seconds_to_next()) != 0:
-                    # With nothing dirty there is nothing to wake up for: an idle process uses no CPU.
+                    # Without dirty logs the thread waits without a timeout: an idle process uses no CPU.
                     self._condition.wait(seconds)
                 if self._stopping:
                     return
@@ -96,13 +96,13 @@ class Syncer:
             self._round(due, checkpoints)
 
     def _seconds_to_next(self) -> float | None:
-        """Until a log or a checkpoint is due; None when there is none."""
+        """Return the time until the next sync or checkpoint; None if there is none."""
         times = [waiting.due for waiting in self._dirty.values()]
         times += itertools.islice(self._checkpoints.values(), 1)  # in the order of their times
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _take_due(self) -> tuple[set[Syncable], list[Syncable]]:
-        """The logs that are to be synced now, and those whose checkpoints are to be written."""
+        """Return the logs to sync now, and the logs whose checkpoints are due."""
         now = time.monotonic()
         due, self._urgent = self._urgent, set()
         for waiting in self._dirty.values():

@@ -1,4 +1,4 @@
-"""Who wants to be told when an offset is passed. Nobody polls: a waiter is called once, by the thread that moves the end."""
+"""Callbacks that run once when the end of a log passes an offset, on the thread that moves the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 
 class Waiters:
-    """One-shot callbacks, at most one for each owner. A callback must not block: it runs on the appending thread."""
+    """One-shot callbacks, at most one per owner. They run on the appending thread and must not block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,7 +17,7 @@ class Waiters:
         return len(self._waiting)
 
     def add(self, owner: Hashable, offset: int, callback: Callable[[], None]) -> bool:
-        """Call back once the end has passed `offset`. False when this owner waits already: the first registration stands."""
+        """Register a callback for the time when the end passes `offset`. False if this owner has one already, which stays."""
         with self._lock:
             if owner in self._waiting:
                 return False
@@ -35,7 +35,7 @@ class Waiters:
             found[1]()
 
     def wake(self, end_offset: int) -> None:
-        """Call everybody whose offset lies below `end_offset`."""
+        """Run the callbacks whose offset is below `end_offset`."""
         if not self._waiting:
             return
         with self._lock:
@@ -45,7 +45,7 @@ class Waiters:
             callback()
 
     def wake_all(self) -> None:
-        """Something else has happened (closed, deleted, readonly, rolled): everybody has a look."""
+        """Run all callbacks, because the log was closed, deleted, rolled or made readonly."""
         with self._lock:
             callbacks = [callback for _, callback in self._waiting.values()]
             self._waiting.clear()
@@ -54,7 +54,7 @@ class Waiters:
 
 
 class LogWaiters:
-    """Everybody who waits at a log: for its end, for its high watermark, for the platter."""
+    """The callbacks of one log: for its end, its high watermark, and its synced end."""
 
     def __init__(self) -> None:
         self.end = Waiters()

@@ -1,1 +1,1 @@
-"""Consensus: `Node.step(event) -> Effects`. See docs/internals/raft.md for the rules a shell has to keep."""
+"""Consensus: `RaftNode.step(event) -> Effects`. docs/internals/raft.md has the rules for its shell."""

@@ -1,6 +1,6 @@
-"""Chance from a seed that is given in: the same seed elects the same leaders, which is what makes a simulation repeatable.
+"""Random numbers from a given seed, so that a simulation is repeatable.
 
-SplitMix64 (Steele, Lea, Flood 2014): three multiplications and shifts over a counter. Election timeouts need nothing better.
+SplitMix64 (Steele, Lea, Flood 2014): multiplications and shifts over a counter, which is enough for election timeouts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SplitMix64:
         self._state = seed & _MASK
 
     def below(self, bound: int) -> int:
-        """A number in [0, bound)."""
+        """Return a number in [0, bound)."""
         assert bound > 0
         self._state = (self._state + _STEP) & _MASK
         mixed = self._state

@@ -1,4 +1,4 @@
-"""Elections: pre-vote, vote, and who gets one. (Raft paper §5.2, §5.4.1; thesis §4.2.3, §9.6.)"""
+"""Elections: pre-vote and vote. (Raft paper §5.2, §5.4.1; thesis §4.2.3, §9.6.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def tick(state: State) -> None:
 
 
 def campaign(state: State, *, is_pre_vote: bool, is_transfer: bool = False) -> None:
-    """Ask for votes. A pre-vote enters no term: a server that cannot win disturbs nobody (thesis §9.6)."""
+    """Request votes. A pre-vote does not increase the term, so a server that cannot win does not disturb the others (thesis §9.6)."""
     state.reset_timer()
     state.leader = None
     if not state.may_lead():
@@ -42,8 +42,8 @@ def _win(state: State, *, is_pre_vote: bool) -> None:
 
 
 # ── as a voter ───────────────────────────────────────────────────────────────────────────────────
-# A server answers whoever asks, member or not: the asker's membership may be newer than ours (thesis §4.1). A learner does too,
-# since only a log that has made it a voter makes anybody ask.
+# A server answers candidates that are not in its membership: theirs may be newer (thesis §4.1). A learner answers too, because a
+# candidate asks it only if it is a voter in the candidate's log.
 
 
 def on_vote_request(state: State, request: VoteRequest) -> None:
@@ -72,7 +72,7 @@ def _answer_pre_vote(state: State, request: VoteRequest) -> None:
 
 
 def _is_up_to_date(state: State, request: VoteRequest) -> bool:
-    """The election restriction (paper §5.4.1): whoever lacks a committed entry loses."""
+    """The election restriction (paper §5.4.1): a candidate that lacks a committed entry cannot win."""
     return (request.last_term, request.last_index) >= (state.log.last_term, state.log.last_index)
 
 
@@ -91,6 +91,6 @@ def on_vote_reply(state: State, reply: VoteReply) -> None:
 
 
 def on_timeout_now(state: State, message: TimeoutNow) -> None:
-    """The leader hands over (thesis §3.10): a real election at once, which the others must not refuse for the leader's sake."""
+    """Start an election at once, because the leader transfers its leadership (thesis §3.10). Voters must not refuse it."""
     if state.role is Role.FOLLOWER and state.leader in (None, message.sender):
         campaign(state, is_pre_vote=False, is_transfer=True)

@@ -1,4 +1,4 @@
-"""Following: appends, heartbeats and snapshots of a leader. (Raft paper §5.3, §7.)"""
+"""The follower: appends, heartbeats and snapshots of a leader. (Raft paper §5.3, §7.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hear_leader(state: State, message: FromLeader) -> None:
 
 
 def answer_deposed(state: State, message: FromLeader) -> None:
-    """A leader of an older term hears our term and steps down; it may be the only one that can reach us."""
+    """Answer a leader of an older term with the present term, so that it steps down."""
     state.send(AppendReply(state.id, message.sender, state.term, is_accepted=False, index=0))
 
 
@@ -42,14 +42,14 @@ def on_append(state: State, append: AppendEntries) -> None:
         return
     _take(state, append)
     match_index = append.previous_index + len(append.entries)
-    # Only what this leader vouches for: entries behind `match_index` may be leftovers of another one.
+    # Only up to `match_index`: later entries may come from another leader.
     state.commit_to(max(state.commit_index, min(append.commit_index, match_index)))
     match_index = max(match_index, state.commit_index)
     state.send(AppendReply(state.id, append.sender, state.term, is_accepted=True, index=match_index))
 
 
 def _take(state: State, append: AppendEntries) -> None:
-    """Keep what agrees; only a conflict truncates, since an append that was late may be shorter than the log."""
+    """Append the new entries. Only a conflict truncates the log, because a delayed append may be shorter than the log."""
     for position, entry in enumerate(append.entries):
         if entry.index <= state.commit_index:
             continue
@@ -64,10 +64,9 @@ def _take(state: State, append: AppendEntries) -> None:
 
 
 def _reject(state: State, append: AppendEntries) -> None:
-    """Say where the logs may agree, a whole term at a time (paper §5.3, the last paragraphs)."""
+    """Reject the append with a hint where the logs may agree, one term at a time (paper §5.3, the last paragraphs)."""
     hint_index = state.log.last_index_below(append.previous_index, append.previous_term)
-    hint_term = state.log.term(hint_index)
-    assert hint_term is not None
+    hint_term = state.log.held_term(hint_index)
     reply = AppendReply(
         state.id,
         append.sender,
@@ -93,7 +92,7 @@ def on_heartbeat(state: State, heartbeat: Heartbeat) -> None:
 def on_snapshot_chunk(state: State, chunk: SnapshotChunk) -> None:
     hear_leader(state, chunk)
     if chunk.index <= state.commit_index:
-        # Appends have overtaken the snapshot.
+        # The log already contains the snapshot.
         state.incoming = None
         _confirm_commit(state, chunk.sender)
         return
@@ -117,7 +116,7 @@ def _confirm_commit(state: State, sender: str) -> None:
 
 def _install(state: State, snapshot: RaftSnapshot) -> None:
     if state.log.term(snapshot.index) == snapshot.term:
-        # The log holds that very entry, hence everything before it: nothing needs replacing.
+        # The log holds the last entry of the snapshot, and therefore all before it.
         state.commit_to(snapshot.index)
         return
     state.snapshot = state.snapshot_installed = snapshot

@@ -1,6 +1,6 @@
-"""A snapshot on its way in, chunk by chunk.
+"""A snapshot that is being received in chunks.
 
-It belongs to one leader in one term: two leaders may write down the same state in different bytes.
+All chunks come from one leader in one term, because two leaders may encode the same state in different bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IncomingSnapshot:
         )
 
     def add(self, chunk: SnapshotChunk) -> RaftSnapshot | None:
-        """Take the chunk if it is the next one; the snapshot, when that was the last."""
+        """Add the chunk if it is the next one. Returns the snapshot after the last chunk, else None."""
         if chunk.position == len(self.data):
             self.data += chunk.data
         if len(self.data) < self.total_bytes:

@@ -1,4 +1,4 @@
-"""Leading: appending, counting, and keeping followers supplied. (Raft paper §5.3, §5.4.2, §7; thesis §6.2, §6.4.)"""
+"""The leader: appends, commits, and sends entries to followers. (Raft paper §5.3, §5.4.2, §7; thesis §6.2, §6.4.)"""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def take_office(state: State) -> None:
     state.incoming = None
     state.leadership = Leadership(first_index=state.log.last_index + 1)
     follow_members(state, state.leadership)
-    # Entries of earlier terms are committed by this one, never by counting (paper §5.4.2).
+    # Committing this entry commits entries of earlier terms, which are never counted (paper §5.4.2).
     append(state, state.leadership, EntryKind.NOOP)
 
 
 def follow_members(state: State, leadership: Leadership) -> None:
-    """One progress for each member but ourselves, after the membership has changed."""
+    """Keep one progress for each other member, after the membership has changed."""
     before = leadership.progress
     next_index = state.log.last_index + 1
     leadership.progress = {
@@ -61,7 +61,7 @@ def tick(state: State, leadership: Leadership) -> None:
     if leadership.quorum_ticks >= state.options.election_ticks:
         leadership.quorum_ticks = 0
         if not _quorum_is_active(state, leadership):
-            # Check-quorum (thesis §6.2): clients of a leader that is cut off should find another.
+            # Check-quorum (thesis §6.2): clients of an isolated leader should look for another one.
             state.become_follower(state.term, None)
             return
     _tick_transfer(state, leadership)
@@ -105,7 +105,7 @@ def replicate_all(state: State, leadership: Leadership) -> None:
 
 
 def replicate(state: State, member: str, progress: PeerProgress) -> None:
-    """Send what the follower lacks, as far as it may be sent, and the commit index if it has moved."""
+    """Send missing entries to the follower, within the limits, and the commit index if it has changed."""
     while progress.can_append(state.options.appends_inflight_max):
         if progress.next_index <= state.log.offset:
             _begin_snapshot(state, member, progress)
@@ -117,8 +117,7 @@ def replicate(state: State, member: str, progress: PeerProgress) -> None:
 
 def _send_append(state: State, member: str, progress: PeerProgress) -> None:
     previous_index = progress.next_index - 1
-    previous_term = state.log.term(previous_index)
-    assert previous_term is not None
+    previous_term = state.log.held_term(previous_index)
     entries = state.log.slice_bytes(progress.next_index, state.options.append_bytes_max)
     state.send(AppendEntries(state.id, member, state.term, previous_index, previous_term, entries, state.commit_index))
     progress.commit_sent = state.commit_index
@@ -126,11 +125,11 @@ def _send_append(state: State, member: str, progress: PeerProgress) -> None:
 
 
 def _probe(state: State, member: str, progress: PeerProgress) -> None:
-    """An append without entries behind all that was sent: if something got lost, its rejection says so."""
+    """Send an append without entries after the last sent entry: the follower rejects it if entries were lost."""
     previous_index = progress.next_index - 1
     previous_term = state.log.term(previous_index)
     if previous_term is None:
-        # Compacted meanwhile: what was sent may be lost, and cannot be sent again.
+        # Compacted meanwhile: entries that were lost cannot be sent again.
         progress.become_probe()
         return
     state.send(AppendEntries(state.id, member, state.term, previous_index, previous_term, (), state.commit_index))
@@ -148,7 +147,7 @@ def on_append_reply(state: State, leadership: Leadership, reply: AppendReply) ->
         return
     is_news = progress.accepted(reply.index)
     if progress.snapshot is not None and progress.match_index >= min(progress.snapshot.index, state.log.offset):
-        # It has this one. If more was compacted meanwhile, the next one follows.
+        # The snapshot is installed. If more entries were compacted meanwhile, the next snapshot follows.
         progress.leave_snapshot()
     if is_news:
         advance_commit(state, leadership)
@@ -174,7 +173,7 @@ def on_heartbeat_reply(state: State, leadership: Leadership, reply: HeartbeatRep
 
 
 def advance_commit(state: State, leadership: Leadership) -> None:
-    """Commit what a majority of voters holds, if it is of our own term (paper §5.4.2, Figure 8)."""
+    """Commit the entries that a majority of voters holds, if the last one is of this term (paper §5.4.2, Figure 8)."""
     voters = state.membership.voters
     progress = leadership.progress
     matches = sorted(state.log.last_index if voter == state.id else progress[voter].match_index for voter in voters)
@@ -187,7 +186,7 @@ def advance_commit(state: State, leadership: Leadership) -> None:
     replicate_all(state, leadership)
     answer_reads(state, leadership)
     if state.id not in voters and state.memberships.latest_index <= index:
-        # Our own removal is committed (thesis §4.2.2): until now the others may have needed us.
+        # The removal of this leader is committed (thesis §4.2.2), so it can step down.
         state.become_follower(state.term, None)
 
 
@@ -201,7 +200,7 @@ def _begin_snapshot(state: State, member: str, progress: PeerProgress) -> None:
 
 def _send_chunk(state: State, member: str, progress: PeerProgress) -> None:
     snapshot, position = progress.snapshot, progress.snapshot_position
-    assert snapshot is not None
+    assert snapshot is not None, "a follower in the state SNAPSHOT has one"
     data = snapshot.data[position : position + state.options.snapshot_chunk_bytes]
     progress.quiet_ticks = 0
     state.send(
@@ -228,10 +227,10 @@ def on_snapshot_reply(state: State, leadership: Leadership, reply: SnapshotReply
     if snapshot is None or (snapshot.index, snapshot.term) != (reply.index, reply.snapshot_term):
         return
     if reply.received_bytes == progress.snapshot_position or reply.received_bytes >= len(snapshot.data):
-        # A duplicate: the chunk from there is on its way already.
+        # A duplicate: the next chunk is already sent.
         return
     if reply.received_bytes == 0:
-        # The follower has lost what it had: start again, with the newest.
+        # The follower has lost its chunks: start again with the newest snapshot.
         progress.become_snapshot(state.snapshot)
     else:
         progress.snapshot_position = reply.received_bytes
@@ -270,11 +269,11 @@ def answer_reads(state: State, leadership: Leadership) -> None:
             state.send(ReadReply(state.id, pending.origin, state.term, pending.request, pending.index))
 
 
-# ── handing over ─────────────────────────────────────────────────────────────────────────────────
+# ── transferring ─────────────────────────────────────────────────────────────────────────────────
 
 
 def hand_over(state: State, leadership: Leadership) -> None:
-    """Once the target of a transfer has everything, tell it to campaign."""
+    """Tell the target of a transfer to start an election once it has all entries."""
     transfer = leadership.transfer
     if transfer is None:
         return

@@ -1,4 +1,4 @@
-"""What exists only while a node leads, and is forgotten when it no longer does."""
+"""The state of a node that exists only while it is leader."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Transfer:
 @dataclass(slots=True)
 class Leadership:
     first_index: int
-    """The entry that opened this term. Once it is committed, the commit index is the newest there is."""
+    """The first entry of this term. Once it is committed, the commit index is up to date."""
 
     progress: dict[str, PeerProgress] = field(default_factory=dict)
-    """Every member but this node."""
+    """The progress of all other members."""
 
     reads: ReadQueue = field(default_factory=ReadQueue)
     transfer: Transfer | None = None

@@ -1,4 +1,4 @@
-"""The entries a node holds in memory: everything behind the compacted prefix, which is remembered by its last index and term."""
+"""The entries in memory: all entries after the compacted prefix, of which only the last index and term are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EntryLog:
 
     def __init__(self, offset: int = 0, offset_term: int = 0, entries: Iterable[Entry] = ()) -> None:
         self.offset = offset
-        """Index of the last entry that is compacted away."""
+        """Index of the last entry of the compacted prefix."""
 
         self.offset_term = offset_term
         self._entries: list[Entry] = []
@@ -28,23 +28,25 @@ class EntryLog:
         return self._entries[-1].term if self._entries else self.offset_term
 
     def term(self, index: int) -> int | None:
-        """None when the entry is compacted away or not there."""
-        if index == self.offset:
-            return self.offset_term
-        position = index - self.offset - 1
-        return self._entries[position].term if 0 <= position < len(self._entries) else None
+        """Return the term of an entry, or None if it is compacted or beyond the end."""
+        return self.held_term(index) if self.offset <= index <= self.last_index else None
+
+    def held_term(self, index: int) -> int:
+        """Return the term of an index from `offset` to `last_index`."""
+        assert self.offset <= index <= self.last_index, f"index {index} is not in the log"
+        return self._entries[index - self.offset - 1].term if index > self.offset else self.offset_term
 
     def entry(self, index: int) -> Entry:
         assert self.offset < index <= self.last_index
         return self._entries[index - self.offset - 1]
 
     def slice(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Entries of [first, last]."""
+        """Return the entries from `first` to `last`, both included."""
         assert first > self.offset and last <= self.last_index
         return tuple(self._entries[first - self.offset - 1 : last - self.offset])
 
     def slice_bytes(self, first: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` on, as many as fit; one at least, when there is one."""
+        """Return the entries from `first` that fit into `bytes_max`, but at least one if there is one."""
         start = stop = first - self.offset - 1
         assert start >= 0
         room = bytes_max
@@ -56,8 +58,8 @@ class EntryLog:
         return tuple(self._entries[start:stop])
 
     def append(self, entry: Entry) -> None:
-        assert entry.index == self.last_index + 1, f"entry {entry.index} behind {self.last_index}: a hole"
-        assert entry.term >= self.last_term, f"term {entry.term} behind {self.last_term}: terms never fall"
+        assert entry.index == self.last_index + 1, f"entry {entry.index} does not follow {self.last_index}"
+        assert entry.term >= self.last_term, f"term {entry.term} is below {self.last_term}"
         self._entries.append(entry)
 
     def truncate_from(self, index: int) -> None:
@@ -65,13 +67,12 @@ class EntryLog:
         del self._entries[index - self.offset - 1 :]
 
     def compact_to(self, index: int) -> None:
-        term = self.term(index)
-        assert term is not None
+        term = self.held_term(index)
         del self._entries[: index - self.offset]
         self.offset, self.offset_term = index, term
 
     def last_index_below(self, index: int, term: int) -> int:
-        """The largest index ≤ `index` whose term is ≤ `term`: where two logs can still agree. Skips a conflicting term at once."""
+        """Return the largest index ≤ `index` whose term is ≤ `term`: the last entry at which two logs can still agree."""
         index = min(index, self.last_index)
         while index > self.offset and self._entries[index - self.offset - 1].term > term:
             index -= 1

@@ -1,4 +1,4 @@
-"""One member of the group, as a function: an event in, effects out. No clock, no socket, no file.
+"""One member of the group as a state machine: an event in, effects out. No clock, no socket, no file.
 
 The shell's duties, in this order, for each step (or for several steps at once, all of one kind before the next):
 
@@ -6,7 +6,7 @@ The shell's duties, in this order, for each step (or for several steps at once, 
     2. send      the messages
     3. apply     the snapshot and the committed entries, then answer proposals and reads
 
-A node counts its own entries as durable the moment it returns them: sending or applying first would make that a lie.
+A node counts its own entries as durable when it returns them, so the shell must persist them before it sends or applies.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class RaftNode:
         snapshot: RaftSnapshot,
         entries: Iterable[Entry] = (),
     ) -> None:
-        """As the durable log gives it: `entries` continue `snapshot`. A new group begins with a snapshot of index 0 that names
-        its voters; a server that is to join has an empty one."""
+        """`entries` continue `snapshot`, as the durable log has them. A new group begins with a snapshot of index 0 with its voters;
+        a server that joins a group begins with an empty one."""
         self._state = State(server_id, options, seed, hard_state, snapshot, entries)
         self._saved = hard_state
 
@@ -110,7 +110,7 @@ class RaftNode:
             outbox.clear()
         return effects
 
-    # ── what a shell, a metric or a test may look at ─────────────────────────────────────────────
+    # ── inspection ──────────────────────────────────────────────────────────────────────────────
 
     @property
     def id(self) -> str:
@@ -138,7 +138,7 @@ class RaftNode:
 
     @property
     def applied_index(self) -> int:
-        """Entries up to here were handed out to be applied."""
+        """Entries up to this index were returned to be applied."""
         return self._state.applied_index
 
     @property
@@ -147,7 +147,7 @@ class RaftNode:
 
     @property
     def membership(self) -> RaftMembership:
-        """The latest in the log, committed or not."""
+        """The latest membership in the log, committed or not."""
         return self._state.membership
 
     @property
@@ -165,14 +165,14 @@ class RaftNode:
         return self._state.log.term(index)
 
     def match_index(self, server: str) -> int | None:
-        """How far a follower's log is known to equal ours. Leader only."""
+        """Return the index up to which a follower's log equals that of this leader. Leader only."""
         leadership = self._state.leadership
         progress = None if leadership is None else leadership.progress.get(server)
         return None if progress is None else progress.match_index
 
     @property
     def promotable(self) -> list[str]:
-        """Learners that may become voters now: caught up, and below the bound. Leader only."""
+        """The learners that can become voters now. Leader only."""
         state = self._state
         if state.leadership is None or 0 < state.options.voters_max <= len(state.membership.voters):
             return []
@@ -192,7 +192,7 @@ def _receive(state: State, message: RaftMessage) -> None:
     elif kind is VoteRequest:
         election.on_vote_request(state, message)  # type: ignore[arg-type]
     elif kind in _REPLIES:
-        # Whoever is no member, or no longer, has no say in what happens here, its term included.
+        # Replies of servers that are not members are ignored, their terms included.
         if state.is_known(message.sender):
             _receive_reply(state, message)
     else:

@@ -1,4 +1,4 @@
-"""What a node is told about time, sizes and bounds. Ticks are whatever the shell makes them; all members should agree on them."""
+"""The options of a node. The shell defines the length of a tick, which should be equal on all members."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bascule import limits
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
     election_ticks: int = 10
-    """Without word from a leader for this long, plus up to as much again by chance, a voter campaigns. Also how often a leader
-    checks that a quorum still answers, and how long a leadership transfer may take."""
+    """Minimum election timeout; a random part of up to the same length is added. Also the interval of quorum checks, and the
+    timeout of a leadership transfer."""
 
     heartbeat_ticks: int = 1
 
     append_bytes_max: int = limits.RAFT_APPEND_BYTES_MAX
-    """Entries of one message; a single larger entry goes alone."""
+    """Entries of one message; a larger entry is sent alone."""
 
     appends_inflight_max: int = limits.RAFT_APPENDS_INFLIGHT_MAX
     """Unanswered appends to one follower."""
@@ -28,16 +28,16 @@ class RaftOptions:
     reads_pending_max: int = limits.RAFT_READS_PENDING_MAX
 
     trailing_entries: int = 1024
-    """Entries kept behind a snapshot, so that a follower that is a little late needs no snapshot."""
+    """Entries that are kept before a snapshot, so that a follower with a small lag does not need the snapshot."""
 
     voters_max: int = 0
-    """Learners are not promoted beyond this many voters; 0 for no bound."""
+    """Maximum number of voters; 0 for no limit."""
 
     promotion_lag_max: int = 64
-    """How many entries a learner may be behind and still count as caught up."""
+    """Maximum lag, in entries, of a learner that counts as caught up."""
 
     def __post_init__(self) -> None:
-        assert 0 < self.heartbeat_ticks < self.election_ticks, "a leader has to be heard before it is missed"
+        assert 0 < self.heartbeat_ticks < self.election_ticks, "heartbeats come more often than election timeouts"
         assert self.append_bytes_max > 0 and self.appends_inflight_max > 0
         assert self.snapshot_chunk_bytes > 0 and self.snapshot_bytes_max > 0
         assert self.proposal_bytes_max > 0 and self.uncommitted_bytes_max > 0 and self.reads_pending_max > 0

@@ -1,8 +1,8 @@
-"""What a leader knows about one follower, and how much it may send it.
+"""The state of one follower as its leader knows it.
 
-PROBE      where the logs agree is not known: one append at a time, until one is accepted
-REPLICATE  appends follow each other without waiting, a bounded number of them unanswered
-SNAPSHOT   what the follower needs is compacted away: chunks of a snapshot, one at a time
+PROBE      the last common entry is unknown: one append at a time, until one is accepted
+REPLICATE  a bounded number of appends may be in flight
+SNAPSHOT   the next entries are compacted: chunks of a snapshot, one at a time
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class PeerProgress:
         self.state = ProgressState.PROBE
         self.next_index = next_index
         self.match_index = 0
-        """Up to here the follower's durable log is known to equal ours."""
+        """The follower's durable log equals that of the leader up to this index."""
 
         self.commit_sent = 0
         self.is_paused = False
-        """A probe is under way."""
+        """Whether a probe is in flight."""
 
         self.is_active = True
-        """Heard from since quorum was last checked; a new leader gives everyone the benefit of the doubt."""
+        """Whether the follower has answered since the last quorum check; initially true."""
 
         self.read_round = 0
         self.snapshot: RaftSnapshot | None = None
-        """The one being sent. It stays the same to its end, whatever is compacted meanwhile."""
+        """The snapshot that is being sent, even if a newer one exists."""
 
         self.snapshot_position = 0
         self.quiet_ticks = 0
@@ -62,7 +62,7 @@ class PeerProgress:
         return self.state is ProgressState.PROBE and not self.is_paused
 
     def sent(self, last_index: int) -> None:
-        """An append whose last entry is `last_index` is on its way; of an empty one that is `next_index - 1`."""
+        """Note an append that was sent with entries up to `last_index`, which is `next_index - 1` for none."""
         if self.state is ProgressState.PROBE:
             self.is_paused = True
         elif last_index >= self.next_index:
@@ -70,7 +70,7 @@ class PeerProgress:
             self.next_index = last_index + 1
 
     def accepted(self, index: int) -> bool:
-        """The follower holds our log up to `index`. Whether that is news."""
+        """Note that the follower holds the log up to `index`. Returns whether that is new."""
         self.is_paused = False
         while self._inflight and self._inflight[0] <= index:
             self._inflight.popleft()
@@ -82,7 +82,7 @@ class PeerProgress:
         return is_news
 
     def rejected(self, previous_index: int, agreed_index: int) -> bool:
-        """An append behind `previous_index` did not fit; the logs may agree up to `agreed_index`. False for a stale rejection."""
+        """Note a rejected append after `previous_index`; the logs may agree up to `agreed_index`. False for a stale rejection."""
         if self.state is ProgressState.REPLICATE:
             if previous_index <= self.match_index:
                 return False

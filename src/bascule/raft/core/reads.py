@@ -1,8 +1,8 @@
-"""Linearizable reads by ReadIndex (thesis §6.4): no entry is written, but the leader asks a quorum whether it still leads.
+"""Linearizable reads by ReadIndex (thesis §6.4): no entry is written, but a quorum confirms that the leader still leads.
 
-A read gets the commit index of its moment and the number of a heartbeat round that begins after it. When a quorum has answered
-that round, no newer leader can have acknowledged anything before the read was asked for: the state at that index will do. A leader
-that has not committed an entry of its own term does not know the commit index; the read then waits for that first entry.
+A read gets the present commit index and the number of the next heartbeat round. When a quorum has answered that round, no newer leader
+can have acknowledged a change before the read was requested, so the state at that index is current. A leader that has not committed
+an entry of its own term does not know the commit index; the read then waits for its first entry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 class PendingRead:
     request: int
     origin: str
-    """The member that asked."""
+    """The member that requested the read."""
 
     round: int
     index: int
@@ -37,7 +37,7 @@ class ReadQueue:
         self._pending.append(PendingRead(request, origin, self.round, index))
 
     def confirmed(self, is_confirmed: Callable[[int], bool], commit_index: int) -> Iterator[PendingRead]:
-        """Take out the reads whose round a quorum has answered and whose index is committed. Both only grow along the queue."""
+        """Remove and yield the reads whose round a quorum has answered and whose index is committed. Both rise along the queue."""
         while self._pending:
             first = self._pending[0]
             if first.index > commit_index or not is_confirmed(first.round):

@@ -1,4 +1,4 @@
-"""What clients ask for: proposals, reads, membership changes, a hand-over. On a follower the first two go on to the leader."""
+"""Requests: proposals, reads, membership changes, leadership transfers. A follower forwards proposals and reads to the leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bascule.raft.core.state import State
 
 
 def on_propose(state: State, event: Propose) -> None:
-    assert event.kind in (EntryKind.COMMAND, EntryKind.OPEN_SESSION), "the others are the core's own"
+    assert event.kind in (EntryKind.COMMAND, EntryKind.OPEN_SESSION), "only the core appends other kinds"
     leadership = state.leadership
     if leadership is None:
         _forward(state, event)
@@ -114,8 +114,8 @@ def on_change_membership(state: State, event: ChangeMembership) -> None:
         state.refuse(event.request, reason or Reason.NOT_LEADER)
         return
     if event.change == RemoveServer(state.id):
-        # A leader that removes itself leaves the others without one for an election timeout: hand over first, and be
-        # removed by the successor (thesis §4.2.2).
+        # If a leader removed itself, the group would have no leader for an election timeout. It transfers its leadership first,
+        # and the next leader removes it (thesis §4.2.2).
         begin_transfer(state, leadership, 0, _heir(leadership, state))
         state.refuse(event.request, Reason.TRANSFERRING)
         return
@@ -128,7 +128,7 @@ def _change_refused(state: State, leadership: Leadership, change: MembershipChan
     if leadership.transfer is not None:
         return Reason.TRANSFERRING
     if state.commit_index < leadership.first_index:
-        # Without this two leaders may each commit a change to majorities that do not overlap (the erratum of 2015).
+        # Otherwise two leaders could commit changes with majorities that do not overlap (the erratum of 2015).
         return Reason.TERM_NOT_COMMITTED
     if state.memberships.latest_index > state.commit_index:
         return Reason.CHANGE_IN_FLIGHT
@@ -157,12 +157,12 @@ def _change_is_wrong(state: State, leadership: Leadership, change: MembershipCha
 
 
 def is_caught_up(state: State, leadership: Leadership, server: str) -> bool:
-    """A voter that lacks entries would hold up every commit until it has them (thesis §4.2.1)."""
+    """Return whether a learner has enough entries to vote; otherwise commits would wait for it (thesis §4.2.1)."""
     progress = leadership.progress[server]
     return progress.is_active and progress.match_index + state.options.promotion_lag_max >= state.log.last_index
 
 
-# ── handing over ─────────────────────────────────────────────────────────────────────────────────
+# ── transferring ─────────────────────────────────────────────────────────────────────────────────
 
 
 def on_transfer_leadership(state: State, event: TransferLeadership) -> None:
@@ -185,7 +185,7 @@ def begin_transfer(state: State, leadership: Leadership, request: int, target: s
 
 
 def _heir(leadership: Leadership, state: State) -> str:
-    """The voter that lacks least."""
+    """Return the voter with the longest log."""
     others = sorted(state.membership.voters - {state.id})
     return max(others, key=lambda voter: leadership.progress[voter].match_index)
 
@@ -194,11 +194,10 @@ def _heir(leadership: Leadership, state: State) -> str:
 
 
 def on_take_snapshot(state: State, event: TakeSnapshot) -> None:
-    assert event.index <= state.applied_index, "a snapshot holds what was applied"
+    assert event.index <= state.applied_index, "a snapshot covers applied entries only"
     if event.index <= state.snapshot.index:
         return
-    term = state.log.term(event.index)
-    assert term is not None
+    term = state.log.held_term(event.index)
     state.snapshot = RaftSnapshot(event.index, term, state.memberships.at(event.index), event.data)
     state.snapshot_taken = state.snapshot
     keep_from = max(state.log.offset, event.index - state.options.trailing_entries)

@@ -1,10 +1,9 @@
-"""A retry is applied once (thesis §6.3). This wraps a state machine; it is replicated state itself and part of every snapshot.
+"""Applies a retried proposal once (thesis §6.3). It wraps a state machine, and is itself replicated and part of every snapshot.
 
-A proposer opens a session, which is named by the index of the entry that opened it and therefore never comes back, and numbers its
-proposals 1, 2, 3, …. A proposal whose number was applied already is answered with the result it had. Of each session a window of
-numbers is remembered: a proposer has at most that many outstanding, and one that comes later than that is refused, since whether
-it was applied is forgotten. The sessions are bounded too; the longest unused one goes when another is opened. All of this depends
-on nothing but the log, so every server drops the same entries.
+A proposer opens a session, whose id is the index of the entry that opened it, and numbers its proposals 1, 2, 3, …. A proposal whose
+number was applied before gets the result it had. Each session keeps the results of a window of numbers: a proposer has at most that
+many outstanding, and an older number is refused, because it is unknown whether it was applied. When there are too many sessions, the
+least recently used one is removed. All of this depends on the log alone, so all servers decide the same.
 
     snapshot    version u8 · count u32 · session …  · blob (the machine's own)
     session     id u64 · highest u64 · count u16 · (sequence u64 · blob) …       in the order of last use
@@ -25,7 +24,7 @@ VERSION: Final = 1
 
 
 class StateMachine(Protocol):
-    """Deterministic: the same commands at the same indexes give the same state, results and snapshot everywhere."""
+    """A deterministic state machine: the same commands at the same indexes give the same state, results and snapshot."""
 
     def apply(self, index: int, command: bytes) -> bytes: ...
 
@@ -38,17 +37,17 @@ class StateMachine(Protocol):
 class ApplyOutcome(IntEnum):
     APPLIED = 0
     DUPLICATE = 1
-    """Applied earlier; `result` is the one it had then."""
+    """Applied before; `result` is that of the first time."""
 
     SESSION_OPENED = 2
     SESSION_EXPIRED = 3
-    """The session is unknown. Not applied now; whether it was, earlier, nobody knows. Open another one."""
+    """The session is unknown. Not applied now; it is unknown whether it was applied before. Open another session."""
 
     OUT_OF_WINDOW = 4
-    """Too old to be remembered. Not applied now; whether it was, earlier, nobody knows."""
+    """The number is older than the window. Not applied now; it is unknown whether it was applied before."""
 
     NOTHING = 5
-    """An entry of the core's own."""
+    """An entry of the core, not a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Sessions:
         self._sessions_max = sessions_max
         self._window = window
         self._sessions: dict[int, _Session] = {}
-        """In the order of last use: the first one is the first to go."""
+        """In the order of last use; the first one is removed first."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -133,7 +132,7 @@ class Sessions:
         return b"".join(pieces)
 
     def restore(self, data: bytes) -> None:
-        """Replace everything; of the empty snapshot a group begins with, by nothing."""
+        """Replace the state by that of a snapshot; the first snapshot of a group is empty."""
         if not data:
             self._sessions = {}
             self._machine.restore(b"")
@@ -153,8 +152,8 @@ class Sessions:
 def _check_version(version: int) -> None:
     if version != VERSION:
         raise FormatTooNew(
-            f"a snapshot of the replicated state has version {version}, this Bascule knows {VERSION}",
-            hint="run the version of Bascule that wrote it, or a later one, on every server",
+            f"a snapshot of the replicated state has version {version}, this version of Bascule reads {VERSION}",
+            hint="run the version of Bascule that wrote it, or a later one, on all servers",
         )
 
 

@@ -1,4 +1,4 @@
-"""Everything a node knows, and the small transitions that all roles share. The rules are in election.py, follower.py and leader.py."""
+"""The state of a node, and the transitions that all roles share. election.py, follower.py and leader.py have the rules."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class State:
         self.votes: dict[str, bool] = {}
         self.incoming: IncomingSnapshot | None = None
         self.awaited_reads: list[ReadReady] = []
-        """Reads of our own clients that the leader has confirmed, up to an index we do not have yet."""
+        """Reads of this server that the leader has confirmed, and whose index is not committed here yet."""
 
         self.snapshot = snapshot
         self.log = EntryLog(snapshot.index, snapshot.term, entries)
@@ -83,9 +83,7 @@ class State:
             self.note_membership(entry)
         self.commit_index = self.applied_index = snapshot.index
         self.unstable_index = self.log.last_index + 1
-        assert self.log.last_term <= self.term, (
-            "entries of a term that the hard state has not reached: it is not theirs"
-        )
+        assert self.log.last_term <= self.term, "the log has entries of a later term than the hard state"
         self.messages: list[RaftMessage] = []
         self.proposed: list[Proposed] = []
         self.refused: list[Refused] = []
@@ -95,24 +93,24 @@ class State:
         self.snapshot_taken: RaftSnapshot | None = None
         self.reset_timer()
         if self.membership.voters == {server_id}:
-            self.timeout_ticks = 1  # nobody to wait for
+            self.timeout_ticks = 1  # the only voter need not wait
 
-    # ── who we are ───────────────────────────────────────────────────────────────────────────────
+    # ── identity ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def membership(self) -> RaftMembership:
         return self.memberships.latest
 
     def may_lead(self) -> bool:
-        """Voters, and those whose removal is not known to be committed: a server with a longer log than the others could
-        otherwise neither lead nor let them (thesis §4.2.2). The one that wins leads without counting itself."""
+        """Return whether this server may become leader: a voter, or a server whose removal is not known to be committed. The latter
+        may have the longest log, and no other server could win (thesis §4.2.2); it then leads without counting itself."""
         return self.id in self.membership.voters or self.id in self.memberships.at(self.commit_index).voters
 
     def is_known(self, server: str) -> bool:
         return server in self.membership or server in self.memberships.at(self.commit_index)
 
     def trusts_leader(self) -> bool:
-        """A leader was heard of within the shortest election timeout: help nobody to depose it (thesis §4.2.3)."""
+        """Return whether a leader was active within the minimum election timeout; votes for others are then refused (thesis §4.2.3)."""
         if self.role is Role.LEADER:
             return True
         return self.leader is not None and self.elapsed_ticks < self.options.election_ticks
@@ -142,7 +140,7 @@ class State:
         self.timeout_ticks = self.options.election_ticks + self.chance.below(self.options.election_ticks)
 
     def commit_to(self, index: int) -> None:
-        assert self.commit_index <= index <= self.log.last_index, "what is committed is in the log, and stays"
+        assert self.commit_index <= index <= self.log.last_index, "the commit index is in the log and never falls"
         self.commit_index = index
         if self.awaited_reads:
             self.reads += [read for read in self.awaited_reads if read.index <= index]
@@ -155,7 +153,7 @@ class State:
         self.note_membership(entry)
 
     def truncate_from(self, index: int) -> None:
-        assert index > self.commit_index, "a committed entry is never taken back"
+        assert index > self.commit_index, "committed entries are not truncated"
         self.log.truncate_from(index)
         self.memberships.truncate_from(index)
         self.unstable_index = min(self.unstable_index, index)

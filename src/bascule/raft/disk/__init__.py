@@ -1,4 +1,4 @@
-"""Raft's shell: what a node must not forget, on disk. docs/internals/raft.md has the formats."""
+"""The durable state of a Raft node. docs/internals/raft.md has the formats."""
 
 from bascule.raft.disk.errors import DamagedRaftLog, ForeignRaftLog
 from bascule.raft.disk.opening import Recovered, create_wal, open_wal, wal_exists

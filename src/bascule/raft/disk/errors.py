@@ -1,4 +1,4 @@
-"""Why a server may not take part with the durable state it has."""
+"""Errors of the durable state that keep a server from taking part in its group."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ REPLACE_HINT = (
 
 
 class DamagedRaftLog(StorageError):
-    """Durable Raft state is missing or fails its checks, beyond what power loss can do. Nothing was changed."""
+    """The durable Raft state is missing or damaged in a way that power loss cannot cause. No file was changed."""
 
     def __init__(self, message: str, *, hint: str | None = REPLACE_HINT) -> None:
         super().__init__(message, hint=hint)
 
 
 class ForeignRaftLog(OperatorError):
-    """The Raft directory belongs to another cluster or another server. Nothing was changed."""
+    """The Raft directory belongs to another cluster or server. No file was changed."""

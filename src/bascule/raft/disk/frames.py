@@ -1,10 +1,10 @@
-"""Segments of the durable log: frames, one behind the other. A frame is what was made durable by one sync.
+"""Segments of the durable log: consecutive frames. A frame holds the entries of one sync.
 
-    crc u32 · length u32 · number u64 · entry …       CRC-32C of everything behind it, length with this header
+    crc u32 · length u32 · number u64 · entry …       CRC-32C of all bytes after it; length includes this header
 
-Numbers rise by one from frame to frame, over all segments. A frame is written only when the one before it is on the platter. So
-power loss can damage the last frame and no other: where a whole frame with a higher number follows a damaged one, or another
-segment does, bytes were lost that had been promised, and the server must not go on.
+Frames are numbered consecutively over all segments. A frame is written after the previous one is synced, so power loss can damage
+only the last frame. If a whole frame with a higher number or another segment follows a damaged frame, synced data is lost, and the
+server must not continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bascule.raft.disk.errors import DamagedRaftLog
 
 _HEADER: Final = Struct("<IIQ")
 _LATER_FRAMES: Final = 64
-"""How many numbers behind a damaged frame are looked for."""
+"""Number of frames to look for after a damaged one."""
 
 
 def segment_name(number: int) -> str:
@@ -44,24 +44,24 @@ def encode_frame(number: int, entries: Iterable[Entry]) -> bytes:
 class ScannedSegment:
     frames: list[list[Entry]]
     whole_bytes: int
-    """Up to here all frames are whole."""
+    """All frames before this position are whole."""
 
     next_number: int
     torn_bytes: int
-    """What follows; only in the last segment, and only as power loss leaves it."""
+    """Bytes of an incomplete frame at the end of the last segment."""
 
 
 def scan_segment(data: bytes, number: int, path: str, *, is_last: bool) -> ScannedSegment:
-    """Read the segment whose first frame has this number. Raises DamagedRaftLog for what power loss cannot have done."""
+    """Read the segment whose first frame has this number. Raises DamagedRaftLog for damage that power loss cannot cause."""
     frames: list[list[Entry]] = []
     position = 0
     while position < len(data):
         body = _frame_at(data, position)
         if body is not None and _number_at(data, position) != number:
-            raise DamagedRaftLog(f"{path}: frame {_number_at(data, position)} where {number} should be")
+            raise DamagedRaftLog(f"{path}: frame {_number_at(data, position)} instead of {number}")
         if body is None:
             if not is_last or _is_followed(data, position, number):
-                raise DamagedRaftLog(f"{path}: the frame at byte {position} is damaged and others follow it")
+                raise DamagedRaftLog(f"{path}: the frame at byte {position} is damaged and other frames follow it")
             break
         frames.append(_entries(body, path, position))
         position += _HEADER.size + len(body)
@@ -70,7 +70,7 @@ def scan_segment(data: bytes, number: int, path: str, *, is_last: bool) -> Scann
 
 
 def _frame_at(data: bytes, position: int) -> bytes | None:
-    """The body of the frame, or None when it is not whole."""
+    """Return the body of the frame, or None if it is not whole."""
     if position + _HEADER.size > len(data):
         return None
     crc, length, _ = _HEADER.unpack_from(data, position)
@@ -85,7 +85,7 @@ def _number_at(data: bytes, position: int) -> int:
 
 
 def _is_followed(data: bytes, position: int, number: int) -> bool:
-    """Whether a whole frame with a higher number stands anywhere behind."""
+    """Return whether a whole frame with a higher number follows."""
     for later in range(number + 1, number + 1 + _LATER_FRAMES):
         pattern = U64.pack(later)
         found = data.find(pattern, position + 8)
@@ -103,5 +103,7 @@ def _entries(body: bytes, path: str, position: int) -> list[Entry]:
         while not reader.is_at_end:
             entries.append(read_entry(reader))
     except Malformed as error:
-        raise DamagedRaftLog(f"{path}: the frame at byte {position} is whole but holds no entries: {error}") from None
+        raise DamagedRaftLog(
+            f"{path}: the frame at byte {position} has a valid checksum but malformed entries: {error}"
+        ) from None
     return entries

@@ -1,6 +1,6 @@
-"""Opening a Raft directory: believe the superblock, check everything it names, change nothing before all of it is found right.
+"""Opens a Raft directory: reads the superblock, checks all files it names, and changes a file only if all are valid.
 
-A directory is made under another name and renamed when it is complete, so one that exists is whole, or damaged.
+A directory is created under another name and renamed when it is complete, so an existing one is complete or damaged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bascule.raft.disk.wal import Wal, WalSegment
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a node begins with."""
+    """The initial state of a node."""
 
     hard_state: HardState
     snapshot: RaftSnapshot
     entries: tuple[Entry, ...]
     torn_bytes: int
-    """Cut from the end: a write that power loss interrupted, and that nobody was told of."""
+    """Bytes removed from the end: an interrupted write that was never acknowledged."""
 
 
 def wal_exists(disk: Disk, directory: str) -> bool:
@@ -43,9 +43,9 @@ def wal_exists(disk: Disk, directory: str) -> bool:
 
 
 def create_wal(disk: Disk, directory: str, *, cluster_id: str, server_id: str, membership: RaftMembership) -> None:
-    """Begin a log: with the voters of a new cluster, the same on each of them, or with nobody, to join one."""
+    """Create a log: with the voters of a new cluster, equal on all of them, or with no members, to join a cluster."""
     if wal_exists(disk, directory):
-        raise StateError(f"{directory} exists already", hint="open it, or remove it if its server is to be a new one")
+        raise StateError(f"{directory} already exists", hint="open it, or remove it to create a new server")
     unfinished = f"{directory}.new"
     disk.make_directory(unfinished)
     for name in disk.list_directory(unfinished):
@@ -73,7 +73,7 @@ def open_wal(
     server_id: str,
     segment_bytes: int = limits.RAFT_SEGMENT_BYTES,
 ) -> tuple[Wal, Recovered]:
-    """Raises ForeignRaftLog, FormatTooNew or DamagedRaftLog, and has then changed nothing."""
+    """Open the log. If it raises ForeignRaftLog, FormatTooNew or DamagedRaftLog, no file was changed."""
     superblock = read_superblock(disk, directory)
     _check_identity(superblock, directory, cluster_id, server_id)
     snapshot = read_snapshot(
@@ -109,34 +109,36 @@ def _check_identity(superblock: Superblock, directory: str, cluster_id: str, ser
     ):
         if found != wanted:
             raise ForeignRaftLog(
-                f"{directory} belongs to the {what} `{found}`, not to `{wanted}`; nothing was changed",
-                hint="give this server its own data directory, or the one that belongs to it",
+                f"{directory} belongs to the {what} `{found}`, not to `{wanted}`; no file was changed",
+                hint="start this server with its own data directory",
             )
 
 
 def _scan(
     disk: Disk, directory: str, superblock: Superblock
 ) -> tuple[list[tuple[WalSegment, ScannedSegment]], ScannedSegment]:
-    """Read the segments from the first to the last that count; each must begin where the one before it ends."""
+    """Read the segments that the superblock names; each must continue the previous one."""
     segments: list[tuple[WalSegment, ScannedSegment]] = []
     number = superblock.first_segment
     while True:
         path = f"{directory}/{segment_name(number)}"
         data = read_file(disk, path)
         if data is None:
-            raise DamagedRaftLog(f"{path} is missing, and with it entries of the log")
+            raise DamagedRaftLog(f"{path} is missing, so entries of the log are lost")
         is_last = number == superblock.last_segment
         scanned = scan_segment(data, number, path, is_last=is_last)
         segments.append((WalSegment(number, scanned.whole_bytes), scanned))
         if is_last:
             return segments, scanned
         if not number < scanned.next_number <= superblock.last_segment:
-            raise DamagedRaftLog(f"{path} ends before frame {scanned.next_number}, which no segment begins with")
+            raise DamagedRaftLog(
+                f"{path} ends before frame {scanned.next_number}, and no segment begins with that frame"
+            )
         number = scanned.next_number
 
 
 class _Replay:
-    """Puts together the log that the frames describe: a later entry replaces what stands at its index and behind."""
+    """Builds the log from the frames: a later entry replaces all entries from its index on."""
 
     def __init__(self, superblock: Superblock, snapshot: RaftSnapshot, directory: str) -> None:
         self._superblock = superblock
@@ -156,8 +158,8 @@ class _Replay:
             raise DamagedRaftLog(f"{self._directory}: entries {expected + 1} to {entry.index - 1} are missing")
         if entry.term > self._superblock.term:
             raise DamagedRaftLog(
-                f"{self._directory}: entry {entry.index} is of term {entry.term}, but the state of this server has only "
-                f"reached term {self._superblock.term}: it is older than the log"
+                f"{self._directory}: entry {entry.index} has term {entry.term}, but the state of this server has "
+                f"term {self._superblock.term}: it is older than the log"
             )
         self._seen_index = entry.index
         del self.entries[max(0, entry.index - self._base - 1) :]
@@ -165,18 +167,18 @@ class _Replay:
             self.entries.append(entry)
 
     def check(self) -> None:
-        """At the end only: on the way there are entries, behind the snapshot even, that later ones replace."""
+        """Check the terms of the final log; entries that were replaced later do not matter."""
         term = self._base_term
         for entry in self.entries:
             if entry.term < term:
-                raise DamagedRaftLog(f"{self._directory}: the term of entry {entry.index} is lower than that before it")
+                raise DamagedRaftLog(f"{self._directory}: entry {entry.index} has a lower term than the one before it")
             term = entry.term
 
 
 def _check_term(superblock: Superblock, directory: str) -> None:
     if superblock.snapshot_term > superblock.term:
         raise DamagedRaftLog(
-            f"{directory}: the snapshot is of term {superblock.snapshot_term}, but this server has only reached "
+            f"{directory}: the snapshot has term {superblock.snapshot_term}, but the state of this server has term "
             f"{superblock.term}"
         )
 
@@ -185,7 +187,7 @@ def _check_term(superblock: Superblock, directory: str) -> None:
 
 
 def _repair(disk: Disk, directory: str, superblock: Superblock, last: WalSegment, scanned: ScannedSegment) -> None:
-    """Cut what is torn, make durable what may only have been written, remove what does not count."""
+    """Truncate an incomplete frame, sync all files, and remove files that the superblock does not name."""
     handle = disk.open(f"{directory}/{segment_name(last.number)}")
     try:
         if scanned.torn_bytes:
@@ -202,7 +204,7 @@ def _repair(disk: Disk, directory: str, superblock: Superblock, last: WalSegment
         if is_old_segment or (name.startswith(PREFIX) and name != current):
             disk.remove(f"{directory}/{name}")
     disk.sync_directory(directory)
-    # The directory's own name may be as new: its creator may have been killed before it could sync it.
+    # The directory may be new, and a crash may have prevented the sync of its name.
     disk.sync_directory(_parent(directory))
 
 

@@ -1,4 +1,4 @@
-"""A snapshot on disk. The superblock names it by index, term and checksum: an older file, or another one, is not mistaken for it.
+"""The file of a snapshot. The superblock names it by index, term and checksum, so no other file can be taken for it.
 
 snapshot-<index>-<term>     magic u32 ("BSNP") · index u64 · term u64 · membership blob · data blob · crc u32 of all before it
 """
@@ -22,7 +22,7 @@ def snapshot_name(index: int, term: int) -> str:
 
 
 def encode_snapshot(snapshot: RaftSnapshot) -> tuple[bytes, int]:
-    """The file, and the checksum at its end."""
+    """Return the content of the file, and its checksum."""
     content = b"".join(
         (
             U32.pack(MAGIC),
@@ -37,7 +37,7 @@ def encode_snapshot(snapshot: RaftSnapshot) -> tuple[bytes, int]:
 
 
 def write_snapshot(disk: Disk, directory: str, snapshot: RaftSnapshot) -> int:
-    """Durable but for its name once this returns. Returns the checksum."""
+    """Write and sync the file, but not its directory. Returns the checksum."""
     data, crc = encode_snapshot(snapshot)
     handle = disk.open(f"{directory}/{snapshot_name(snapshot.index, snapshot.term)}", create=True)
     try:
@@ -55,7 +55,7 @@ def read_snapshot(disk: Disk, directory: str, index: int, term: int, crc: int) -
     if data is None:
         raise DamagedRaftLog(f"{path} is missing")
     if len(data) < U32.size or crc32c(data[: -U32.size]) != crc or data[-U32.size :] != U32.pack(crc):
-        raise DamagedRaftLog(f"{path} is damaged: its checksum is not the one that was written")
+        raise DamagedRaftLog(f"{path} is damaged: its checksum differs from the one in the superblock")
     try:
         snapshot = _decode(Reader(data[: -U32.size]))
     except Malformed as error:
@@ -67,7 +67,7 @@ def read_snapshot(disk: Disk, directory: str, index: int, term: int, crc: int) -
 
 def _decode(reader: Reader) -> RaftSnapshot:
     if reader.number(U32) != MAGIC:
-        raise Malformed("it does not begin like a snapshot")
+        raise Malformed("the magic is wrong")
     index, term = reader.number(U64), reader.number(U64)
     snapshot = RaftSnapshot(index, term, decode_membership(reader.blob()), reader.blob())
     reader.end()

@@ -1,11 +1,11 @@
-"""The superblock: term, vote, and which files count. Two copies, so that no single torn write or bad sector makes a server forget.
+"""The superblock: term, vote, and the names of the valid files. Two copies, so that one torn write or bad sector loses no state.
 
-    state-1, state-2    JSON on one line, the CRC-32C of that line in hex on the next; whatever follows is left from a longer one
+    state-1, state-2    JSON on one line, its CRC-32C in hex on the next; later bytes are left from a longer version
 
-Copy 1 is written and synced, then copy 2, and only then may anything act on it. So whichever copy is damaged, the other one holds
-what was acted on last: a torn copy 1 was never acted on, a torn copy 2 is what copy 1 says. Both damaged is the end of this server.
+Copy 1 is written and synced, then copy 2, and only then does the node use the new state. If one copy is damaged, the other one holds
+the last state that was used. If both are damaged, the server cannot continue.
 
-Every other file counts only because the superblock names it. That is how a snapshot and the log behind it change in one moment.
+Other files are valid only if the superblock names them, so a snapshot and its log change atomically.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Superblock:
     cluster_id: str
     server_id: str
     revision: int
-    """Grows with every write: of two copies that are whole, the newer one holds."""
+    """Incremented with every write; of two whole copies the newer one is valid."""
 
     term: int
     vote: str | None
@@ -37,7 +37,7 @@ class Superblock:
     snapshot_crc: int
     first_segment: int
     last_segment: int
-    """Segments are named by the number of their first frame; those between follow from the frames."""
+    """Segments are named by the number of their first frame. The frames lead from the first to the last segment."""
 
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -54,7 +54,7 @@ def encode_superblock(superblock: Superblock) -> bytes:
 
 
 def decode_superblock(data: bytes, path: str) -> Superblock | None:
-    """None for anything damaged. Raises FormatTooNew for an intact one of a later version."""
+    """Return the superblock, or None if it is damaged. Raises FormatTooNew for a later version."""
     line, _, rest = data.partition(b"\n")
     if rest[:9] != b"%08x\n" % crc32c(line):
         return None
@@ -65,7 +65,7 @@ def decode_superblock(data: bytes, path: str) -> Superblock | None:
         return None
     if version != VERSION:
         raise FormatTooNew(
-            f"{path} has version {version!r}, this Bascule knows {VERSION}; nothing was changed",
+            f"{path} has version {version!r}, this version of Bascule reads {VERSION}; no file was changed",
             hint="start the version of Bascule that wrote it, or a later one",
         )
     return Superblock(**content) if _is_superblock(content) else None
@@ -76,7 +76,7 @@ def _is_superblock(content: dict[str, Any]) -> bool:
 
 
 def read_superblock(disk: Disk, directory: str) -> Superblock:
-    """The newest copy that is whole. Reads only."""
+    """Return the newest whole copy."""
     copies = []
     for name in FILE_NAMES:
         data = read_file(disk, f"{directory}/{name}")
@@ -85,13 +85,13 @@ def read_superblock(disk: Disk, directory: str) -> Superblock:
             copies.append(copy)
     if not copies:
         raise DamagedRaftLog(
-            f"{directory}: term and vote of this server are lost, both copies of its state are damaged"
+            f"{directory}: both copies of the state are damaged, so term and vote of this server are lost"
         )
     return max(copies, key=lambda copy: copy.revision)
 
 
 class SuperblockFile:
-    """Both copies, held open."""
+    """The open files of both copies."""
 
     __slots__ = ("_disk", "_handles")
 
@@ -100,7 +100,7 @@ class SuperblockFile:
         self._handles = [disk.open(f"{directory}/{name}", create=create) for name in FILE_NAMES]
 
     def write(self, superblock: Superblock) -> None:
-        """Durable in both copies once this returns."""
+        """Write and sync both copies."""
         data = encode_superblock(superblock)
         for handle in self._handles:
             self._disk.write(handle, data, 0)

@@ -1,8 +1,7 @@
-"""The durable side of a node: `save(effects)` returns once everything they ask for survives power loss. Only then may messages leave.
+"""The durable log of a node: `save(effects)` returns once they survive power loss. Messages may be sent only after that.
 
-Term and vote stand in the superblock, entries in frames of the last segment; a save costs one sync for entries and two more when
-term or vote have changed. Whatever fails while saving leaves this object unusable: what reached the platter is not known until the
-directory is opened again.
+Term and vote are in the superblock, entries in frames of the last segment. A save needs one sync for entries, and two more if term or
+vote have changed. After a failed save this object is unusable: the state on disk is unknown until the directory is opened again.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from bascule.raft.disk.superblock import Superblock, SuperblockFile
 @dataclass(slots=True)
 class WalSegment:
     number: int
-    """Of its first frame."""
+    """The number of its first frame."""
 
     size_bytes: int = 0
     first_index: int | None = None
-    """Of its first entry; None while there is none."""
+    """The index of its first entry; None while it is empty."""
 
 
 class Wal:
@@ -42,7 +41,7 @@ class Wal:
         last_index: int,
         segment_bytes: int = limits.RAFT_SEGMENT_BYTES,
     ) -> None:
-        """See opening.py, which finds out about all this."""
+        """opening.py reads these values from disk."""
         self._disk = disk
         self._directory = directory
         self._superblock = superblock
@@ -64,13 +63,13 @@ class Wal:
         return tuple(self._segments)
 
     def save(self, *steps: Effects) -> None:
-        """Make durable what these steps ask for, in their order; several at once share their syncs."""
+        """Save the effects of these steps in order; several steps share their syncs."""
         if self._is_closed:
             raise LogClosed(f"{self._directory} is closed")
         if not self._is_usable:
             raise StorageError(
-                f"{self._directory}: an earlier write failed, and what reached the disk is not known",
-                hint="restart this server; it goes on from what is on the disk",
+                f"{self._directory}: an earlier write failed, so the state on disk is unknown",
+                hint="restart this server; it continues with the state on disk",
             )
         self._is_usable = False
         entries: list[Entry] = []
@@ -116,7 +115,7 @@ class Wal:
         self._last_index = entries[-1].index
 
     def _begin_segment(self) -> None:
-        """An empty segment that counts once the superblock names it; until then nothing is written to it."""
+        """Create an empty segment, which becomes valid once the superblock names it."""
         self._disk.close(self._handle)
         self._handle = self._disk.open(self._path(self._next_number), create=True)
         self._disk.sync_directory(self._directory)
@@ -134,14 +133,14 @@ class Wal:
             self._compact(effects.snapshot_taken)
 
     def _install(self, snapshot: RaftSnapshot) -> None:
-        """Replace the log: snapshot and an empty log become the truth in the same write of the superblock."""
+        """Replace the log by a snapshot and an empty log, in one write of the superblock."""
         if self._segments[-1].size_bytes > 0:
             self._begin_segment()
         self._adopt(snapshot, first=len(self._segments) - 1)
         self._last_index = snapshot.index
 
     def _compact(self, snapshot: RaftSnapshot) -> None:
-        """Drop the segments that hold nothing behind the snapshot: what the next one begins with, it replaces or follows."""
+        """Remove the segments without entries after the snapshot: the next segment begins at or before the entry after it."""
         first = 0
         while first + 1 < len(self._segments):
             following = self._segments[first + 1].first_index

@@ -1,4 +1,4 @@
-"""Bytes of entries and memberships, as they stand in messages and in the durable log. Little-endian, nothing is trusted.
+"""The bytes of entries and memberships in messages and in the durable log. Little-endian; all input is checked.
 
 string      length u16 · utf-8
 blob        length u32 · bytes
@@ -26,11 +26,11 @@ assert _ENTRY.size == ENTRY_OVERHEAD_BYTES
 
 
 class Malformed(ValueError):
-    """Bytes that are not what they should be. Says what is wrong; whoever knows where they came from turns it into an error."""
+    """The bytes are malformed. The caller, which knows their source, turns it into an error."""
 
 
 class Reader:
-    """Reads on through bytes, never beyond them."""
+    """Reads values one after another, and checks that they do not exceed the bytes."""
 
     __slots__ = ("_data", "_position")
 
@@ -69,7 +69,7 @@ class Reader:
     def flag(self) -> bool:
         value = self.number(U8)
         if value > 1:
-            raise Malformed(f"{value} is neither yes nor no")
+            raise Malformed(f"{value} is not a flag")
         return value == 1
 
     @property
@@ -111,7 +111,7 @@ def decode_membership(data: bytes) -> RaftMembership:
 def read_membership(reader: Reader) -> RaftMembership:
     voters, learners = _read_servers(reader), _read_servers(reader)
     if voters & learners:
-        raise Malformed("a server that votes and learns")
+        raise Malformed("a server is both a voter and a learner")
     return RaftMembership(voters, learners)
 
 
@@ -136,7 +136,7 @@ def encode_entry(entry: Entry) -> bytes:
 def read_entry(reader: Reader) -> Entry:
     index, term, kind, session, sequence, size = _ENTRY.unpack(reader.take(_ENTRY.size))
     if kind not in _KINDS:
-        raise Malformed(f"an entry of the unknown kind {kind}")
+        raise Malformed(f"unknown kind of entry {kind}")
     entry = Entry(index, term, _KINDS[kind], reader.take(size), session, sequence)
     if index < 1 or term < 1:
         raise Malformed(f"an entry with index {index} and term {term}")

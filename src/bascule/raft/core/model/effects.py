@@ -1,4 +1,4 @@
-"""What a step asks the shell to do, in the order of the fields: persist, then send, then apply."""
+"""The effects of a step, which the shell carries out in the order of the fields: persist, then send, then apply."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @unique
 class Reason(IntEnum):
-    """Why a request was refused. Nothing was proposed, unless it says otherwise."""
+    """Why a request was refused. It was not proposed."""
 
     NO_LEADER = 1
     NOT_LEADER = 2
     TRANSFERRING = 3
-    """The leader is handing over; ask again, it will be another one."""
+    """The leader is transferring its leadership; retry with the next one."""
 
     TOO_LARGE = 4
     OVERLOADED = 5
     CHANGE_IN_FLIGHT = 6
     TERM_NOT_COMMITTED = 7
-    """The leader is so new that it has not committed an entry of its own; ask again."""
+    """The leader has not committed an entry of its own term yet; retry."""
 
     UNKNOWN_SERVER = 8
     ALREADY_DONE = 9
@@ -33,14 +33,14 @@ class Reason(IntEnum):
     QUORUM_FULL = 11
     LAST_VOTER = 12
     LEADERSHIP_LOST = 13
-    """A read that could not be confirmed any more."""
+    """The leader lost its leadership before it could confirm a read."""
 
     TRANSFER_ABORTED = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """The request is entry `index` of `term`. It has taken effect when that entry is applied, and not when one of another term is."""
+    """The request is entry `index` of `term`. It takes effect when that entry is applied; if `index` gets another term, it is lost."""
 
     request: int
     index: int
@@ -52,12 +52,12 @@ class Refused:
     request: int
     reason: Reason
     leader: str | None
-    """Whom to ask instead, as far as this node knows."""
+    """The leader that this node knows, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Once the entries of this step are applied, the state is as new as anything acknowledged before the read was asked for."""
+    """After the entries of this step are applied, the state includes every change acknowledged before the read was requested."""
 
     request: int
     index: int
@@ -65,22 +65,22 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Persist the first four, durably, before the messages leave; apply what follows after that. Empty fields ask for nothing."""
+    """Persist the first four fields before sending messages; apply the rest after that. Empty fields need no action."""
 
     hard_state: HardState | None = None
     snapshot_installed: RaftSnapshot | None = None
-    """Replaces log and state machine."""
+    """Replaces the log and the state machine."""
 
     snapshot_taken: RaftSnapshot | None = None
-    """Our own; entries it covers may be dropped, the others stay."""
+    """A snapshot of this node; the entries it covers may be deleted."""
 
     entries: tuple[Entry, ...] = ()
-    """The first one replaces what the durable log holds at its index and behind."""
+    """The first one replaces all entries of the durable log from its index on."""
 
     messages: tuple[RaftMessage, ...] = ()
 
     committed: tuple[Entry, ...] = ()
-    """To apply, each index once and in order; behind `snapshot_installed`, when there is one."""
+    """Entries to apply, each index once and in order, after `snapshot_installed`."""
 
     proposed: tuple[Proposed, ...] = ()
     refused: tuple[Refused, ...] = ()
@@ -90,7 +90,7 @@ class Effects:
 
     @property
     def is_durable_work(self) -> bool:
-        """Whether anything has to be persisted before the messages may leave."""
+        """Whether the step has to be persisted before its messages are sent."""
         return bool(
             self.hard_state is not None
             or self.entries

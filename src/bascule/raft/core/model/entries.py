@@ -1,4 +1,4 @@
-"""What is replicated and what is durable: entries, the hard state, snapshots."""
+"""The durable values: entries, the hard state, snapshots."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from bascule.raft.core.model.membership import RaftMembership
 
 ENTRY_OVERHEAD_BYTES: Final = 37
-"""What an entry costs besides its data, in a message and on disk."""
+"""Bytes of an entry besides its data, in a message and on disk."""
 
 
 @unique
 class EntryKind(IntEnum):
     NOOP = 0
-    """The first entry of every leader: once it is committed, so is everything before it."""
+    """The first entry of every leader: committing it commits all entries before it."""
 
     COMMAND = 1
     MEMBERSHIP = 2
-    """Data is the whole new membership, not the change: any suffix of a log says who belongs to it."""
+    """Data is the whole new membership, so that any suffix of a log contains it."""
 
     OPEN_SESSION = 3
     """Opens the session that is named by this entry's index, see sessions.py."""
@@ -43,7 +43,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a server may never forget: it would vote twice."""
+    """The state that must be durable before a server votes; otherwise it could vote twice in a term."""
 
     term: int = 0
     vote: str | None = None
@@ -51,7 +51,7 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class RaftSnapshot:
-    """The state machine after `index`, and who was a member then."""
+    """The state machine and the membership after `index`."""
 
     index: int
     term: int

@@ -1,6 +1,6 @@
-"""What can happen to a node. A `request` is a number of the shell's choice that comes back with the answer.
+"""The inputs of a node. A `request` is a number chosen by the shell, which the answer repeats.
 
-A request number is never used again, not even after a restart: a late answer to the old request would pass for one to the new.
+A request number is never reused, even after a restart, because a late answer could be taken for that of a new request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bascule.raft.core.model.messages import RaftMessage
 
 @dataclass(frozen=True, slots=True)
 class RaftTick:
-    """Time has passed, by one unit."""
+    """One unit of time has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """A command for the state machine, on any member: a follower passes it on to the leader it knows."""
+    """A command for the state machine, on any member: a follower forwards it to the leader."""
 
     request: int
     data: bytes
@@ -35,7 +35,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndex:
-    """Ask for a point from which a read is linearizable, on any member."""
+    """Requests an index from which a read is linearizable, on any member."""
 
     request: int
 
@@ -58,7 +58,7 @@ class TransferLeadership:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """The state machine after `index`, which has been applied: the log before it is no longer needed."""
+    """A snapshot of the state machine after the applied entry `index`; the entries before it are no longer needed."""
 
     index: int
     data: bytes

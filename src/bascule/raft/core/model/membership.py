@@ -1,7 +1,7 @@
-"""Who belongs to the group, and how that may change: one server at a time, learner first.
+"""The members of the group, and their changes: one server at a time, first as a learner.
 
-Two majorities that differ by one voter overlap, so a single change needs no joint configuration (thesis §4.1). A server uses the
-latest membership in its log, committed or not; when that entry is cut from the log, the one before it holds again.
+Majorities of two memberships that differ by one voter overlap, so a change needs no joint configuration (thesis §4.1). A server uses
+the latest membership in its log, committed or not; if that entry is truncated, the previous membership holds again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class RaftMembership:
 
     @property
     def members(self) -> list[str]:
-        """Sorted: the order of messages must not depend on how strings happen to hash."""
+        """All members, sorted, so that the order of messages does not depend on hashing."""
         return sorted(self.voters | self.learners)
 
     def is_quorum(self, servers: Iterable[str]) -> bool:
-        """Whether those among `servers` that vote are a majority. Learners count for nothing."""
+        """Return whether the voters among `servers` are a majority. Learners do not count."""
         return 2 * len(self.voters.intersection(servers)) > len(self.voters)
 
 
@@ -53,7 +53,7 @@ MembershipChange = AddLearner | PromoteLearner | RemoveServer
 
 
 def changed(membership: RaftMembership, change: MembershipChange) -> RaftMembership:
-    """The membership after the change; the same one when there is nothing to do."""
+    """Return the membership after the change."""
     server, voters, learners = change.server, membership.voters, membership.learners
     match change:
         case AddLearner():
@@ -68,7 +68,7 @@ def changed(membership: RaftMembership, change: MembershipChange) -> RaftMembers
 
 
 class MembershipHistory:
-    """The membership at every index of the log, as the few indexes where it changed."""
+    """The membership at every index of the log, stored as the indexes where it changed."""
 
     __slots__ = ("_changes", "latest")
 
@@ -84,7 +84,7 @@ class MembershipHistory:
         for start, membership in reversed(self._changes):
             if start <= index:
                 return membership
-        raise AssertionError(f"the membership at {index} is compacted away")
+        raise AssertionError(f"the membership at {index} is compacted")
 
     def append(self, index: int, membership: RaftMembership) -> None:
         assert index > self.latest_index

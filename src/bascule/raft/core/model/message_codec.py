@@ -1,9 +1,9 @@
-"""Bytes of messages between servers, and the checks that let the core believe a message's fields.
+"""Encodes and decodes messages between servers, and checks their fields.
 
     magic u16 (0xBA5F) · version u8 · type u8 · cluster string · sender string · to string · term u64 · fields of the type, in order
 
-A message of another cluster, of a version or type we do not know, or whose fields contradict each other, is refused here: the
-node never sees it. There is no checksum, since NATS runs over TCP; the durable log has its own.
+A message of another cluster, of an unknown version or type, or with contradictory fields is refused before it reaches the node. There
+is no checksum, because NATS runs over TCP; the durable log has its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ VERSION: Final = 1
 
 
 class RefusedMessage(CallerError):
-    """Bytes that arrived as a Raft message and are none of this cluster's."""
+    """The bytes are not a Raft message of this cluster."""
 
 
 def _read_entries(reader: Reader) -> tuple[Entry, ...]:
@@ -61,7 +61,7 @@ def _encode_entries(entries: tuple[Entry, ...]) -> bytes:
 def _read_reason(reader: Reader) -> Reason | None:
     value = reader.number(U8)
     if value > max(Reason):
-        raise Malformed(f"the unknown reason {value}")
+        raise Malformed(f"unknown reason {value}")
     return Reason(value) if value else None
 
 
@@ -129,7 +129,7 @@ def encode_message(message: RaftMessage, cluster: str) -> bytes:
 
 
 def decode_message(data: bytes, cluster: str) -> RaftMessage:
-    """Raises RefusedMessage, saying what is wrong."""
+    """Return the message. Raises RefusedMessage with the reason."""
     try:
         reader = Reader(data)
         kind, fields = _read_head(reader, cluster)
@@ -144,20 +144,20 @@ def decode_message(data: bytes, cluster: str) -> RaftMessage:
 
 def _read_head(reader: Reader, cluster: str) -> tuple[type[RaftMessage], dict[str, _Codec]]:
     if (magic := reader.number(U16)) != MAGIC:
-        raise Malformed(f"it begins with {magic:#06x}")
+        raise Malformed(f"the magic is {magic:#06x}")
     if (version := reader.number(U8)) != VERSION:
-        raise Malformed(f"version {version} of the protocol, this is {VERSION}")
+        raise Malformed(f"protocol version {version}, expected {VERSION}")
     if (number := reader.number(U8)) not in _BY_NUMBER:
-        raise Malformed(f"the unknown type {number}")
+        raise Malformed(f"unknown type {number}")
     if (other := reader.string()) != cluster:
-        raise Malformed(f"it is of the cluster `{other}`")
+        raise Malformed(f"it belongs to the cluster `{other}`")
     return _BY_NUMBER[number]
 
 
 def _check(message: RaftMessage) -> None:
-    """What must hold between the fields, whoever sent it."""
+    """Raise Malformed if fields contradict each other."""
     if not message.sender or not message.to:
-        raise Malformed("nobody sent it, or nobody is to get it")
+        raise Malformed("sender or receiver is empty")
     match message:
         case VoteRequest():
             is_right = message.last_term < message.term and (message.last_index == 0) == (message.last_term == 0)
@@ -176,7 +176,7 @@ def _check(message: RaftMessage) -> None:
         case _:
             is_right = True
     if not is_right:
-        raise Malformed(f"a {type(message).__name__} whose fields contradict each other")
+        raise Malformed(f"contradictory fields of {type(message).__name__}")
 
 
 def _continues(append: AppendEntries) -> bool:

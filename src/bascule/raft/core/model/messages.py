@@ -1,6 +1,6 @@
-"""What servers say to each other. docs/internals/raft.md has the table; message_codec.py has the bytes.
+"""The messages between servers. docs/internals/raft.md has the table; message_codec.py has the bytes.
 
-Fields are well formed by construction: whatever comes from outside passes `message_codec.decode_message`, which checks them.
+Fields are valid: `message_codec.decode_message` checks every message that is received.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class RaftMessage:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest(RaftMessage):
-    """`term` is the term campaigned for; of a pre-vote it is one that nobody has entered yet."""
+    """`term` is the term of the election; for a pre-vote it is the next term, which the candidate has not entered yet."""
 
     last_index: int
     last_term: int
     is_pre_vote: bool = False
     is_transfer: bool = False
-    """The leader itself asked for this election: no reason to protect it."""
+    """The leader requested this election, so voters need not wait for its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class VoteReply(RaftMessage):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(RaftMessage):
-    """From a leader that hands over: campaign at once."""
+    """A leader that transfers its leadership tells the receiver to start an election at once."""
 
 
 # ── replication ──────────────────────────────────────────────────────────────────────────────────
@@ -59,20 +59,20 @@ class AppendEntries(RaftMessage):
 class AppendReply(RaftMessage):
     is_accepted: bool
     index: int
-    """Accepted: up to here the logs are equal. Rejected: the `previous_index` that did not fit."""
+    """Accepted: the logs are equal up to this index. Rejected: the `previous_index` of the append."""
 
     hint_index: int = 0
     hint_term: int = 0
-    """Rejected: the follower's last entry that may fit."""
+    """Rejected: the follower's last entry that may equal one of the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(RaftMessage):
     commit_index: int
-    """Never beyond what the follower is known to hold."""
+    """At most the last index that the follower is known to hold."""
 
     read_round: int
-    """Whoever answers has seen no newer leader when this round began, see reads.py."""
+    """A server that answers had seen no newer leader when this round began, see reads.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ class SnapshotReply(RaftMessage):
     index: int
     snapshot_term: int
     received_bytes: int
-    """How much the follower holds, which is the position it wants next."""
+    """Bytes that the follower holds, which is the position of the next chunk."""
 
 
 # ── requests of a follower's clients ─────────────────────────────────────────────────────────────
-# They carry a term for the reader of a trace only: a request changes nobody's term.
+# Their term is for traces only; the receiver does not compare it with its own.
 
 
 @dataclass(frozen=True, slots=True)

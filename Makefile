@@ -1,4 +1,4 @@
-# Everything a contributor runs. Nothing is needed but python3 (3.11 or newer) with venv, a C compiler and make.
+# The commands of contributors. They need python3 (3.11 or newer) with venv, a C compiler and make.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,12 +7,12 @@ SHELL := bash
 
 PYTHON ?= python3
 MINUTES ?= 10
-# One more than cores: many tests wait for processes that they started.
+# One more than the number of cores, because many tests wait for processes that they started.
 WORKERS ?= $(shell expr $$(nproc) + 1)
-# Tests start a thousand processes: what they import is compiled once, whatever the surroundings say.
+# Tests start a thousand processes, so bytecode files are written even if the environment disables them.
 export PYTHONDONTWRITEBYTECODE :=
 
-# A test that takes ten minutes shows where each of its threads is, and fails.
+# A test that takes ten minutes prints the stacks of its threads and fails.
 UNLESS_IT_HANGS := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 VENV := .venv
@@ -26,26 +26,26 @@ KERNELS := $(wildcard src/bascule/kernels/*/*.pyx src/bascule/kernels/*/*.pxd sr
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## build what is needed and run a broker with NATS, a sample stream and Spark, which archives it (data in run/demo)
+run: build ## run a broker with NATS, a sample stream and a Spark job that archives it (data in run/demo)
 	$(VENV)/bin/bascule demo --directory run/demo
 
-# Every process that runs tests with Spark has a Java of its own: two, and a file's tests stay together, in the order of the files:
-# those in which processes die take longest and come first.
-test: build ## run all tests but the long ones
+# Each worker for Spark tests starts its own Java process, so there are two workers. The tests of a file stay together, in the order
+# of the files, which begins with the longest tests.
+test: build ## run all tests except the long ones
 	$(PY) -m pytest $(UNLESS_IT_HANGS) -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
 	$(PY) -m pytest $(UNLESS_IT_HANGS) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" tests/spark
 
-coverage: build ## the same, and which lines they reach (takes half as long again)
+coverage: build ## run the same tests and measure line coverage (takes 50 % longer)
 	$(PY) -m pytest -n $(WORKERS) -m "not soak" --ignore tests/spark --cov --cov-report=
 	$(PY) -m pytest -m "not soak" tests/spark --cov --cov-append --cov-report=term
 
-check: build ## lint, formatting, types, the layout of the source tree
+check: build ## check lint, formatting, types and the layout of the source tree
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(PY) -m pytest -q -p no:cacheprovider tests/unit/project/test_layout.py
 
-bench: build ## measure; prints a table and writes bench/out/latest.json
+bench: build ## run the benchmarks; prints a table and writes bench/out/latest.json
 	$(PY) -m bench
 
 soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=60)
@@ -53,28 +53,28 @@ soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=6
 	BASCULE_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(PY) -m pytest -m soak tests/spark
 	HYPOTHESIS_PROFILE=soak $(PY) -m pytest -q -n $(WORKERS) -m "not soak" tests/property tests/parity
 
-chaos: build ## a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
+chaos: build ## run a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
 	$(PY) -m tests.chaos.cluster.cluster_chaos --minutes $(MINUTES)
 
-mutants: build ## plant bugs in the Raft core, its log and replication; a named test has to kill each
+mutants: build ## plant bugs in Raft, its log and replication; each must be found by its test
 	$(PY) -m tools.mutants
 
-docs: build ## write docs/reference/ from the code
+docs: build ## generate docs/reference/ from the code
 	$(PY) -m tools.reference
 
 # Other packages declare health and reflection too, in the default pool, where a name may occur once: ours get a pool each.
-proto: build ## write src/bascule/proto/ from proto/*.proto
+proto: build ## generate src/bascule/proto/ from proto/*.proto
 	$(PY) -m grpc_tools.protoc -I proto --python_out=src/bascule/proto --pyi_out=src/bascule/proto proto/*.proto
 	sed -i 's/_descriptor_pool.Default()/_descriptor_pool.DescriptorPool()/' $(patsubst %,src/bascule/proto/%_pb2.py,health reflection)
 
-build: $(VENV)/.built ## create .venv and compile the kernels; does nothing when nothing changed
+build: $(VENV)/.built ## create .venv and compile the kernels, if they changed
 
-clean: ## remove everything that was built
+clean: ## remove all build results
 	rm -rf $(VENV) build dist run bench/out .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf src/*.egg-info src/bascule/kernels/*/*.so tests/support/kernels/*.so
 	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The build tools come first and pinned, so that the build itself needs no isolation and nothing unpinned.
+# The build tools are installed first and with pinned versions, so that the build needs no isolated environment.
 $(VENV)/.tools: constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) setuptools Cython
@@ -84,7 +84,7 @@ $(VENV)/.installed: $(VENV)/.tools pyproject.toml
 	$(PIP) --no-build-isolation --editable '.[dev]'
 	touch $@
 
-# After the first time only the kernels that changed are compiled again.
+# Only changed kernels are compiled again.
 $(VENV)/.built: $(VENV)/.installed setup.py $(KERNELS)
 	$(PY) setup.py --quiet build_ext --inplace
 	touch $@

@@ -1,4 +1,4 @@
-"""The Cython kernels. Everything else about the project stands in pyproject.toml."""
+"""Builds the Cython kernels. pyproject.toml has all other settings of the project."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from bascule.proto.internal_pb2 import (
 from bascule.raft.core.model.entries import EntryKind
 from bascule.raft.core.model.membership import AddLearner, PromoteLearner
 from bascule.raft.core.node import RaftNode
-from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
+from bascule.raft.core.sessions import Applied, ApplyOutcome, RaftSessions
 from bascule.raft.driver import DurableLog, RaftDriver
 from bascule.raft.transport import Bus, RaftTransport, publish_quietly
 
@@ -96,7 +96,7 @@ class Controller:
         self._cluster_id = cluster_id
         self._machine = machine
         self._options = options
-        self._sessions = Sessions(machine)
+        self._sessions = RaftSessions(machine)
         self._sessions.restore(node.snapshot.data)
         self._transport = RaftTransport(bus, subjects, node.id, cluster_id)
         self.driver = RaftDriver(

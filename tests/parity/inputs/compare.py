@@ -99,7 +99,7 @@ def calls(rng: random.Random, data: bytes) -> Iterator[Call]:
         return rng.choice((0, 1, 60, 150, len(data), 2**31))
 
     position = place()
-    for name in ("read_header", "check", "edges"):
+    for name in ("read_header", "check"):
         yield Call(name)
         yield Call(name, (position,))
     yield Call("offset_at", (near(timestamps), 0))

@@ -111,7 +111,6 @@ def small_log() -> bytes:
 EVERYTHING = (
     Call("read_header"),
     Call("check"),
-    Call("edges"),
     Call("offset_at", (11,)),
     Call("decode"),
     Call("scan", (0,), (("structure", True),)),

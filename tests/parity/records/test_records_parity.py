@@ -257,7 +257,7 @@ def test_a_sealed_and_opened_batch_is_the_batch(rng: random.Random) -> None:
         assert kernel.check(sealed) == len(sealed)
         assert kernel.read_header(sealed).is_sealed
         assert kernel.read_header(sealed).body_bytes == len(body)
-        for name in ("decode", "edges", "check"):
+        for name in ("decode", "check"):
             agree_on(Call(name), sealed)
         assert kernel.with_body(sealed, body, 0) == made.data
 
@@ -316,7 +316,6 @@ def test_positions_outside_of_the_bytes_are_refused(position: int) -> None:
     for call in (
         Call("read_header", (position,)),
         Call("check", (position,)),
-        Call("edges", (position,)),
         Call("offset_at", (0, position)),
         Call("scan", (0, 0, 0, position)),
         Call("find_offset", (0, position)),

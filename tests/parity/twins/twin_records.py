@@ -461,12 +461,6 @@ def offset_at(data: Buffer, timestamp: int, position: int = 0) -> int:
     return next((one.record.offset for one in stored if one.record.timestamp >= timestamp), -1)
 
 
-def edges(data: Buffer, position: int = 0) -> tuple[int, int]:
-    content = plain_bytes(data)
-    _, stored = open_batch(content, inside(content, position), len(content))
-    return (stored[0].record.offset, stored[-1].record.offset) if stored else (-1, -1)
-
-
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -26,7 +26,7 @@ from bascule.raft.core.model.messages import RaftMessage
 from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
 from bascule.raft.core.sessions import ApplyOutcome as SessionOutcome
-from bascule.raft.core.sessions import Sessions
+from bascule.raft.core.sessions import RaftSessions
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.cluster_server import Server
@@ -233,7 +233,7 @@ class RaftMember:
         feed = MetadataFeed()
         feed.subscribe(self)
         self.machine = MetadataMachine(feed)
-        self.sessions = Sessions(self.machine)
+        self.sessions = RaftSessions(self.machine)
         self.sessions.restore(self.snapshot.data)
         self.server.metadata = self.machine.state
         self.node = RaftNode(
@@ -349,7 +349,7 @@ class RaftLog:
         feed = MetadataFeed()
         feed.subscribe(self)
         self._machine = MetadataMachine(feed)
-        self._sessions = Sessions(self._machine)
+        self._sessions = RaftSessions(self._machine)
         self._decided_to = 0
         self._changes: tuple[Change, ...] = ()
 

@@ -45,7 +45,7 @@ from bascule.raft.core.model.message_codec import decode_message, encode_message
 from bascule.raft.core.model.messages import RaftMessage, VoteReply, VoteRequest
 from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
-from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
+from bascule.raft.core.sessions import Applied, ApplyOutcome, RaftSessions
 from bascule.raft.disk import Wal, create_wal, open_wal
 from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
 
@@ -153,7 +153,7 @@ class Server:
             entries=recovered.entries,
         )
         self.ledger = Ledger()
-        self.sessions = Sessions(self.ledger, sessions_max=simulation.sessions_max, window=4)
+        self.sessions = RaftSessions(self.ledger, sessions_max=simulation.sessions_max, window=4)
         self.sessions.restore(recovered.snapshot.data)
         self.applied_index = recovered.snapshot.index
         self.batch: list[Effects] = []

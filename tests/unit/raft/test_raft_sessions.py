@@ -6,7 +6,7 @@ import pytest
 
 from bascule.errors import FormatTooNew, StorageError
 from bascule.raft.core.model.entries import Entry, EntryKind
-from bascule.raft.core.sessions import Applied, ApplyOutcome, Sessions
+from bascule.raft.core.sessions import Applied, ApplyOutcome, RaftSessions
 
 
 class Journal:
@@ -36,7 +36,7 @@ def command(index: int, session: int, sequence: int, data: bytes = b"x") -> Entr
 
 def test_a_retry_is_applied_once_and_gets_the_result_it_had() -> None:
     journal = Journal()
-    sessions = Sessions(journal)
+    sessions = RaftSessions(journal)
     assert sessions.apply(opened(5)) == Applied(ApplyOutcome.SESSION_OPENED)
     assert sessions.apply(command(6, 5, 1, b"a")) == Applied(ApplyOutcome.APPLIED, b"result of a")
     assert sessions.apply(command(7, 5, 1, b"a")) == Applied(ApplyOutcome.DUPLICATE, b"result of a")
@@ -45,7 +45,7 @@ def test_a_retry_is_applied_once_and_gets_the_result_it_had() -> None:
 
 def test_numbers_may_arrive_out_of_order() -> None:
     journal = Journal()
-    sessions = Sessions(journal)
+    sessions = RaftSessions(journal)
     sessions.apply(opened(1))
     for index, sequence in enumerate((3, 1, 2, 3, 1), start=2):
         sessions.apply(command(index, 1, sequence, b"%d" % sequence))
@@ -54,7 +54,7 @@ def test_numbers_may_arrive_out_of_order() -> None:
 
 def test_a_number_too_old_to_be_remembered_is_not_applied() -> None:
     journal = Journal()
-    sessions = Sessions(journal, window=4)
+    sessions = RaftSessions(journal, window=4)
     sessions.apply(opened(1))
     sessions.apply(command(2, 1, 1))
     sessions.apply(command(3, 1, 5))
@@ -65,12 +65,12 @@ def test_a_number_too_old_to_be_remembered_is_not_applied() -> None:
 
 def test_a_session_that_is_unknown_applies_nothing() -> None:
     journal = Journal()
-    assert Sessions(journal).apply(command(9, 3, 1)) == Applied(ApplyOutcome.SESSION_EXPIRED)
+    assert RaftSessions(journal).apply(command(9, 3, 1)) == Applied(ApplyOutcome.SESSION_EXPIRED)
     assert journal.commands == []
 
 
 def test_the_longest_unused_session_goes_first() -> None:
-    sessions = Sessions(Journal(), sessions_max=2)
+    sessions = RaftSessions(Journal(), sessions_max=2)
     sessions.apply(opened(1))
     sessions.apply(opened(2))
     sessions.apply(command(3, 1, 1))
@@ -82,7 +82,7 @@ def test_the_longest_unused_session_goes_first() -> None:
 
 def test_a_proposal_without_session_is_applied_each_time() -> None:
     journal = Journal()
-    sessions = Sessions(journal)
+    sessions = RaftSessions(journal)
     assert sessions.apply(command(1, 0, 0)).outcome is ApplyOutcome.APPLIED
     assert sessions.apply(command(2, 0, 0)).outcome is ApplyOutcome.APPLIED
     assert sessions.apply(Entry(3, 1, EntryKind.NOOP)).outcome is ApplyOutcome.NOTHING
@@ -90,13 +90,13 @@ def test_a_proposal_without_session_is_applied_each_time() -> None:
 
 
 def test_a_snapshot_holds_sessions_and_machine() -> None:
-    first = Sessions(Journal(), sessions_max=3, window=3)
+    first = RaftSessions(Journal(), sessions_max=3, window=3)
     for index in (1, 2, 3):
         first.apply(opened(index))
     for index, (session, sequence) in enumerate([(1, 1), (3, 1), (2, 7), (1, 2), (2, 6)], start=4):
         first.apply(command(index, session, sequence, b"%d" % index))
     journal = Journal()
-    second = Sessions(journal, sessions_max=3, window=3)
+    second = RaftSessions(journal, sessions_max=3, window=3)
     second.restore(first.snapshot())
     assert second.snapshot() == first.snapshot()
     rest = [command(20, 2, 7), opened(21), command(22, 3, 1), command(23, 1, 3), command(24, 2, 3), command(25, 2, 8)]
@@ -107,14 +107,14 @@ def test_a_snapshot_holds_sessions_and_machine() -> None:
 
 
 def test_a_snapshot_that_is_cut_or_newer_is_refused() -> None:
-    sessions = Sessions(Journal())
+    sessions = RaftSessions(Journal())
     sessions.apply(opened(1))
     sessions.apply(command(2, 1, 1))
     data = sessions.snapshot()
     for length in range(1, len(data)):
         with pytest.raises(StorageError):
-            Sessions(Journal()).restore(data[:length])
+            RaftSessions(Journal()).restore(data[:length])
     with pytest.raises(StorageError):
-        Sessions(Journal()).restore(data + b"x")
+        RaftSessions(Journal()).restore(data + b"x")
     with pytest.raises(FormatTooNew):
-        Sessions(Journal()).restore(b"\x02" + data[1:])
+        RaftSessions(Journal()).restore(b"\x02" + data[1:])

@@ -6,7 +6,7 @@ from bascule.kernels.records.records cimport RecordView
 
 
 cdef class BatchBuilder:
-    cdef object error               # makes the exception for a record that is too large
+    cdef object error               # creates the exception for a record that is too large
     cdef uint8_t* buffer
     cdef size_t capacity
     cdef size_t size                # header and subject included
@@ -15,9 +15,9 @@ cdef class BatchBuilder:
     cdef uint32_t subject_size      # of the batch's subject, at HEADER_SIZE + its length
     cdef uint32_t subject_at
     cdef uint8_t attributes          # ATTR_PRODUCERS, or nothing
-    cdef uint64_t refused_size      # what the batch would have come to when it was refused
-    cdef bint stamped               # nothing has changed since the header was written
-    cdef Py_ssize_t views           # exported buffers: while there are any, nothing may move
+    cdef uint64_t refused_size      # size of the batch with the refused record
+    cdef bint stamped               # the batch has not changed since the header was written
+    cdef Py_ssize_t views           # exported buffers, during which the data must not move
     cdef uint32_t key_bytes_max
     cdef uint32_t value_bytes_max
     cdef uint32_t headers_max

@@ -1,4 +1,4 @@
-"""Building record batches: many records into one buffer, a header on top."""
+"""Builds record batches: many records in one buffer, and a header."""
 
 from collections.abc import Callable, Iterable
 from typing import final
@@ -6,7 +6,7 @@ from typing import final
 from typing_extensions import Buffer
 
 class LimitError(ValueError):
-    """A record that is larger than the builder takes; the builder is as it was before."""
+    """The record is larger than a limit; the builder is unchanged."""
 
     field: str
     size: int
@@ -15,7 +15,7 @@ class LimitError(ValueError):
 
 @final
 class BatchBuilder:
-    """Collects the records of one batch in one growing buffer and stamps the header on top. Not for two threads at once."""
+    """Collects the records of one batch and writes its header. Not thread-safe."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class BatchBuilder:
         records_max: int,
         error: Callable[[str, int, int], Exception] = ...,
     ) -> None:
-        """`error` makes the exception for a refusal from field, size and limit; LimitError by default."""
+        """`error` creates the exception for a refused record from field, size and limit; LimitError by default."""
 
     @property
     def count(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Size of the batch if it were stamped now."""
+        """The present size of the batch."""
     def add(
         self,
         key: Buffer | None,
@@ -45,7 +45,7 @@ class BatchBuilder:
         reply: bytes = b"",
         time_delta: int = 0,
     ) -> None:
-        """Append one record. `time_delta` is ns behind the batch's first timestamp; smaller than the last one counts as equal."""
+        """Append one record. `time_delta` is in ns after the first timestamp of the batch, and at least that of the record before."""
     def add_columns(
         self,
         values: Buffer,
@@ -54,7 +54,7 @@ class BatchBuilder:
         key_ends: Buffer | None = None,
         subject: bytes = b"",
     ) -> None:
-        """Append many records at once: `value_ends` are int64 end positions into `values`, `key_ends` likewise; all or none."""
+        """Append all records or none: `value_ends` are int64 end positions in `values`, `key_ends` in `keys`."""
     def stamp(self, base_offset: int, leader_epoch: int, timestamp: int) -> memoryview:
-        """The finished batch. While the view lives the builder cannot change (BufferError): release it."""
+        """Return the finished batch. Until the view is released, changes of the builder raise BufferError."""
     def clear(self) -> None: ...

@@ -1,4 +1,4 @@
-# Building record batches: many records into one buffer, a header on top. The format is drawn in records.pyx.
+# Builds record batches: many records in one buffer, and a header. records.pyx shows the format.
 #
 # Kernels that take records from the network call add_record() without the GIL; add() and add_columns() are for Python.
 
@@ -19,7 +19,7 @@ from bascule.kernels.wire.numbers cimport store_u16, store_u32, store_u64, varin
 
 crc32c_setup()
 
-# What add_record() returns, and the name of the field that was too large.
+# The results of add_record(), and the name of the field that was too large.
 cdef enum Refusal:
     ACCEPTED = 0
     KEY_TOO_LARGE
@@ -237,7 +237,7 @@ cdef class BatchBuilder:
         record.subject_size = size_of_field(self.error, "subject", len(subject), self.subject_bytes_max)
         record.reply = <const uint8_t*> PyBytes_AS_STRING(reply)
         record.reply_size = size_of_field(self.error, "reply", len(reply), self.subject_bytes_max)
-        # now, not earlier: the key or the value may be a view of this very builder
+        # Not earlier, because the key or the value may be a view of this builder.
         self.must_not_be_viewed()
         refusal = self.add_record(&record, <uint64_t> max(time_delta, 0))
         if refusal:
@@ -278,7 +278,7 @@ cdef class BatchBuilder:
         self.must_not_be_viewed()
         with nogil:
             while index < count:
-                # Looked at once more, each number once: another thread may have changed them since they were checked.
+                # Each number is checked again, because another thread may have changed it since the first check.
                 if not take_span(ends[index], &value_at, value_bytes.size, &record.value_size):
                     refusal = CHANGED_MEANWHILE
                     break
@@ -327,7 +327,7 @@ cdef class BatchBuilder:
         return memoryview(self)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
-        # Before it is stamped the header is whatever was in that memory.
+        # The header is uninitialized before it is stamped.
         if not self.stamped:
             raise BufferError("only a stamped batch can be looked at")
         PyBuffer_FillInfo(view, self, self.buffer, self.size, 1, flags)
@@ -338,7 +338,7 @@ cdef class BatchBuilder:
 
 
 cdef inline bint take_span(int64_t end, int64_t* at, Py_ssize_t size, uint32_t* taken) noexcept nogil:
-    # Move `at` forward to `end`, and tell by how much; False when `end` cannot be.
+    # Moves `at` to `end` and sets the difference; False if `end` is invalid.
     if end < at[0] or end > size or end - at[0] > <int64_t> UINT32_MAX:
         return False
     taken[0] = <uint32_t> (end - at[0])
@@ -372,7 +372,7 @@ cdef int check_ends(str name, const int64_t[::1] ends, Py_ssize_t size) except -
 
 
 cdef int check_column(error, str field, const int64_t[::1] ends, uint32_t limit) except -1:
-    # before a size is cut down to 32 bits
+    # Before a size is converted to 32 bits.
     cdef Py_ssize_t index
     cdef int64_t last = 0
     for index in range(ends.shape[0]):

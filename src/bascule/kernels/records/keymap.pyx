@@ -1,9 +1,9 @@
-# Compaction's memory: the newest offset of every key, in a fixed number of bytes, and the sieve that batches are poured through.
+# The key map of compaction: the newest offset of every key in a fixed amount of memory, and the filter of batches that uses it.
 #
 #   slot, 24 bytes   hash_low u64 · hash_high u64 · offset + 1 u64       (0: the slot is free)
 #
-# Keys are known by SipHash-2-4 with 128 bits of output and a secret drawn for each run: a publisher cannot build two keys that
-# collide, and by chance it happens once in 2^64 keys or so. Slots are probed one after the other; a quarter stays free.
+# Keys are stored as SipHash-2-4 with 128 bits and a random secret per run: publishers cannot construct keys that collide, and a
+# random collision needs about 2^64 keys. Linear probing; a quarter of the slots stays free.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -127,11 +127,11 @@ cdef class KeyMap:
         self.key0 = load_u64(key)
         self.key1 = load_u64(key + 8)
         if bytes_max < 4 * <int64_t> sizeof(Slot):
-            raise ValueError(f"a key map of {bytes_max} bytes holds nothing; it needs at least {4 * sizeof(Slot)}")
+            raise ValueError(f"a key map of {bytes_max} bytes is too small; it needs at least {4 * sizeof(Slot)}")
         self.slot_count = <uint64_t> bytes_max // sizeof(Slot)
         self.used_max = self.slot_count // 4 * 3
         self.used = 0
-        # untouched pages of a calloc cost nothing, so a small log may ask for the full budget
+        # calloc does not touch pages before their use, so a small log may request the full size
         self.slots = <Slot*> calloc(self.slot_count, sizeof(Slot))
         if self.slots == NULL:
             raise MemoryError(f"no memory for a key map of {bytes_max} bytes")
@@ -152,7 +152,7 @@ cdef class KeyMap:
         return self.slot_count * sizeof(Slot)
 
     cdef inline Slot* find(self, const uint8_t* key, uint32_t size, Hash* hashed) noexcept nogil:
-        # The slot of the key, or the free slot where it belongs. There always is a free one.
+        # Returns the slot of the key, or the free slot for it. There is always a free one.
         cdef Slot* slot
         cdef uint64_t index
         hashed[0] = siphash(key, size, self.key0, self.key1)
@@ -202,7 +202,7 @@ cdef class KeyMap:
         cdef BatchView batch
         cdef Learned result
         if start < 0 or start > source.size:
-            raise ValueError(f"start {start} lies outside of the {source.size} bytes")
+            raise ValueError(f"start {start} is outside of the {source.size} bytes")
         result = Learned.__new__(Learned)
         with nogil:
             while at < end:
@@ -221,7 +221,7 @@ cdef class KeyMap:
         return result
 
     cdef int64_t learn_batch(self, BatchView* batch, int64_t first_offset, int64_t end_offset) noexcept nogil:
-        # Returns the offset below which everything is in the map.
+        # Returns the offset below which all keys are in the map.
         cdef RecordView record
         cdef const uint8_t* at = open_body(batch)
         cdef uint32_t index
@@ -243,7 +243,7 @@ cdef class Learned:
 
 
 cdef inline int view_clear(const uint8_t* at, const uint8_t* end, BatchView* batch) noexcept nogil:
-    # A damaged batch must not be given a fresh checksum: everything is checked before it is taken in.
+    # All batches are checked first, because a damaged batch must not get a new checksum.
     cdef int fault = view_batch(at, end, batch, True)
     if fault:
         return fault
@@ -252,7 +252,7 @@ cdef inline int view_clear(const uint8_t* at, const uint8_t* end, BatchView* bat
     return check_body(batch)
 
 
-# ── the sieve ────────────────────────────────────────────────────────────────────────────────────
+# ── sifting ──────────────────────────────────────────────────────────────────────────────────────
 
 
 cdef class Sifted:
@@ -260,8 +260,8 @@ cdef class Sifted:
 
 
 cdef struct Sieve:
-    int64_t end_offset          # records at or behind it are kept
-    int64_t keep_since          # younger ones too
+    int64_t end_offset          # records at or after it are kept
+    int64_t keep_since          # records at or after this time are kept
     int64_t tombstones_before
     int64_t first_held
     int64_t oldest_tombstone
@@ -288,12 +288,12 @@ cdef inline bint must_go(KeyMap keys, Sieve* sieve, RecordView* record) noexcept
 
 
 cdef uint8_t* sift_batch(KeyMap keys, Sieve* sieve, BatchView* batch, uint8_t* out, bint gap) noexcept nogil:
-    # Writes what is kept to `out`, which has room for the whole batch. Returns the position behind it: `out` itself when
-    # nothing is kept.
+    # Writes the kept records to `out`, which has room for the whole batch. Returns the position after them: `out` itself if none
+    # is kept.
     cdef RecordView record
     cdef const uint8_t* first = open_body(batch)
     cdef const uint8_t* at = first
-    cdef const uint8_t* run = first         # where the records kept since the last removed one begin
+    cdef const uint8_t* run = first         # the first record after the last removed one
     cdef const uint8_t* following
     cdef uint8_t* to = out + (first - batch.start)
     cdef uint32_t index
@@ -345,13 +345,13 @@ def sift(
     cdef int fault = GOOD
     cdef Sifted result
     if start < 0 or start > source.size:
-        raise ValueError(f"start {start} lies outside of the {source.size} bytes")
+        raise ValueError(f"start {start} is outside of the {source.size} bytes")
     sieve.end_offset = end_offset
     sieve.keep_since = keep_since
     sieve.tombstones_before = tombstones_before
     sieve.first_held = sieve.oldest_tombstone = INT64_MAX
     sieve.kept = sieve.removed = 0
-    # what is kept is never larger than what came in
+    # the output is never larger than the input
     room = <uint8_t*> malloc(source.size - start + 1)
     if room == NULL:
         raise MemoryError(f"no memory to sift {source.size - start} bytes")

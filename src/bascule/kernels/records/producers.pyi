@@ -1,4 +1,4 @@
-"""Idempotent producers of a partition: which sequences it has of whom. The rules stand in docs/internals/idempotence.md."""
+"""The idempotent producers of a partition and their stored sequences. docs/internals/idempotence.md has the rules."""
 
 from typing import Final, final
 
@@ -11,7 +11,7 @@ OUT_OF_SEQUENCE: Final[int]
 
 @final
 class ProducerTable:
-    """A function of a log's records, bounded: the producer that stored longest ago is forgotten first."""
+    """The producers of a log's records. At the limit, the one whose last message is oldest is removed."""
 
     def __init__(self, producers_max: int) -> None: ...
     @property
@@ -20,22 +20,22 @@ class ProducerTable:
     def count(self) -> int: ...
     @property
     def forgotten(self) -> int:
-        """Producers that made room for others."""
+        """The number of producers removed at the limit."""
     def judge(self, producer: bytes, epoch: int, sequence: int) -> tuple[int, int, int]:
-        """The verdict; for a duplicate also where the original is (−1: not known), and an offset that it is not behind."""
+        """Return the verdict; for a duplicate also the offset of the original (−1: unknown), and an upper bound of it."""
     def note(self, producer: bytes, epoch: int, sequence: int, offset: int) -> None:
-        """The message is stored there."""
+        """Note a stored message."""
     def note_batches(self, data: Buffer, first_offset: int, end_offset: int) -> None:
-        """Note the records of all marked batches in `data` whose offsets lie in [first_offset, end_offset). Bodies must be in the
-        clear. ValueError when a marked batch cannot be read."""
+        """Note the records in [first_offset, end_offset) of all marked batches in `data`. Raises ValueError if a marked batch is sealed
+        or malformed."""
     def entries(self) -> list[tuple[bytes, int, int, list[tuple[int, int, int]]]]:
-        """Id, epoch, last sequence, runs (sequence, offset, count) of each, oldest first."""
+        """Return id, epoch, last sequence and runs (sequence, offset, count) of each producer, oldest first."""
     def encode(self) -> bytes:
-        """The entries as bytes, see docs/internals/formats.md."""
+        """Return the entries as bytes, see docs/internals/formats.md."""
     @staticmethod
     def decode(data: Buffer, producers_max: int) -> ProducerTable:
-        """ValueError for anything that encode() did not write."""
+        """Return the table of encode(). Raises ValueError for other bytes."""
     def copy(self) -> ProducerTable: ...
 
 def marks(data: Buffer) -> tuple[bool, bool]:
-    """Whether any batch in `data` is marked, and whether any marked one is sealed."""
+    """Return whether any batch in `data` is marked, and whether any marked one is sealed."""

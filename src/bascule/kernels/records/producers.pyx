@@ -1,7 +1,7 @@
-# Idempotent producers of a partition: which sequences it has of whom. The rules stand in docs/internals/idempotence.md.
+# The idempotent producers of a partition and their stored sequences. docs/internals/idempotence.md has the rules.
 #
-# A table of producers by id (chained, seeded hash), and a list of them in the order of their last stored message: the bound takes
-# the oldest. Both are plain memory, for a scan that runs without the GIL.
+# A table of producers by id (a chained, seeded hash), and a list of them in the order of their last stored message, of which the
+# oldest is removed at the limit. Both are plain memory, because scans run without the GIL.
 #
 #   encoded    entry × count, oldest first:
 #              id_size u8 · id · epoch i64 · last_sequence i64 · run_count u8 · (sequence i64 · offset i64 · count i64) …
@@ -87,7 +87,7 @@ cdef int producer_of(ProducerView* view) noexcept nogil:
 
 
 cdef inline uint64_t hash_of(const uint8_t* id, uint32_t size, uint64_t seed) noexcept nogil:
-    # FNV-1a under a seed that nobody knows, and a last stir: buckets are the low bits.
+    # FNV-1a with a random seed, and a final mix, because buckets use the low bits.
     cdef uint64_t hash = seed ^ <uint64_t> 0xCBF29CE484222325
     cdef uint32_t index
     for index in range(size):
@@ -105,7 +105,7 @@ cdef inline void free_producer(Producer* producer) noexcept nogil:
 cdef class ProducerTable:
     def __cinit__(self, uint32_t producers_max):
         if producers_max == 0:
-            raise ValueError("a table has room for at least one producer")
+            raise ValueError("a table needs room for at least one producer")
         self.producers_max = producers_max
         self.seed = load_u64(<const uint8_t*> PyBytes_AS_STRING(os.urandom(8)))
 
@@ -153,7 +153,7 @@ cdef class ProducerTable:
             index -= 1
             run = &producer.runs[index]
             if view.sequence >= run.sequence + run.count:
-                return VERDICT_DUPLICATE        # in a hole that compaction left; the run behind it is known
+                return VERDICT_DUPLICATE        # in a gap of compaction; the run after it is known
             if view.sequence >= run.sequence:
                 offset[0] = at_most[0] = run.offset + (view.sequence - run.sequence)
                 return VERDICT_DUPLICATE
@@ -178,7 +178,7 @@ cdef class ProducerTable:
         return True
 
     cdef void note_view(self, ProducerView* view, int64_t offset) noexcept nogil:
-        # What is stored counts, whatever the rules would have said: the log is the truth.
+        # The message is in the log, so it is noted whatever the rules say.
         cdef Producer* producer = self.find(view.id, view.id_size)
         cdef Run* run
         if producer.run_count == 0 or view.epoch != producer.epoch or view.sequence <= producer.last_sequence:
@@ -231,7 +231,7 @@ cdef class ProducerTable:
         cdef Producer* producer = self.oldest
         cdef Producer** bucket
         if buckets == NULL:
-            return self.bucket_count > 0    # longer chains do too
+            return self.bucket_count > 0    # without memory the chains get longer
         while producer != NULL:
             bucket = &buckets[producer.hash & (bucket_count - 1)]
             producer.next_in_bucket = bucket[0]
@@ -278,7 +278,7 @@ cdef class ProducerTable:
     # ── from the log ─────────────────────────────────────────────────────────────────────────────
 
     cdef int note_records(self, const uint8_t* at, const uint8_t* end, int64_t first_offset, int64_t end_offset) noexcept nogil:
-        # 0; −1 bytes that are no batches, or a sealed one that is marked; −2 no memory.
+        # Returns 0; −1 for invalid batches or a marked sealed one; −2 without memory.
         cdef BatchView batch
         cdef RecordView record
         cdef ProducerView view
@@ -386,7 +386,7 @@ cdef class ProducerTable:
         while at < end:
             at = decode_entry(table, at, end)
             if at == NULL:
-                raise ValueError("these are not the producers of a partition")
+                raise ValueError("the bytes are not a producer table")
         return table
 
     def copy(self):
@@ -444,9 +444,9 @@ cdef void read_producer(RecordView* record, ProducerView* view) noexcept nogil:
 
 
 cdef int view_of(bytes producer, int64_t epoch, int64_t sequence, ProducerView* view) except -1:
-    # The bytes stay with the caller.
+    # The caller owns the bytes.
     if not 0 < PyBytes_GET_SIZE(producer) <= PRODUCER_ID_BYTES_MAX or epoch < 0 or sequence < 0:
-        raise ValueError("a producer has an id of 1 to 64 bytes, and numbers from 0 on")
+        raise ValueError("a producer has an id of 1 to 64 bytes, and numbers of at least 0")
     memset(view, 0, sizeof(ProducerView))
     view.id = <const uint8_t*> PyBytes_AS_STRING(producer)
     view.id_size = <uint32_t> PyBytes_GET_SIZE(producer)

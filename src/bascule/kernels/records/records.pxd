@@ -1,11 +1,11 @@
-# The record batch for other kernels: views into bytes, checked while they are taken. Format: see records.pyx.
+# Record batches for other kernels: checked views of bytes. records.pyx shows the format.
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.wire.checksum cimport crc32c_of
 from bascule.kernels.wire.numbers cimport load_u16, load_u32, load_u64, read_bytes, read_varint
 
-# Offsets derived one from the other, in the order of the drawing.
+# Positions in the header, in the order of the drawing.
 cdef enum:
     CRC_AT = 0
     LENGTH_AT = CRC_AT + 4
@@ -91,7 +91,7 @@ cdef str fault_name(int fault)
 
 
 cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* view) noexcept nogil:
-    # The header alone: enough to hop to the next batch. The body may lie behind `end`.
+    # Views the header only. The body may end after `end`.
     if end - at < HEADER_SIZE:
         return INCOMPLETE
     view.length = load_u32(at + LENGTH_AT)
@@ -108,7 +108,7 @@ cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* vi
     view.end = at + view.length
     view.count = load_u32(at + COUNT_AT)
     view.base_offset = <int64_t> load_u64(at + BASE_OFFSET_AT)
-    # The sum of a damaged header may be beyond all offsets: it stops at the highest number, which check_offsets() refuses.
+    # The sum in a damaged header may overflow; it is then INT64_MAX, which check_offsets() refuses.
     view.last_offset = load_u32(at + LAST_DELTA_AT)
     if view.base_offset > INT64_MAX - view.last_offset:
         view.last_offset = INT64_MAX
@@ -122,7 +122,7 @@ cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* vi
 
 
 cdef inline int view_bytes(const uint8_t* at, const uint8_t* end, BatchView* view, bint checksum) noexcept nogil:
-    # The whole batch lies in the buffer and its checksum, if asked, is right.
+    # Views a whole batch, and verifies its checksum if `checksum`.
     cdef int fault = view_header(at, end, view)
     if fault:
         return fault
@@ -133,7 +133,7 @@ cdef inline int view_bytes(const uint8_t* at, const uint8_t* end, BatchView* vie
     return GOOD
 
 
-# What must hold of a batch by itself, whatever stands before it. The offset behind a batch must be an offset too.
+# Checks of a batch alone, without the batch before it. The offset after a batch must be valid too.
 
 cdef inline int check_offsets(BatchView* view) noexcept nogil:
     if view.base_offset < 0 or view.last_offset == INT64_MAX:
@@ -159,7 +159,7 @@ cdef inline int view_batch(const uint8_t* at, const uint8_t* end, BatchView* vie
 
 
 cdef inline const uint8_t* open_body(BatchView* view) noexcept nogil:
-    # Position of the first record; NULL when the body is sealed or does not begin with a subject.
+    # Returns the position of the first record; NULL if the body is sealed or does not begin with a subject.
     if view.attributes & ATTR_SEALED or view.body_bytes != view.length - HEADER_SIZE:
         return NULL
     return read_bytes(view.start + HEADER_SIZE, view.end, &view.subject, &view.subject_size)
@@ -187,8 +187,8 @@ cdef inline const uint8_t* read_headers(const uint8_t* at, const uint8_t* end, R
 
 
 cdef inline const uint8_t* read_record(const uint8_t* at, BatchView* view, RecordView* record) noexcept nogil:
-    # The record at `at`, every length in it checked; returns the position behind it, or NULL.
-    # The caller checks that offsets rise and times do not fall from one record to the next.
+    # Views the record at `at` and checks its lengths; returns the position after it, or NULL.
+    # The caller checks that offsets rise and timestamps do not fall.
     cdef uint64_t size = 0
     cdef uint64_t delta = 0
     cdef const uint8_t* end
@@ -245,7 +245,7 @@ cdef inline const uint8_t* read_record(const uint8_t* at, BatchView* view, Recor
 
 
 cdef inline int check_body(BatchView* batch) noexcept nogil:
-    # Every record of a clear batch: lengths, order, count, and nothing left over.
+    # Checks all records of a plain batch: lengths, order, count, and no bytes after them.
     cdef RecordView record
     cdef const uint8_t* at = open_body(batch)
     cdef int64_t last_offset = -1

@@ -1,4 +1,4 @@
-"""Record batches: check, scan, search, decode, rewrite. The format is drawn on top of `records.pyx`."""
+"""Record batches: check, scan, search, decode, rewrite. `records.pyx` shows the format."""
 
 from typing import Final, final
 
@@ -16,7 +16,7 @@ PRODUCERS: Final[int]
 OFFSET_MAX: Final[int]
 
 REASONS: Final[tuple[str, ...]]
-"""Why bytes are not a good batch, in the order the checks are made:
+"""Why bytes are not a valid batch, in the order of the checks:
 
 `incomplete` the buffer ends inside the batch · `bad length` · `bad magic` · `future version` · `bad attributes` ·
 `bad checksum` · `bad offsets` (does not continue) · `bad timestamps` (goes backwards) · `bad epoch` (goes backwards) ·
@@ -24,7 +24,7 @@ REASONS: Final[tuple[str, ...]]
 """
 
 class BatchError(ValueError):
-    """Bytes that are not a good batch. `reason` is one of `REASONS`; `position` is where the batch begins."""
+    """The bytes are not a valid batch. `reason` is one of `REASONS`; `position` is that of the batch."""
 
     reason: str
     position: int
@@ -32,7 +32,7 @@ class BatchError(ValueError):
 
 @final
 class Record:
-    """One record as a Python object, for the few callers that want them."""
+    """One record as a Python object."""
 
     @property
     def offset(self) -> int: ...
@@ -55,7 +55,7 @@ class Record:
 
 @final
 class BatchHeader:
-    """The 56 bytes in front of a batch, as numbers."""
+    """The 56 bytes at the start of a batch, as numbers."""
 
     @property
     def crc(self) -> int: ...
@@ -79,15 +79,15 @@ class BatchHeader:
     def max_timestamp(self) -> int: ...
     @property
     def is_sealed(self) -> bool:
-        """Compressed or encrypted: the body must be opened before records can be read."""
+        """Whether the body is compressed or encrypted, and must be opened before records can be read."""
 
 @final
 class Scan:
-    """What a run over consecutive batches found."""
+    """The result of a scan over consecutive batches."""
 
     @property
     def end(self) -> int:
-        """Position behind the last good batch."""
+        """The position after the last good batch."""
     @property
     def next_offset(self) -> int: ...
     @property
@@ -96,18 +96,18 @@ class Scan:
     def records(self) -> int: ...
     @property
     def first_timestamp(self) -> int:
-        """Of the first batch seen, −1 when there was none."""
+        """That of the first batch, −1 if there is none."""
     @property
     def last_timestamp(self) -> int: ...
     @property
     def last_epoch(self) -> int: ...
     @property
     def reason(self) -> str | None:
-        """Why the run stopped in front of the end of the bytes; None when it did not."""
+        """Why the scan stopped before the end of the bytes; None if it did not."""
 
 @final
 class Selection:
-    """A run of whole, checked batches inside a buffer."""
+    """Consecutive whole, checked batches in a buffer."""
 
     @property
     def start(self) -> int: ...
@@ -115,16 +115,16 @@ class Selection:
     def stop(self) -> int: ...
     @property
     def next_offset(self) -> int:
-        """Offset behind the last batch selected; the one asked for when nothing was."""
+        """The offset after the last selected batch; the requested one if there is none."""
     @property
     def reason(self) -> str | None:
-        """Why the run stopped at `stop` other than by its limits."""
+        """Why the selection stopped at `stop` before its limits."""
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, its length, magic, version and attributes checked; the checksum is not."""
+    """Return the header at `position`. Checks length, magic, version and attributes, not the checksum."""
 
 def check(data: Buffer, position: int = 0) -> int:
-    """Check one batch wholly (checksum and, unless it is sealed, every record); returns its length."""
+    """Check one batch: its checksum and, unless it is sealed, all records. Returns its length."""
 
 def scan(
     data: Buffer,
@@ -141,39 +141,36 @@ def scan(
     marks: list[tuple[int, int, int]] | None = None,
     epochs: list[tuple[int, int]] | None = None,
 ) -> Scan:
-    """Walk over batches from `start` to the end of `data` and stop at the first that is not good.
+    """Scan batches from `start` to the end of `data`, and stop at the first bad one.
 
-    `gap` lets the very first batch begin behind `next_offset`. `marks` receives (offset, position, first_timestamp) of a batch
+    `gap` allows the first batch to begin after `next_offset`. `marks` receives (offset, position, first_timestamp) of a batch
     for at least every `interval` bytes, the first batch included, with `position` added. `epochs` receives (epoch, base_offset)
     whenever the epoch rises above `last_epoch`.
     """
 
 def find_offset(data: Buffer, offset: int, start: int = 0) -> int:
-    """Position of the first batch that ends at or behind `offset`; −1 when the bytes end before. Hops over headers only."""
+    """Return the position of the first batch that ends at or after `offset`; −1 if there is none. Reads headers only."""
 
 def find_timestamp(data: Buffer, timestamp: int, start: int = 0) -> int:
-    """Position of the first batch that holds records and whose max_timestamp is at or behind `timestamp`; −1 when none."""
+    """Return the position of the first batch with records whose max_timestamp is at or after `timestamp`; −1 if there is none."""
 
 def select(data: Buffer, offset: int, end_offset: int, bytes_max: int, start: int = 0) -> Selection:
-    """The checked batches from the one that holds `offset` on, below `end_offset`; at least one, then up to `bytes_max` bytes.
+    """Select the batches from the one that holds `offset`, below `end_offset`; at least one, then up to `bytes_max` bytes.
 
-    Stops in front of a batch that begins at or behind `end_offset`, is incomplete, fails its check or does not continue the one before.
+    Stops before a batch that begins at or after `end_offset`, is incomplete, fails its check or does not continue the one before.
     """
 
 def resync(data: Buffer, start: int, offset: int) -> int:
-    """Position of the next good batch at or behind `start` with a base offset at or behind `offset`; −1 when there is none."""
+    """Return the position of the next good batch from `start` with a base offset at or after `offset`; −1 if there is none."""
 
 def decode(data: Buffer, first_offset: int = 0, end_offset: int = ..., start: int = 0, stop: int = -1) -> list[Record]:
-    """Records of all batches in `data[start:stop]` whose offsets lie in [first_offset, end_offset). Bodies must be in the clear."""
+    """Return the records in [first_offset, end_offset) of all batches in `data[start:stop]`, which must not be sealed."""
 
 def offset_at(data: Buffer, timestamp: int, position: int = 0) -> int:
-    """Offset of the first record of this batch with a time at or behind `timestamp`; −1 when there is none."""
-
-def edges(data: Buffer, position: int = 0) -> tuple[int, int]:
-    """Offsets of the first and last record stored in this batch; (−1, −1) when it holds none."""
+    """Return the offset of the first record of this batch at or after `timestamp`; −1 if there is none."""
 
 def with_body(batch: Buffer, body: Buffer, attributes: int) -> bytes:
-    """The batch with another body and other codec/encryption bits: how batches are sealed and opened. Checksum and length follow."""
+    """Return the batch with another body and other codec and encryption bits, and with a new length and checksum."""
 
 def trim(batch: Buffer, end_offset: int) -> bytes:
-    """The batch without its records at or behind `end_offset`; it ends right before that offset."""
+    """Return the batch without its records at or after `end_offset`; it ends right before that offset."""

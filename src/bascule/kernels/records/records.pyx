@@ -1,4 +1,4 @@
-# Record batches: the unit of append, checksum, replication and recovery. Reading, checking and searching them; builder.pyx writes them.
+# Record batches: the unit of append, checksum, replication and recovery. This module checks, reads and searches them.
 #
 #   0               4               8       10  11  12              16
 #   ┌───────────────┬───────────────┬───────┬───┬───┬───────────────┐
@@ -16,8 +16,8 @@
 #           [key_len · key] [value_len · value] [subject_len · subject] [reply_len · reply]
 #           [header_count · (name_len · name · value_len · value) …]
 #
-# Little-endian. crc is CRC-32C of everything behind it; length counts the header. docs/internals/formats.md has the rest.
-# The checks and the record reader are in records.pxd, so that every kernel that touches records compiles them in.
+# Little-endian. crc is CRC-32C of all bytes after it; length includes the header. docs/internals/formats.md has the rest.
+# The checks and the record reader are in records.pxd, so that all kernels can inline them.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
@@ -65,8 +65,8 @@ cdef str fault_name(int fault):
 
 cdef inline const uint8_t* at_position(Bytes source, Py_ssize_t position) except NULL:
     if position < 0 or position > source.size:
-        raise ValueError(f"position {position} lies outside of the {source.size} bytes")
-    # An empty buffer may have no address at all; nothing is read from it, but NULL means an error here.
+        raise ValueError(f"position {position} is outside of the {source.size} bytes")
+    # The address of an empty buffer may be NULL, which means an error here.
     return source.data + position if source.data != NULL else <const uint8_t*> b""
 
 
@@ -112,7 +112,7 @@ cdef tuple decode_headers(RecordView* view):
     cdef uint32_t name_size = 0, value_size = 0, index
     cdef list pairs = []
     for index in range(view.header_count):
-        # read_record() has walked over the same bytes, so this cannot run over the end
+        # read_record() has checked the same bytes
         at = read_bytes(at, end, &name, &name_size)
         at = read_bytes(at, end, &value, &value_size)
         pairs.append((copy_bytes(name, name_size), copy_bytes(value, value_size)))
@@ -291,7 +291,7 @@ def select(data, int64_t offset, int64_t end_offset, int64_t bytes_max, Py_ssize
                 break
             fault = view_batch(at, end, &view, True)
             if fault == GOOD and first != NULL and view.base_offset != next_offset:
-                # intact but not in its place: an older copy, or a batch behind one that is lost
+                # intact but out of order: an older copy, or a batch after a lost one
                 if view.base_offset < next_offset or not view.attributes & ATTR_FOLLOWS_GAP:
                     fault = BAD_OFFSETS
             if fault:
@@ -334,7 +334,7 @@ def decode(data, int64_t first_offset=0, int64_t end_offset=INT64_MAX, Py_ssize_
     if stop == -1:
         stop = source.size
     if stop < start or stop > source.size:
-        raise ValueError(f"stop {stop} lies outside of {start} to {source.size}")
+        raise ValueError(f"stop {stop} is outside of {start} to {source.size}")
     end = at + (stop - start)
     while at < end:
         fault = view_batch(at, end, &batch, False)
@@ -397,25 +397,6 @@ def offset_at(data, int64_t timestamp, Py_ssize_t position=0):
     return -1
 
 
-def edges(data, Py_ssize_t position=0):
-    cdef Bytes source = Bytes(data)
-    cdef BatchView batch
-    cdef RecordView record
-    cdef const uint8_t* at
-    cdef uint32_t index
-    cdef int64_t first = -1, last = -1
-    view_clear_batch(source, position, &batch, False)
-    at = open_body(&batch)
-    for index in range(batch.count):
-        at = read_record(at, &batch, &record)
-        if at == NULL:
-            raise BatchError("bad records", position)
-        if first < 0:
-            first = record.offset
-        last = record.offset
-    return first, last
-
-
 # ── rewriting ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -458,7 +439,7 @@ def trim(batch, int64_t end_offset):
     cdef uint32_t index, kept = 0
     cdef int64_t max_timestamp
     cdef bytes result
-    view_clear_batch(source, 0, &view, True)  # a damaged batch must not get a fresh checksum
+    view_clear_batch(source, 0, &view, True)  # a damaged batch must not get a new checksum
     if end_offset <= view.base_offset or end_offset > view.last_offset + 1:
         raise ValueError(f"cannot trim the batch of offsets {view.base_offset} to {view.last_offset} at {end_offset}")
     max_timestamp = view.first_timestamp

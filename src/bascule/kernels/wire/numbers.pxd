@@ -1,12 +1,12 @@
-# Reading and writing of small numbers inside byte buffers: the one place where bounds are checked.
+# Reads and writes numbers in byte buffers: the only place where bounds are checked.
 #
-# Every reader takes the end of the readable bytes and returns the position behind what it read, or NULL when the bytes end first
-# or hold something that cannot be. Nothing else in the kernels moves a pointer by a number it read from the network or the disk.
+# Every reader takes the end of the readable bytes and returns the position after the value, or NULL if the bytes end first or are
+# invalid. No other code in the kernels moves a pointer by a number from the network or the disk.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-# The formats are little-endian and numbers are copied as they lie in memory.
+# The formats are little-endian, and numbers are copied from memory unchanged.
 cdef extern from *:
     """
     #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -71,7 +71,7 @@ cdef inline const uint8_t* read_varint(const uint8_t* at, const uint8_t* end, ui
 cdef inline const uint8_t* read_bytes(
     const uint8_t* at, const uint8_t* end, const uint8_t** data, uint32_t* size
 ) noexcept nogil:
-    # A varint length and that many bytes.
+    # A varint length, and the bytes after it.
     cdef uint64_t length = 0
     at = read_varint(at, end, &length)
     if at == NULL or length > <uint64_t> (end - at):

@@ -1,4 +1,4 @@
-# Bytes on their way out, for other kernels: written at the end, sent from the front.
+# The output buffer for other kernels: written at the end, sent from the front.
 
 from libc.stdint cimport uint8_t
 
@@ -8,10 +8,10 @@ cdef class OutputBuffer:
     cdef size_t start               # readable bytes: data[start:end]
     cdef size_t end
     cdef size_t capacity
-    cdef Py_ssize_t views           # exported buffers: while there are any, nothing may move
+    cdef Py_ssize_t views           # exported buffers, during which the data must not move
     cdef size_t size(self) noexcept nogil
-    cdef uint8_t* reserve(self, size_t more) noexcept nogil     # room for so many bytes behind the end; NULL when there is none
-    cdef void commit(self, size_t written) noexcept nogil       # what was written into that room
-    cdef int put(self, const uint8_t* source, size_t count) noexcept nogil   # 0, or −1 when there is no memory
+    cdef uint8_t* reserve(self, size_t more) noexcept nogil     # memory for `more` bytes after the end; NULL if there is none
+    cdef void commit(self, size_t written) noexcept nogil       # adds the bytes written there
+    cdef int put(self, const uint8_t* source, size_t count) noexcept nogil   # 0, or −1 without memory
     cdef void drop_front(self, size_t count) noexcept nogil
     cdef void shrink(self) noexcept nogil

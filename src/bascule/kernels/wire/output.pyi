@@ -1,4 +1,4 @@
-"""Bytes on their way out: kernels write at the end, the shell sends from the front."""
+"""An output buffer: kernels write at the end, Python code sends from the front."""
 
 from typing import final
 
@@ -6,7 +6,7 @@ from typing_extensions import Buffer
 
 @final
 class OutputBuffer:
-    """Grows as it must. Readable as a buffer; while such a view lives, bytes that need more memory are refused."""
+    """Grows as needed. Readable as a buffer; while such a view exists, `append` fails if it needs more memory."""
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
@@ -14,7 +14,7 @@ class OutputBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def append(self, data: Buffer) -> None: ...
     def drop(self, count: int) -> None:
-        """Forget so many bytes from the front: they were sent."""
+        """Remove `count` bytes from the front after they were sent."""
     def clear(self) -> None: ...
     def send(self, fd: int) -> int:
-        """Send what the socket takes without blocking and drop it; how much that was, maybe 0. OSError for a dead socket."""
+        """Send bytes without blocking and remove them. Returns their number, maybe 0. Raises OSError for a closed socket."""

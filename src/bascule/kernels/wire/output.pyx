@@ -1,6 +1,6 @@
-# Bytes on their way out. Kernels write at the end without the GIL, the shell sends from the front.
+# An output buffer. Kernels write at the end without the GIL; Python code sends from the front.
 #
-# The buffer grows as it must and shrinks when it runs empty: who writes looks at size() and stops in time.
+# The buffer grows without a limit and shrinks when it is empty: writers check size().
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,7 +18,7 @@ cdef extern from "sys/socket.h" nogil:
 
 cdef enum:
     CAPACITY_FIRST = 4096
-    CAPACITY_KEPT = 1 << 20         # an empty buffer that has grown beyond this gives its memory back
+    CAPACITY_KEPT = 1 << 20         # a larger buffer frees its memory when it is empty
 
 
 cdef class OutputBuffer:
@@ -43,7 +43,7 @@ cdef class OutputBuffer:
         if self.views:
             return NULL
         if used + more <= capacity and self.start >= used:
-            # moving what is left costs less than it took to send the rest
+            # fewer bytes are moved than were sent
             memmove(self.data, self.data + self.start, used)
         else:
             while capacity < used + more:
@@ -94,7 +94,7 @@ cdef class OutputBuffer:
     def append(self, data):
         cdef Bytes given = Bytes(data)
         if self.put(given.data, given.size):
-            raise MemoryError("no memory for an output buffer, or it is being looked at")
+            raise MemoryError("no memory for an output buffer, or it has views")
 
     def drop(self, size_t count):
         if count > self.end - self.start:

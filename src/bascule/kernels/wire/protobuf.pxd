@@ -1,8 +1,8 @@
-# Protobuf's wire format, as far as hot messages need it. Readers follow wire.pxd: the end of the bytes goes in, the position
-# behind what was read comes out, NULL for bytes that are not protobuf.
+# The part of protobuf's wire format that frequent messages need. As in numbers.pxd, readers take the end of the bytes and return the
+# position after the value, or NULL for bytes that are not protobuf.
 #
-# The rules are those of upb, the parser of every current protobuf runtime but Go's and Java's: a number may use ten bytes whatever the
-# bits beyond the 64th are, a tag and a length at most five; field number 0 is an error outside of groups; groups nest at most 100 deep.
+# The rules are those of upb, the parser of every current protobuf runtime but Go's and Java's: a number may have ten bytes with any
+# bits beyond the 64th, a tag and a length at most five; field number 0 is an error outside of groups; groups nest at most 100 deep.
 
 from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -90,7 +90,7 @@ cdef inline const uint8_t* skip_plain(const uint8_t* at, const uint8_t* end, uin
 
 
 cdef inline const uint8_t* skip_field(const uint8_t* at, const uint8_t* end, uint32_t tag, int depth_max) noexcept nogil:
-    # The value behind `tag`, with everything in it when it is a group. No recursion: the bytes decide how deep groups nest.
+    # Skips the value after `tag`, including the fields of a group. Not recursive, because the input decides how deep groups nest.
     cdef uint32_t opened[GROUP_DEPTH_MAX]
     cdef int depth = 0
     if tag & 7 != WIRE_GROUP:
@@ -116,7 +116,7 @@ cdef inline const uint8_t* skip_field(const uint8_t* at, const uint8_t* end, uin
             return NULL
 
 
-# ── writing: fields numbered 1 to 15, left out when they are empty ───────────────────────────────
+# ── writing: fields numbered 1 to 15, omitted if they are empty ──────────────────────────────────
 
 
 cdef inline size_t number_field_size(int64_t value) noexcept nogil:

@@ -1,6 +1,6 @@
-# UTF-8: what protobuf demands of every string, and what NATS subjects and header names promise to nobody.
+# UTF-8: protobuf requires it for every string; NATS does not for subjects and header names.
 #
-# Almost every text is ASCII and is checked eight bytes at a time; the character by character way is for the rest.
+# Most texts are ASCII, which is checked eight bytes at a time; other texts are checked character by character.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -22,8 +22,8 @@ cdef inline bint is_ascii(const uint8_t* at, size_t size) noexcept nogil:
 
 
 cdef inline uint32_t character_size(const uint8_t* at, const uint8_t* end, uint32_t* wrong) noexcept nogil:
-    # Bytes of the character at `at` (at < end); 0 when there is none. Then `wrong` says how many bytes one U+FFFD stands for:
-    # the longest beginning of a character that is there (Unicode, table 3-7 and "maximal subparts"), or one byte.
+    # Size of the character at `at` (at < end); 0 if it is invalid. Then `wrong` is the number of bytes that one U+FFFD replaces:
+    # the longest valid beginning of a character (Unicode, table 3-7 and "maximal subparts"), or one byte.
     cdef uint8_t lead = at[0]
     cdef uint8_t low = 0x80
     cdef uint8_t high = 0xBF
@@ -64,7 +64,7 @@ cdef inline bint is_utf8(const uint8_t* at, size_t size) noexcept nogil:
     return True
 
 
-# A text with U+FFFD (three bytes) in place of what is not UTF-8: how long it gets, and the text itself.
+# The size of a text with U+FFFD (three bytes) instead of invalid bytes, and the text itself.
 
 cdef inline size_t text_size(const uint8_t* at, size_t size) noexcept nogil:
     cdef const uint8_t* end = at + size
@@ -80,8 +80,8 @@ cdef inline size_t text_size(const uint8_t* at, size_t size) noexcept nogil:
 
 
 cdef inline uint8_t* write_text(uint8_t* out, const uint8_t* at, size_t size, size_t written_size) noexcept nogil:
-    # written_size is what text_size() said. A text can only be as long as before when it is as before, or when what was
-    # replaced happened to have three bytes: those are the ones that take the long way.
+    # written_size is the result of text_size(). If it equals the size of the text, the text is valid, or every replaced part had
+    # three bytes; only then the text is checked again.
     cdef const uint8_t* end = at + size
     cdef uint32_t length, wrong = 0
     if size == written_size and is_utf8(at, size):

@@ -62,7 +62,7 @@ class _Session:
     results: dict[int, bytes] = field(default_factory=dict)
 
 
-class Sessions:
+class RaftSessions:
     __slots__ = ("_machine", "_sessions", "_sessions_max", "_window")
 
     def __init__(

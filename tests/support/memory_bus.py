@@ -28,7 +28,7 @@ class MemoryBus:
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         if subject not in self._handlers:
-            raise Unavailable(f"nobody listens on {subject}")
+            raise Unavailable(f"no server listens on {subject}")
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         inbox = f"inbox.{next(self._inboxes)}"
 

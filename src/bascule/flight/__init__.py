@@ -1,1 +1,1 @@
-"""Streams as Arrow tables: what both ends of Arrow Flight agree on, and the end that reads. Needs pyarrow (`bascule[spark]`)."""
+"""Streams as Arrow tables: the parts of Arrow Flight that server and client share. Needs pyarrow (`bascule[spark]`)."""

@@ -1,4 +1,4 @@
-"""The one place that imports pyarrow, so that whoever lacks it is told what to install."""
+"""Imports pyarrow; where it is missing, the error says what to install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.errors import MissingExtra
 
 
 def is_installed() -> bool:
-    """Asks the file system only: importing takes a quarter of a second and tens of megabytes."""
+    """Return whether pyarrow is installed, without importing it: that takes 0.25 s and tens of megabytes."""
     try:
         return importlib.util.find_spec("pyarrow") is not None
     except ImportError:
@@ -28,7 +28,7 @@ def require_flight() -> Any:
     return _load("pyarrow.flight")
 
 
-@cache  # asked for with every batch, several times
+@cache  # called several times for each batch
 def _load(name: str) -> Any:
     try:
         return importlib.import_module(name)

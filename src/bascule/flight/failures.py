@@ -1,7 +1,7 @@
-"""Errors on their way through Arrow Flight: `CODE: message` for people, the same in JSON beside it for programs.
+"""Errors over Arrow Flight: `CODE: message` as text for people, and JSON for programs.
 
-Flight has few statuses and clients put words of their own behind a text. So the code, the hint and the facts travel as the error's
-extra information; the text alone is enough to know the code.
+Flight has few statuses, and clients append to the text. The code, the hint and the facts are therefore JSON in the error's extra
+information; the text alone still has the code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bascule.errors import BasculeError, NotLeader, OffsetBelowStart, Unavailabl
 from bascule.flight.arrow import require, require_flight
 
 FACTS: Final = ("log_start_offset", "leader", "location")
-"""Attributes of errors that are carried along."""
+"""Attributes of errors that are sent too."""
 
 _CODE: Final = re.compile(r"\b([A-Z][A-Z_]{2,40}): ")
 
@@ -35,7 +35,7 @@ _BY_CODE: Final = dict(_classes())
 
 
 def to_flight(error: BasculeError) -> Exception:
-    """What a Flight method raises so that the client gets this error."""
+    """Return the exception that a Flight method raises so that the client gets this error."""
     flight = require_flight()
     facts = {name: getattr(error, name) for name in FACTS if hasattr(error, name)}
     detail = json.dumps({"code": error.code, "message": error.message, "hint": error.hint, **facts}).encode()
@@ -59,7 +59,7 @@ def as_flight_errors() -> Iterator[None]:
 
 
 def from_flight(error: Exception) -> BasculeError:
-    """The error that the server meant, or what the transport said."""
+    """Return the error that the server sent, or one for a failure of the transport."""
     flight = require_flight()
     detail = _detail(error)
     found = _CODE.search(str(error)) if detail is None else None
@@ -104,7 +104,7 @@ def _first_line(error: Exception) -> str:
 
 
 def not_leader(stream: str, partition: int, leader: str, location: str | None) -> NotLeader:
-    error = NotLeader(f"{stream}/{partition} is led by {leader or 'nobody'}", hint=location)
+    error = NotLeader(f"{stream}/{partition} has the leader {leader or 'none'}", hint=location)
     error.leader = leader
     error.location = location
     return error

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = NAMES
-"""In the order of the kernel, whose bits they are."""
+"""In the order of the kernel's column bits."""
 
 
 @cache
@@ -53,7 +53,7 @@ def table_schema() -> pa.Schema:
 
 
 def check_columns(names: Iterable[str] | None) -> tuple[str, ...]:
-    """The named columns in the order they were named; all of them for None. Raises CallerError for an unknown column."""
+    """Return the named columns in the given order, all columns for None. Raises CallerError for an unknown column."""
     if names is None:
         return COLUMNS
     chosen = tuple(names)
@@ -84,7 +84,7 @@ def wanted_bits(columns: tuple[str, ...]) -> int:
 
 
 def take_batch(made: Columns, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """The rows that the kernel has made, as a record batch over its buffers: no byte is copied."""
+    """Return the kernel's rows as a record batch over its buffers, without a copy."""
     schema = schema_of(columns)
     rows, buffers = made.take()
     arrays = [_array(field.type, rows, buffers[field.name]) for field in schema]

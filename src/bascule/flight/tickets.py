@@ -1,4 +1,4 @@
-"""What readers say to the Flight service, in JSON: which part of a stream they want, and what they ask about streams.
+"""Tickets and commands of the Flight service, in JSON.
 
     ticket      {"stream": "orders", "stream_id": 17, "partition": 0, "start": 0, "end": 1000, "columns": ["key", "value"],
                  "batch_rows": 10000, "batch_bytes": 4194304}
@@ -6,8 +6,8 @@
     put         a path of one part, the stream; or a command {"stream": "orders", "ack_policy": "all"}
     offsets     {"streams": ["orders"], "timestamps": {"orders": {"0": 1700000000000000000}}}
 
-Only `stream` and `partition` are needed. `start` is an offset or "earliest"; `end` is exclusive, and null stands for the high
-watermark at the time of the call. A name that is not known is refused: a reader that misspells `end` would read too much.
+Only `stream` and `partition` are required. `start` is an offset or "earliest"; `end` is exclusive, and null means the high
+watermark at the time of the call. An unknown name is refused: a reader that misspells `end` would read too much.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bascule.flight.schema import COLUMNS, check_columns
 EARLIEST: Final = "earliest"
 OFFSETS_ACTION: Final = "offsets"
 LOCATIONS_ACTION: Final = "locations"
-"""Answered on a broker's gRPC port, which readers know: the Flight locations of all brokers."""
+"""Call on a broker's gRPC port that returns the Flight locations of all brokers."""
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTicket:
-    """A range of one partition. `stream_id` None reads whatever stream has the name now."""
+    """A range of one partition. With `stream_id` None, the stream that has the name now."""
 
     stream: str
     partition: int
@@ -54,7 +54,7 @@ class ReadTicket:
 
 
 def parse_ticket(data: bytes) -> ReadTicket:
-    """Raises CallerError that names the field."""
+    """Parse a ticket. Raises CallerError, which names the field."""
     given = _Given("ticket", data)
     start = given.take("start", EARLIEST)
     ticket = ReadTicket(
@@ -69,13 +69,13 @@ def parse_ticket(data: bytes) -> ReadTicket:
     )
     given.must_be_empty()
     if ticket.start is not None and ticket.end is not None and ticket.start > ticket.end:
-        raise CallerError(f"ticket: start {ticket.start} lies behind end {ticket.end}", hint="`end` is exclusive")
+        raise CallerError(f"ticket: start {ticket.start} is after end {ticket.end}", hint="`end` is exclusive")
     return ticket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCommand:
-    """Which stream a reader wants to know about, and which of its partitions and columns."""
+    """The stream, partitions and columns of a request for information."""
 
     stream: str
     partitions: tuple[int, ...] | None = None
@@ -99,7 +99,7 @@ def parse_command(data: bytes) -> TableCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutCommand:
-    """Where a table goes, and when its rows count as stored."""
+    """The stream that a table is published to, and its ack policy."""
 
     stream: str
     ack_policy: str = "all"
@@ -120,11 +120,11 @@ def parse_put_command(data: bytes) -> PutCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsQuery:
-    """What the action `offsets` is asked. None: all streams."""
+    """A request of the action `offsets`. None: all streams."""
 
     streams: tuple[str, ...] | None = None
     timestamps: Mapping[str, Mapping[int, int]] | None = None
-    """Stream → partition → nanoseconds since 1970: the first offset at or behind that time is wanted."""
+    """Stream → partition → nanoseconds since 1970: the answer has the first offset at or after that time."""
 
     def encode(self) -> bytes:
         return json.dumps({"streams": self.streams, "timestamps": self.timestamps}).encode()
@@ -162,7 +162,7 @@ def _partition(given: _Given, text: str) -> int:
 
 
 def parse_pattern(data: bytes) -> str | None:
-    """The criteria of ListFlights: a regular expression that a stream's whole name has to match; None for all streams."""
+    """The criteria of ListFlights: a regular expression that must match a stream's whole name; None for all streams."""
     if not data:
         return None
     given = _Given("criteria", data)

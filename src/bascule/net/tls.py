@@ -1,4 +1,4 @@
-"""TLS of listeners and of clients: the protocol by ALPN, and certificates of clients where they are asked for."""
+"""TLS contexts of listeners and clients, with ALPN and client certificates."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class ControllerCluster:
         try:
             answer = json.loads(await self.bus.request(f"test.test.{server}", request, ANSWER_SECONDS))
         except Unavailable as error:
-            if "nobody listens" in error.message:
+            if "no server listens" in error.message:
                 return "error: nobody there"
         if answer is not None and answer.startswith("error"):
             return answer

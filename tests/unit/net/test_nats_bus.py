@@ -45,7 +45,7 @@ def test_nobody_no_answer_and_no_connection_are_told_apart(nats: NatsServer) -> 
         bus = await NatsBus.connect([nats.url], "test")
         states: list[bool] = []
         bus.on_state = lambda connected, _reason: states.append(connected)
-        with pytest.raises(Unavailable, match="nobody listens on ask"):
+        with pytest.raises(Unavailable, match="no server listens on ask"):
             await bus.request("ask", b"", 60)
 
         async def be_silent(_data: bytes, _reply: str) -> None:

@@ -1,4 +1,4 @@
-"""What the service tells about streams: partitions, leaders and where they serve tables, offsets. Called on Flight's threads."""
+"""Streams, partitions, leaders, Flight locations and offsets for Flight calls. Runs on Flight's threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TableSources:
     partitions: Partitions
     starts: PartitionStarts
     publishing: PublishGate
-    """To be used on the event loop only."""
+    """For the event loop only."""
     authorizer: Authorizer
     uses_tls: bool
 
@@ -52,7 +52,7 @@ class Directory:
     # ── streams ──────────────────────────────────────────────────────────────────────────────────
 
     def streams(self) -> list[Stream]:
-        """In the order of their names. Copied in one go: the event loop goes on changing what it was copied from."""
+        """Return all streams by name, copied at once, since the event loop changes the metadata meanwhile."""
         streams = list(self._sources.controller.metadata.streams.values())
         streams.sort(key=lambda stream: stream.name)
         return streams
@@ -77,7 +77,7 @@ class Directory:
         return found
 
     def led(self, stream: Stream, number: int) -> LedPartition:
-        """The partition, if this server leads it; a paused one is resumed. Raises NotLeader, Unavailable."""
+        """Return the partition if this server leads it, and resume it if it is paused. Raises NotLeader, Unavailable."""
         partition = self.partition(stream, number)
         if partition.paused:
             self._resume(stream.name, number)
@@ -98,12 +98,12 @@ class Directory:
     # ── servers ──────────────────────────────────────────────────────────────────────────────────
 
     def locations(self) -> dict[str, str]:
-        """Where the servers that answer serve tables, by their ids."""
+        """Return the Flight locations of the servers that answer, by server id."""
         servers = self.in_loop(self._sources.servers.servers(self._sources.controller.members))
         return flight_locations(servers, uses_tls=self._sources.uses_tls)
 
     def in_loop(self, work: Coroutine[Any, Any, T], *, timeout: float | None = limits.FLIGHT_CALL_SECONDS) -> T:
-        """Have the event loop do it, and wait."""
+        """Run a coroutine on the event loop and wait for its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout)
@@ -114,7 +114,7 @@ class Directory:
     # ── offsets ──────────────────────────────────────────────────────────────────────────────────
 
     def offsets(self, query: OffsetsQuery) -> dict[str, Any]:
-        """Of partitions that are led here, where they begin and end; of all, who leads them and where it serves."""
+        """Return leader and location of each partition, and the offsets of those that this server leads."""
         timestamps = query.timestamps or {}
         streams = self.streams() if query.streams is None else [self.stream(name) for name in query.streams]
         locations = self.locations()
@@ -157,7 +157,7 @@ class Directory:
         }
 
     def _at(self, stream: Stream, partition: Partition, timestamp: int | None) -> dict[str, int | None]:
-        """The first offset at or behind the time; the end of what can be read where all records are older."""
+        """Return the first offset at or after the time, the end of the committed records when all are older."""
         if timestamp is None:
             return {}
         if partition.leader != self._server_id:
@@ -168,7 +168,7 @@ class Directory:
 
 
 def _retention(stream: Stream) -> dict[str, int]:
-    """What the stream keeps; 0 for no limit."""
+    """Return the retention of a stream; 0 means no limit."""
     options = settings_of(stream).log_options
     return {
         "max_age_ns": options.retention_age_max_ns,
@@ -178,5 +178,5 @@ def _retention(stream: Stream) -> dict[str, int]:
 
 
 def retained_from(log: PartitionLog) -> int:
-    """Where the log begins for somebody who must not miss anything: what compaction took from its front is no loss."""
+    """Return the offset before which retention has deleted messages; what compaction removed does not count."""
     return log.durability.retention_start_offset(log.log_start_offset)

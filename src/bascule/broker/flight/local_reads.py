@@ -1,11 +1,12 @@
-"""For readers on the same machine: they get the log's files, opened for reading, and make record batches of them themselves.
+"""The short cut for readers on the broker's machine: they get the log's files, opened for reading, and decode them.
 
     reader → broker   a ticket, as DoGet takes it
     broker → reader   {"files": [[start, stop], …], "next_offset": n} and a handle for each file, or {"refused": why}
 
-Both go over a socket with a name of its own (Linux's abstract ones), of one request a connection. The name is as good as random: it is
-learnt from the broker, and proves to be on the broker's machine by being there. Who reaches it could reach the port on the loopback
-address as well; so it is not there with TLS, where callers have names. What is refused is asked for again by DoGet, which says why.
+A connection to a Unix socket carries one request. The socket has a random name in Linux's abstract namespace, which a reader learns
+from the action `offsets`; only a process on the broker's machine can connect to it. Such a process could also connect to the Flight
+port, so the short cut grants nothing more. With TLS there is no such socket, since it does not authenticate. After a refusal, the
+reader calls DoGet.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WAITING_MAX: Final = 64
 
 
 class LocalReads:
-    """One thread for all: an answer takes no longer than a look into an index."""
+    """One thread serves all requests: an answer takes one index lookup."""
 
     def __init__(self, gate: FlightGate) -> None:
         self._gate = gate
@@ -57,7 +58,7 @@ class LocalReads:
             try:
                 connection, _ = self._listening.accept()
             except OSError:
-                self._stopping.wait(0.1)  # or no handle is left just now
+                self._stopping.wait(0.1)  # accept fails while no file descriptor is free
                 continue
             with connection:
                 try:
@@ -100,5 +101,5 @@ def _send(connection: socket.socket, found: FileRanges) -> None:
 
 
 def are_possible() -> bool:
-    """Abstract names, and handles that are opened again through /proc, are Linux's."""
+    """Return whether this system has abstract sockets and /proc/self/fd, as Linux does."""
     return sys.platform == "linux"

@@ -1,8 +1,8 @@
-"""One DoPut: the rows of a table become messages of a stream, through NATS like everybody's, and are answered with their offsets.
+"""One DoPut: publishes the rows of a table to a stream and answers with their offsets.
 
-After each record batch the client gets `{"rows": n, "partitions": [...], "offsets": [...]}` once all of them are acked. Columns are
-`value`, and `key`, `headers` and `partition` where they are wanted; any other is refused rather than dropped. Without `partition` a key
-chooses the partition as clients do, and rows without one take turns.
+After each record batch the client gets `{"batch": n, "rows": n, "partitions": [...], "offsets": [...]}` once all rows are acked. The
+columns are `value`, and optionally `key`, `headers` and `partition`; any other column is refused. Without `partition`, the key selects
+the partition as in clients, and rows without a key go to the partitions in turn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("value", "key", "headers", "partition")
 ROWS_AT_ONCE: Final = 512
-"""Published in one go on the event loop, which has others to serve: some hundred microseconds."""
+"""Rows that are published in one turn of the event loop; they block it for some hundred microseconds."""
 OUTPUT_POLL_SECONDS: Final = 0.002
 ACK_SECONDS: Final = 30.0
 LOOK_FIRST: Final = "look which rows are there before you send them again"
@@ -46,7 +46,7 @@ POLICIES: Final = {"leader": AckPolicy.LEADER, "all": AckPolicy.ALL}
 
 
 def put(sources: TableSources, gate: FlightGate, command: PutCommand, reader: Any, writer: Any) -> None:
-    """On a thread of Flight's. Raises what the client is to hear; batches that were answered are stored."""
+    """Publish a table. Runs on a thread of Flight. Batches that were answered are stored, also when it raises."""
     directory = Directory(sources, gate.loop)
     stream = directory.stream(command.stream)
     _check(reader.schema)
@@ -78,14 +78,14 @@ def _check(schema: pa.Schema) -> None:
 
 @dataclass(slots=True)
 class _Rows:
-    """A batch as publish requests, and where each of them goes."""
+    """A batch as publish requests, and the partition of each."""
 
     partitions: list[int] = field(default_factory=list)
     requests: list[bytes] = field(default_factory=list)
 
 
 class Encoder:
-    """Rows as publish requests."""
+    """Makes publish requests of rows."""
 
     def __init__(self, stream: str, partitions: int, ack_policy: Any) -> None:
         self._stream = stream
@@ -95,7 +95,7 @@ class Encoder:
 
     def encode(self, batch: pa.RecordBatch) -> _Rows:
         try:
-            batch.validate(full=True)  # offsets that a client made up would lead anywhere
+            batch.validate(full=True)  # wrong offsets in a client's buffers would make Arrow read outside of them
         except ValueError as error:
             raise CallerError(f"a record batch is not what its schema says: {error}") from None
         nothing = [None] * batch.num_rows
@@ -142,7 +142,7 @@ def _bytes(name: str, value: object) -> bytes:
 
 
 class _Publishing:
-    """The messages of one batch on their way. In the event loop."""
+    """Publishes one batch. Runs on the event loop."""
 
     def __init__(self, sources: TableSources, stream: str, rows: _Rows) -> None:
         self._starts = sources.starts
@@ -152,7 +152,7 @@ class _Publishing:
         self._rows = RowPublisher(sources.publishing, rows.requests, self._news.set)
 
     async def run(self) -> list[int]:
-        """Offsets in the order of the rows."""
+        """Return the offsets in the order of the rows."""
         try:
             while self._rows.sent < len(self._partitions):
                 await self._send()
@@ -169,14 +169,14 @@ class _Publishing:
         elif verdict != kernel.SENT:
             raise self._refused(verdict)
         elif self._rows.sent > before:
-            await asyncio.sleep(0)  # the loop has others to serve
+            await asyncio.sleep(0)  # other tasks run
         elif self._rows.unacked:
             await self._until_unacked(self._rows.unacked // 2)
         else:
-            await asyncio.sleep(OUTPUT_POLL_SECONDS)  # NATS has not yet taken what others have published
+            await asyncio.sleep(OUTPUT_POLL_SECONDS)  # the output to NATS is full
 
     async def _until_unacked(self, unacked: int) -> None:
-        """Raises as soon as a row was not stored, or no ack comes any more."""
+        """Wait until at most this many rows are unacked. Raises when a row was not stored, or no ack arrives in time."""
         while True:
             self._must_be_well()
             self._news.clear()

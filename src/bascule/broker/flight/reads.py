@@ -1,7 +1,7 @@
-"""One DoGet: a range of a partition as record batches. Each batch says, beside its rows, up to where the range is covered.
+"""One DoGet: a range of a partition as record batches. Each batch carries the offset up to which the range is covered.
 
-Memory is bounded by the transport: a batch is made when the one before it has gone, and a reader that does not read costs what the
-connection buffers. The range ends where it was said to end when it began: records that come later are not in it.
+A batch is made after the transport has taken the one before it, so a reader that does not read costs what the connection buffers.
+The end of the range is fixed when the read begins: later records are not in it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Read:
         return f"{self._ticket.stream}/{self._ticket.partition}"
 
     def open(self) -> None:
-        """Everything that can be refused before the first batch."""
+        """Check everything that can be refused before the first batch."""
         directory = Directory(self._sources, self._gate.loop)
         stream = directory.stream(self._ticket.stream, self._ticket.stream_id)
         self.begin(directory.led(stream, self._ticket.partition))
 
     def begin(self, local: LedPartition) -> None:
-        """Where the read begins and ends, from here on fixed."""
+        """Fix the start and the end of the read."""
         ticket = self._ticket
         self._local = local
         log = local.log
@@ -79,7 +79,7 @@ class Read:
             raise below_start(ticket.stream, ticket.partition, self._next_offset, retained_from(log))
 
     def files(self) -> FileRanges:
-        """The beginning of the range as bytes of files, for somebody on this machine. Raises Unavailable where only batches will do."""
+        """Return the start of the range as ranges of files, for a local reader. Raises Unavailable if it must read batches."""
         assert self._local is not None
         log = self._local.log
         if log.sealer.seals:
@@ -88,7 +88,7 @@ class Read:
             found = open_ranges(log, self._next_offset, self._end, limits.FLIGHT_LOCAL_FILES)
         except LogClosed:
             raise Unavailable(f"{self._name} was closed") from None
-        # Asked behind: what retention removed meanwhile is not among the files.
+        # Checked afterwards: the files lack what retention removed meanwhile.
         if (start := retained_from(log)) > self._next_offset and self._next_offset < self._end:
             found.close()
             raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, start)
@@ -102,7 +102,7 @@ class Read:
             except LogDeleted:
                 raise StreamDeleted(f"the stream {self._ticket.stream!r} was deleted while it was read") from None
             except LogClosed:
-                # paused, moved, or about to be deleted: whoever asks again learns which
+                # paused, moved, or about to be deleted: the reader's next call gets the reason
                 raise Unavailable(f"{self._name} was closed while it was read") from None
             except CorruptBatch as error:
                 raise self._damaged(error) from None
@@ -138,7 +138,7 @@ class Read:
         log = self._local.log
         found = log.read(self._next_offset, bytes_max=limits.FLIGHT_READ_BYTES)
         first = log.readable_end_offset(committed=True) if found is None else found.first_offset
-        # Asked behind the read: what retention removed meanwhile was passed over silently.
+        # Checked after the read: it skips what retention removed meanwhile.
         if first > self._next_offset and (start := retained_from(log)) > self._next_offset:
             raise below_start(self._ticket.stream, self._ticket.partition, self._next_offset, start)
         if found is None and first < self._end:
@@ -164,7 +164,7 @@ class Read:
         )
 
     def _damaged(self, error: CorruptBatch) -> BasculeError:
-        """Where another replica has what is damaged here, the reader goes on there in a moment."""
+        """Return Unavailable if another replica has the damaged range, so that the reader retries there; else StorageError."""
         _logger.error("%s: %s", self._name, error.message)
         if Directory(self._sources, self._gate.loop).in_loop(self._has_other_replica(error.message)):
             return Unavailable(f"this replica is damaged: {error.message}")

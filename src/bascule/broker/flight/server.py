@@ -1,6 +1,6 @@
-"""The methods of Arrow Flight: who asks, may they, and who answers. Reading is in `reads`, writing in `puts`.
+"""The methods of Arrow Flight: they authorize and parse a call. `reads` executes DoGet, `puts` executes DoPut.
 
-What is asked of the authorizer has the names that the gRPC port uses, so that one policy serves both:
+The actions that the authorizer checks have the names of the gRPC calls, so that one policy serves both ports:
 
     ListFlights, and offsets of all streams           FetchMetadata on *
     GetFlightInfo, GetSchema, offsets of a stream     FetchPartitionMetadata on the stream
@@ -47,13 +47,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is at the other end, as the authorizer wants to know."""
+    """The client of a call, for the authorizer."""
 
     common_name: str | None
 
 
 def make_server(address: Address, gate: FlightGate) -> Any:
-    """Serves from now on, on threads of its own."""
+    """Start a server, which runs on its own threads."""
     return FlightServer(f"grpc://{address}", gate)
 
 
@@ -62,7 +62,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         self._gate = gate
         super().__init__(location)
 
-    # ── what there is ────────────────────────────────────────────────────────────────────────────
+    # ── streams and offsets ────────────────────────────────────────────────────────────────────────────
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         return iter(_answer(lambda: self._list(context, criteria)))
@@ -117,9 +117,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         del context
-        return [
-            (OFFSETS_ACTION, "Where the partitions of streams begin and end, who leads them, and offsets by time; JSON")
-        ]
+        return [(OFFSETS_ACTION, "Offsets, leaders and locations of partitions, and offsets by time, as JSON")]
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         return iter(_answer(lambda: self._act(context, action)))
@@ -199,11 +197,11 @@ def _answer(work: Callable[[], T]) -> T:
         raise
     except Exception:
         _logger.exception("a call of Arrow Flight failed")
-        raise flight.FlightInternalError("INTERNAL: the server could not do it; its log says why") from None
+        raise flight.FlightInternalError("INTERNAL: the call failed on the server; see its log") from None
 
 
 def _guarded(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches; what goes wrong on the way is told as everywhere."""
+    """Yield the same batches; errors become Flight errors."""
     while True:
         found = _answer(lambda: next(batches, None))
         if found is None:

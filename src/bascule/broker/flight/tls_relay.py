@@ -1,8 +1,8 @@
-"""TLS in front of Arrow Flight: ends TLS as the gRPC port does, and knows whose connection each one is.
+"""Ends TLS for Arrow Flight, with the context of the gRPC port, and knows the client of each connection.
 
-pyarrow could end TLS itself, but says of a client no more than the first name in its certificate, where the policy goes by the common
-name. So connections end here, in a thread of their own, and go on to Flight's port on this machine; which name they came with is
-remembered by the port they go on from. Flight refuses whoever comes there by another way.
+pyarrow could end TLS itself, but gives only the first name in a client's certificate, while policies use the common name. The relay
+runs in its own thread and connects to Flight's port on the loopback address. It remembers the common name by the local port of that
+connection. Flight refuses connections that do not come from the relay.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bascule.config.values.address import LOOPBACK, Address
 from bascule.net.tls import common_name
 
 BUFFER_BYTES: Final = 1 << 20
-"""What may wait for a side that does not read, before the other side is not read any more."""
+"""Maximum buffered for a side that does not read; then the relay stops reading from the other side."""
 
 
 class TlsRelay:
     def __init__(self, address: Address, context: ssl.SSLContext, inner_port: int) -> None:
-        """Listens when `start` returns. Raises OSError when the address cannot be used."""
+        """`start` listens. Raises OSError when the address cannot be used."""
         self.context = context
         self._address = address
         self._inner_port = inner_port
@@ -48,7 +48,7 @@ class TlsRelay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
-        """Ends all connections at once."""
+        """Close all connections at once."""
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -63,7 +63,10 @@ class TlsRelay:
         await asyncio.sleep(0)
 
     def name_of(self, peer: str) -> str | None:
-        """The common name of whoever is behind an address such as `ipv4:127.0.0.1:40000`. LookupError: it did not come through here."""
+        """Return the common name of the client of a relayed connection, by an address such as `ipv4:127.0.0.1:40000`.
+
+        Raises LookupError for a connection that the relay did not make.
+        """
         return self._names[int(peer.rpartition(":")[2])]
 
     # ── in the relay's own loop ──────────────────────────────────────────────────────────────────
@@ -91,7 +94,7 @@ class TlsRelay:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a relayed connection. What it gets goes to the other one, no faster than that one takes it."""
+    """One end of a relayed connection. Passes received bytes to the other end, with backpressure."""
 
     def __init__(self, relay: TlsRelay) -> None:
         self._relay = relay
@@ -135,11 +138,11 @@ class _Side(asyncio.Protocol):
 
 
 class _Outside(_Side):
-    """The client's end, once TLS stands."""
+    """The client's end, after the TLS handshake."""
 
     task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.transport.pause_reading()  # until there is somebody to tell
+        self.transport.pause_reading()  # until the other end is connected
         self._relay.begin(self)

@@ -1,4 +1,4 @@
-"""Calls to one server: the asyncio skin of `kernels.grpc_client`.
+"""Calls to one server: sockets and timers for `kernels/grpc/client`.
 
     channel = Channel("127.0.0.1:9292")
     await channel.connect()
@@ -6,11 +6,11 @@
     channel.start(stream, b"/proto.API/Subscribe")      # a ClientStream, of a kernel or of Python
     await channel.close()
 
-A channel has one connection at a time and does not repair it: whoever owns it hears `on_lost` and calls `connect` again. A server
-that says it is going away counts as lost for new calls, while those in progress go on with the old connection.
+A channel has one connection at a time and does not reconnect: it calls `on_lost`, and its owner calls `connect` again. After a
+server's GOAWAY, new calls need a new connection, while the calls in progress continue on the old one.
 
-Every failure is a GrpcStatusError. Its `unprocessed` says that the server has surely not looked at the call: repeating it cannot do
-it twice.
+Every failure is a GrpcStatusError. `unprocessed` is true when the server certainly did not process the call, so that a
+retry cannot do it twice.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ Metadata: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
 PORT_DEFAULT: Final = 9292
 
 TIMER_SECONDS_MIN: Final = 0.001
-"""A loop's clock may be a millisecond behind; a timer that comes too early is set again."""
+"""Minimum delay of a deadline timer: a loop's clock may be a millisecond late, and a timer that fires too early is set again."""
 
 _log = logging.getLogger(__name__)
 
 
 class GrpcStatusError(Exception):
-    """A call has ended with a status other than OK."""
+    """A call ended with a status other than OK."""
 
     def __init__(self, status: int, text: str, *, unprocessed: bool = False) -> None:
         super().__init__(status, text)
         self.status = Status(status)
         self.text = text
         self.unprocessed = unprocessed
-        """The server has surely not looked at the call."""
+        """The server certainly did not process the call."""
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.text}" if self.text else self.status.name
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port`, or either without the port. ValueError for anything else."""
+    """Return host and port of `host:port`, `[v6]:port`, or either without a port. Raises ValueError for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(PORT_DEFAULT)
     if host.startswith("[") and host.endswith("]"):
         host = str(ipaddress.IPv6Address(host[1:-1]))
     elif ":" in host:
-        raise ValueError(f"`{address}` is no address: an IPv6 address stands in brackets")
+        raise ValueError(f"`{address}` is not an address: write an IPv6 address in brackets")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ValueError(f"`{address}` is no address: write it like `127.0.0.1:9292`")
+        raise ValueError(f"`{address}` is not an address: write it like `127.0.0.1:9292`")
     return host, int(port)
 
 
@@ -113,7 +113,7 @@ class Channel:
         self._protocols: set[_ChannelProtocol] = set()
 
     def keep_watch(self, seconds: float) -> None:
-        """From now on ask so often whether the server lives, and give it as long to answer."""
+        """Send a PING after this time without received bytes, and close the connection after the same time without an answer."""
         if (self.keepalive_seconds, self.keepalive_timeout) != (seconds, seconds):
             self.keepalive_seconds = self.keepalive_timeout = seconds
             for protocol in self._protocols:
@@ -126,7 +126,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """There is a connection, perhaps one that only ends the calls it has."""
+        """There is a connection, perhaps one that takes no new calls."""
         return bool(self._protocols)
 
     @property
@@ -135,11 +135,11 @@ class Channel:
 
     @property
     def open_calls(self) -> int:
-        """In progress or waiting for their turn, of this connection."""
+        """Calls of this connection that are in progress or wait for a free stream."""
         return 0 if self._current is None else self._current.connection.open_calls
 
     async def connect(self) -> None:
-        """Until the server has answered in HTTP/2; does nothing when it is connected. Raises GrpcStatusError."""
+        """Connect, and wait for the server's first HTTP/2 frame. Does nothing when connected. Raises GrpcStatusError."""
         if self._current is not None:
             return
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class Channel:
         except OSError as error:
             raise self._unreachable(_reason_of(error)) from None
         if self._current is not None:
-            protocol.connection.close()  # somebody else was faster
+            protocol.connection.close()  # another task has connected meanwhile
         else:
             self._current = protocol
 
@@ -170,7 +170,7 @@ class Channel:
             protocol.abort()
             raise
         if reason is not None:
-            # It is no server of ours: nothing is left to say, and nobody would close it later.
+            # The other end does not speak HTTP/2, and no other code would close the connection.
             protocol.abort()
             await asyncio.wait([protocol.gone])
             raise self._unreachable(reason)
@@ -180,7 +180,7 @@ class Channel:
         return GrpcStatusError(Status.UNAVAILABLE, f"cannot reach {self.address}: {reason}", unprocessed=True)
 
     async def close(self) -> None:
-        """Calls in progress end with CANCELLED; the server is told and the connection closed."""
+        """End the calls in progress with CANCELLED, send RST_STREAM for each, and close the connection."""
         self._current = None
         for protocol in list(self._protocols):
             protocol.connection.close("the channel was closed")
@@ -194,7 +194,7 @@ class Channel:
     async def call(
         self, path: bytes, request: bytes, *, timeout: float | None = None, metadata: Metadata = ()
     ) -> bytes:
-        """One message out, one in. Raises GrpcStatusError."""
+        """Make a unary call and return its reply. Raises GrpcStatusError."""
         answered: asyncio.Future[UnaryCall] = asyncio.get_running_loop().create_future()
         call = UnaryCall(partial(_resolve, answered))
         self.start(call, path, timeout=timeout, metadata=metadata)
@@ -212,7 +212,7 @@ class Channel:
     def start(
         self, stream: ClientStream, path: bytes, *, timeout: float | None = None, metadata: Metadata = ()
     ) -> None:
-        """Make a call that speaks for itself. Raises GrpcStatusError when there is no connection."""
+        """Start a call; `stream` handles its messages. Raises GrpcStatusError when there is no connection."""
         protocol = self._current
         if protocol is None:
             raise GrpcStatusError(Status.UNAVAILABLE, f"not connected to {self.address}", unprocessed=True)
@@ -231,7 +231,7 @@ class Channel:
         self._protocols.discard(protocol)
 
     def retire(self, protocol: _ChannelProtocol, reason: str) -> None:
-        """No more calls with this connection."""
+        """Use this connection for no more calls."""
         if self._current is protocol:
             self._current = None
             if self.on_lost is not None:
@@ -257,7 +257,7 @@ class _ChannelProtocol(Http2Protocol):
         super().__init__(connection, channel._receive_view, loop)
         self.connection: ClientConnection = connection
         self.ready: asyncio.Future[str | None] = loop.create_future()
-        """None when the server has answered, or why it will not."""
+        """Resolves to None when the server has answered, else to the reason why it will not."""
         self.gone: asyncio.Future[None] = loop.create_future()
         self._channel = channel
         self._reads = 0
@@ -273,7 +273,7 @@ class _ChannelProtocol(Http2Protocol):
         self.watch()
 
     def watch(self) -> None:
-        """Begin to wait for the next sign of life."""
+        """Start the timer that checks whether bytes arrive."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.loop.call_later(self._channel.keepalive_seconds, self._keep_alive)
@@ -323,7 +323,7 @@ class _ChannelProtocol(Http2Protocol):
     # ── timers ──
 
     def watch_deadlines(self) -> None:
-        """Have a timer for the earliest deadline."""
+        """Set a timer for the earliest deadline."""
         earliest = self.connection.earliest_deadline
         if earliest < 0 or (self._deadline_timer is not None and self._deadline_at <= earliest):
             return
@@ -339,7 +339,7 @@ class _ChannelProtocol(Http2Protocol):
         self.watch_deadlines()
 
     def _keep_alive(self) -> None:
-        """Nothing was read since the last look: ask; and if still nothing is, give up."""
+        """Send a PING if no bytes arrived since the last check; if one is unanswered already, give up."""
         channel = self._channel
         if self._reads == self._reads_seen and self.connection.open_calls:
             self.connection.ping()
@@ -358,7 +358,7 @@ class _ChannelProtocol(Http2Protocol):
 
 
 def _reason_of(error: Exception) -> str:
-    """In words for people; asyncio's own repeat the address."""
+    """Return a connection error as text; asyncio's own text repeats the address."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

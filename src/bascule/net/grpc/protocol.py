@@ -1,8 +1,8 @@
-"""The asyncio skin of one HTTP/2 connection, whichever side it is.
+"""One HTTP/2 connection on asyncio, of a server or of a client.
 
-A connection is read into a buffer that many share, and flushed once at the end of the loop turn in which something was written:
-straight to the file descriptor as long as the transport holds nothing, through the transport otherwise and with TLS. What the
-transport holds is bounded by `WRITE_BYTES`; the rest waits in the kernel's output buffer, where it is counted.
+All connections are read into one shared buffer. A connection is flushed once at the end of the loop turn in which it was written to:
+straight to the file descriptor while the transport holds nothing, else through the transport, as always with TLS. The transport
+holds at most `WRITE_BYTES`; the rest waits in the connection's output buffer, where it is counted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bascule.kernels.http2.connection import Http2Connection
 from bascule.kernels.http2.sender import ConnectionLimits
 
 WRITE_BYTES: Final = 64 * limits.KIB
-"""Handed to the transport at once; it says when they are gone."""
+"""Maximum handed to the transport before it has sent everything."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long a connection that was told to go may take to do so."""
+"""Maximum time from closing a connection to aborting it."""
 
 
 def connection_limits(**changed: int) -> ConnectionLimits:
-    """The bounds of limits.py, some of them changed."""
+    """Return the bounds of limits.py with some of them changed."""
     return ConnectionLimits(
         **{
             "streams_max": limits.HTTP2_STREAMS_MAX,
@@ -51,7 +51,7 @@ def connection_limits(**changed: int) -> ConnectionLimits:
 
 
 class Http2Protocol(asyncio.BufferedProtocol):
-    """One connection. A subclass calls `attach` when it takes the transport."""
+    """One connection. A subclass calls `attach` with its transport."""
 
     def __init__(self, connection: Http2Connection, receive_view: memoryview, loop: asyncio.AbstractEventLoop) -> None:
         self.connection = connection
@@ -68,7 +68,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
     def attach(self, transport: asyncio.BaseTransport, keepalive_seconds: int) -> None:
         self._transport = cast(asyncio.Transport, transport)
         is_plain = transport.get_extra_info("sslcontext") is None
-        # A TLS transport counts "nothing waits" as full when the limit is 0, and then does not ask for more.
+        # With a limit of 0, a TLS transport counts an empty buffer as full and never calls resume_writing.
         self._transport.set_write_buffer_limits(high=0 if is_plain else WRITE_BYTES)
         sock = transport.get_extra_info("socket")
         _keep_alive(sock, keepalive_seconds)
@@ -79,7 +79,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
         self.schedule_flush()
 
     def report(self, error: Exception) -> None:
-        """What one of our own hooks raised."""
+        """Report an exception of one of our hooks."""
 
     # ── asyncio calls these ──
 
@@ -124,7 +124,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
-            return  # a descriptor that was closed may be somebody else's by now
+            return  # the descriptor may belong to another connection by now
         connection = self.connection
         connection.flush()
         if len(connection.output):
@@ -161,7 +161,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
             self.timer = None
 
     def _leave(self, transport: asyncio.Transport) -> None:
-        """When everything was said, the peer gets a moment to hear it: closing with bytes unread would make the kernel take it back."""
+        """Close after the peer had time to read the last frames: a close with bytes unread would discard them."""
         if not self._leaving:
             self._leaving = True
             self._stop_timer()

@@ -1,7 +1,4 @@
-"""The asyncio skin of the gRPC kernels: sockets, timers and tasks.
-
-How one connection is read and flushed stands in `http2_protocol`.
-"""
+"""A gRPC server: sockets, timers and tasks for `kernels/grpc/server`. `protocol` reads and flushes the connections."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.net.tls import common_name
 
 Route: TypeAlias = Callable[[], GrpcStream]
-"""Makes the stream that answers one call."""
+"""Returns the stream that answers one call."""
 
 Answer: TypeAlias = Callable[[bytes, "Call"], Awaitable[bytes]]
 
@@ -36,26 +33,26 @@ _tasks: set[asyncio.Task[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end."""
+    """The client of a connection."""
 
     address: str
     common_name: str | None = None
-    """Of the client's certificate, when one was asked for and verified."""
+    """Common name of the client's verified certificate; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler may want to know about the call it answers."""
+    """The call that a handler answers."""
 
     path: bytes
     peer: Peer
     timeout: float | None
-    """Seconds the client will wait, counted from the call's beginning; None when it set no deadline."""
+    """Seconds from the start of the call to its deadline; None without one."""
     metadata: list[tuple[bytes, bytes]]
 
 
 def unary(answer: Answer) -> Route:
-    """A route for calls of one message each way.
+    """Return a route for unary calls.
 
     `answer` may raise GrpcError or one of our errors. It is cancelled when the client gives up, its deadline passes or the connection
     is lost.
@@ -141,8 +138,8 @@ class GrpcServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_seconds: float = 0.0, is_busy: Callable[[], bool] = lambda: False) -> None:
-        """No more calls. Those in progress may end within the time given, which is used up only while something is in progress or
-        `is_busy`; the others end as UNAVAILABLE, which clients retry."""
+        """Accept no more calls. Those in progress may end within the grace period, as long as a call is in progress or `is_busy`
+        returns true; the others end with UNAVAILABLE, which clients retry."""
         server = self._server
         if server is None:
             return
@@ -169,7 +166,7 @@ class GrpcServer:
 
     @staticmethod
     async def _wait(seconds: float, condition: Callable[[], bool]) -> None:
-        """As long as the condition holds, but not longer than so many seconds."""
+        """Wait until the condition is false, at most this many seconds."""
         end = time.monotonic() + seconds
         while condition() and time.monotonic() < end:
             await asyncio.sleep(STOP_POLL_SECONDS)

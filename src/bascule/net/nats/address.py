@@ -1,4 +1,4 @@
-"""Where NATS servers are: the URLs that were configured, and the ones that servers name."""
+"""Addresses of NATS servers: the configured URLs, and those that servers announce."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def parse_address(text: str) -> NatsAddress:
 
 
 def _hidden(url: str) -> str:
-    """The URL as it may be shown: without credentials."""
+    """Return the URL without credentials, for logs."""
     head, at, tail = url.rpartition("@")
     return f"{head.partition('://')[0]}://***@{tail}" if at else url
 
 
 class ServerList:
-    """The servers in the order they are tried. The configured ones stay; those that servers named go when they are named no more."""
+    """The servers in the order in which they are tried. Configured servers stay; an announced one goes when no server announces it."""
 
     def __init__(self, configured: Sequence[str]) -> None:
         self._configured = [parse_address(url) for url in configured]
@@ -76,14 +76,14 @@ class ServerList:
         return ", ".join(map(str, self._configured))
 
     def next(self) -> NatsAddress:
-        """The server to try now: the one behind the last that was tried."""
+        """Return the server to try next, in turn."""
         known = self._configured + self._named
         chosen = known[self._next % len(known)]
         self._next = (self._next + 1) % len(known)
         return chosen
 
     def learn(self, urls: Iterable[object], teller: NatsAddress) -> None:
-        """Take what a server says of its cluster. Its neighbours are spoken to the way it was."""
+        """Add the servers that a server announces. They are used with TLS and the login as the announcing server."""
         known = {address.place for address in self._configured}
         named: list[NatsAddress] = []
         for url in urls:
@@ -101,7 +101,7 @@ def _named_address(url: object, teller: NatsAddress) -> NatsAddress | None:
         address = parse_address(url)
     except InvalidConfig:
         return None
-    # A certificate names hosts; a server that is named by its number has to show the name of the one that was configured.
+    # Certificates name hosts: a server that is announced by IP address must have the name of the configured one.
     tls_name = teller.tls_name if _is_number(address.host) else address.host
     return replace(address, tls=teller.tls, user=teller.user, password=teller.password, tls_name=tls_name)
 

@@ -1,6 +1,6 @@
-"""How a broker shows NATS who it is: user and password, a token, an nkey, a credentials file, a client certificate.
+"""A broker's login to NATS: user and password, a token, an nkey, a credentials file or a client certificate.
 
-An nkey is an Ed25519 key in base32 with a prefix that says what it is for and a CRC-16 behind it:
+An nkey is an Ed25519 key in base32 with a prefix that names its kind and a CRC-16 at the end:
 
     seed    ┌ 5 bits: seed ┬ 8 bits: kind, 3 bits: 0 ┬ 32 bytes ┬ crc16, little-endian ┐     "SU…" for a user
     public  ┌ 8 bits: kind ┬ 32 bytes ┬ crc16, little-endian ┐                               "U…"
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from bascule.errors import InvalidConfig, OperatorError
 
 if TYPE_CHECKING:
-    # Only keys need it: whoever logs in another way, or not at all, does not have to install it.
+    # Imported here since only nkeys need it.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREFIX_SEED: Final = 18 << 3
@@ -46,7 +46,7 @@ class Nkey:
 
     @classmethod
     def from_seed(cls, text: str) -> Nkey:
-        """Read an encoded seed. ValueError says what is wrong with it, and never what it is."""
+        """Read an encoded seed. The text of a ValueError never contains the seed."""
         try:
             raw = base64.b32decode(text + "=" * (-len(text) % 8))
         except (binascii.Error, ValueError):
@@ -79,9 +79,9 @@ class Nkey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What to log in with; one of user and password, token, nkey and credentials, or nothing.
+    """The login: one of user and password, token, nkey and credentials, or nothing.
 
-    Files are read anew for each connection, so that a key which was replaced is used from the next one on.
+    Files are read for each connection, so that the next connection uses a replaced key.
     """
 
     user: str | None = None
@@ -108,7 +108,7 @@ class Login:
         return self.nkey_seed is not None or self.creds is not None
 
     def answer(self, nonce: str | None) -> dict[str, str]:
-        """The fields of CONNECT that prove who we are."""
+        """Return the fields of CONNECT that authenticate the client."""
         if self.user is not None:
             return {"user": self.user, "pass": self.password or ""}
         if self.token is not None:
@@ -116,7 +116,7 @@ class Login:
         if not self.signs:
             return {}
         if nonce is None:
-            # A server that asks for no signature needs no proof; if it does want one it will refuse us and say so.
+            # A server without a nonce wants no signature; one that wants it refuses the login and says so.
             return {}
         if self.nkey_seed is not None:
             key = read_seed(self.nkey_seed)
@@ -126,7 +126,7 @@ class Login:
         return {"jwt": jwt, "sig": key.sign(nonce)}
 
     def check(self) -> None:
-        """Read the files once, so that a broker with a bad one does not even start."""
+        """Read the files once, so that a broker with an unusable file does not start."""
         if self.nkey_seed is not None:
             read_seed(self.nkey_seed)
         if self.creds is not None:
@@ -134,7 +134,7 @@ class Login:
 
 
 def read_seed(path: Path) -> Nkey:
-    """The key in a file that holds a user's seed, alone or between other lines."""
+    """Return the key in a file that contains a user's seed among other lines."""
     found = _SEED_LINE.search(_read(path))
     if found is None:
         raise OperatorError(
@@ -144,7 +144,7 @@ def read_seed(path: Path) -> Nkey:
 
 
 def read_creds(path: Path) -> tuple[str, Nkey]:
-    """The JWT and the key in a credentials file."""
+    """Return the JWT and the key in a credentials file."""
     blocks = dict(_BLOCK.findall(_read(path)))
     jwt, seed = blocks.get("NATS USER JWT"), blocks.get("USER NKEY SEED")
     if jwt is None or seed is None:
@@ -173,7 +173,7 @@ def _read(path: Path) -> str:
 
 
 def client_tls(cert: Path | None = None, key: Path | None = None, ca: Path | None = None) -> ssl.SSLContext:
-    """TLS as `nats.tls.*` asks for: the server must come from `ca`, or from one of the system's authorities."""
+    """TLS after `nats.tls.*`: the server's certificate must be of `ca`, or of an authority that the system trusts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

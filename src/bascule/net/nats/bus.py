@@ -1,6 +1,6 @@
-"""NATS for the control plane: a few messages a second, each a Python object, requests with an answer. Over a link of its own.
+"""NATS for the control plane, over its own link: a few messages a second, and requests with an answer.
 
-Publishing while the connection is down fails at once instead of being buffered: a Raft message that arrives minutes late helps nobody.
+Publishing while the connection is down fails at once instead of being buffered: a Raft message that arrives minutes late is useless.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bascule.net.nats.auth import Login
 from bascule.net.nats.link import LinkOptions, NatsLink
 
 Handler = Callable[[bytes, str], Awaitable[None]]
-"""Takes the data of a message and the subject to answer to, empty when no answer is wanted."""
+"""Gets the data of a message and the subject to answer to, which is empty when the sender wants no answer."""
 
-_NOBODY: Final = b"NATS/1.0 503"
-"""How the headers begin that a server answers with when nobody listens."""
+_NO_SUBSCRIBER: Final = b"NATS/1.0 503"
+"""Start of the headers with which a NATS server answers a request that has no subscriber."""
 
 
 class NatsBus:
@@ -31,7 +31,7 @@ class NatsBus:
         self.on_state: Callable[[bool, str], None] = _ignore
         """Connected or not, and the server or the reason."""
         self.messages_dropped = 0
-        """Messages whose handlers were too far behind."""
+        """Messages that were dropped because their handler's queue was full."""
         link.on_state = self._on_state
         self._inbox = f"_INBOX.{secrets.token_hex(11)}"
         self._numbers = itertools.count(1)
@@ -43,7 +43,7 @@ class NatsBus:
     async def connect(
         cls, servers: Sequence[str], name: str, login: Login | None = None, tls: ssl.SSLContext | None = None
     ) -> NatsBus:
-        """Connect to one of the servers, and from then on reconnect for ever. Raises Unavailable when none answers."""
+        """Connect to one of the servers, and from then on reconnect automatically. Raises Unavailable when none answers."""
         bus = cls(NatsLink(LinkOptions(servers=tuple(servers), name=name, login=login or Login(), tls=tls)))
         await bus.link.connect()
         return bus
@@ -53,14 +53,14 @@ class NatsBus:
         return self.link.connected
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        """Send and forget. Raises Unavailable while the connection is down."""
+        """Send without waiting for an answer. Raises Unavailable while the connection is down."""
         try:
             self.link.publish(subject.encode(), data, reply.encode())
         except CallerError as error:
             raise Unavailable(f"cannot publish to {subject}: {error.message}") from None
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
-        """Send and wait for one answer. Raises Unavailable when there is nobody, or no answer in time."""
+        """Send and wait for one answer. Raises Unavailable when the subject has no subscriber, or after the timeout."""
         inbox = f"{self._inbox}.{next(self._numbers)}"
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers[inbox] = answer
@@ -70,13 +70,13 @@ class NatsBus:
                 return await answer
         except TimeoutError:
             raise Unavailable(f"no answer on {subject} within {timeout:g} s") from None
-        except _NobodyListens:
-            raise Unavailable(f"nobody listens on {subject}") from None
+        except _NoSubscriber:
+            raise Unavailable(f"no server listens on {subject}") from None
         finally:
             del self._answers[inbox]
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
-        """Have a handler called for each message of a subject, one after the other."""
+        """Call a handler for each message of a subject, one after the other."""
         waiting: asyncio.Queue[tuple[bytes, str]] = asyncio.Queue(limits.BUS_MESSAGES_WAITING_MAX)
 
         def take(_subject: bytes, reply: bytes, _headers: bytes | None, payload: bytes) -> None:
@@ -96,14 +96,14 @@ class NatsBus:
         await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers.clear()
 
-    # ── what the link tells ──
+    # ── callbacks of the link ──
 
     def _on_answer(self, subject: bytes, _reply: bytes, headers: bytes | None, payload: bytes) -> None:
         answer = self._answers.get(subject.decode(errors="replace"))
         if answer is None or answer.done():
             return
-        if headers is not None and headers.startswith(_NOBODY) and not payload:
-            answer.set_exception(_NobodyListens())
+        if headers is not None and headers.startswith(_NO_SUBSCRIBER) and not payload:
+            answer.set_exception(_NoSubscriber())
         else:
             answer.set_result(payload)
 
@@ -115,8 +115,8 @@ class NatsBus:
         self.on_state(connected, reason)
 
 
-class _NobodyListens(Exception):
-    """The server knows no subscriber of the subject that was asked."""
+class _NoSubscriber(Exception):
+    """The subject of a request has no subscriber."""
 
 
 async def _work(waiting: asyncio.Queue[tuple[bytes, str]], handler: Handler) -> None:
@@ -130,4 +130,4 @@ async def _work(waiting: asyncio.Queue[tuple[bytes, str]], handler: Handler) -> 
 
 
 def _ignore(*_: object) -> None:
-    """For whom nobody listens."""
+    """Default callback."""

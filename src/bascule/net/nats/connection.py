@@ -1,4 +1,4 @@
-"""One TCP connection to a NATS server, from the first byte to the last. NatsLink makes a new one after each loss."""
+"""One TCP connection to a NATS server, which NatsLink replaces after each loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.kernels.nats.protocol import Event, NatsReader
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Bytes in go to the reader, bytes out come from its output. Says once, through `on_lost`, that it is over."""
+    """Feeds received bytes to the reader and sends the reader's output. Calls `on_lost` once, when the connection ends."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── logging in ──
 
     async def next_event(self) -> Event:
-        """The next control line, while the login is under way."""
+        """Return the next control line during the login."""
         while not self._early_events:
             if self._is_over:
                 raise Unavailable(self._reason)
@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._use(transport)
 
     def log_in(self) -> None:
-        """From now on control lines go to `on_events`. Raises Unavailable when the connection is over already."""
+        """Pass control lines to `on_events` from now on. Raises Unavailable when the connection has ended already."""
         if self._is_over:
             raise Unavailable(self._reason)
         self._is_logged_in = True
@@ -83,8 +83,8 @@ class Connection(asyncio.BufferedProtocol):
     def _use(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._fd = -1 if self._is_tls else transport.get_extra_info("socket").fileno()
-        # We hear at once that the socket is full, and again when all is sent: what waits does so in our own buffer.
-        # One byte and not none: asyncio's TLS compares with "at least" and would be full for ever.
+        # pause_writing is called as soon as the socket is full, resume_writing when all is sent: output waits in our own buffer.
+        # One byte, not 0: asyncio's TLS transport compares with `>=` and would never call resume_writing.
         transport.set_write_buffer_limits(high=1, low=0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -134,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes that the transport holds."""
+        """Bytes that the transport has not sent yet."""
         if self._transport is None or self._is_over:
             return 0
         return self._transport.get_write_buffer_size()
@@ -189,13 +189,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def keep_alive(self, seconds: float, ping: Callable[[], None]) -> None:
-        """Ask a connection that has become silent whether it lives, and end it when it does not answer."""
+        """Send a PING after this time without received bytes; end the connection when too many have no answer."""
         self._pulse = self._loop.call_later(seconds, self._beat, seconds, ping)
 
     def _beat(self, seconds: float, ping: Callable[[], None]) -> None:
         if self._is_over:
             return
-        # Nothing is heard of whom we do not listen to.
+        # No PONG can arrive while reading is paused.
         if not self._has_received and not self._is_paused:
             if self._pings_outstanding >= limits.NATS_PINGS_OUTSTANDING_MAX:
                 self._end(f"the server has not answered for {seconds * (self._pings_outstanding + 1):g} s")
@@ -208,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── the end ──
 
     def abort(self, reason: str) -> None:
-        """End it at once, without waiting for anything to be sent."""
+        """End the connection at once, without sending what waits."""
         if self._is_over:
             return
         self._reason = reason
@@ -232,4 +232,4 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _ignore() -> None:
-    """For whom nobody listens."""
+    """Default callback."""

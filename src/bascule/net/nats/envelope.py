@@ -53,7 +53,7 @@ def encode(kind: MessageType, payload: bytes, *, checksum: bool = False) -> byte
 
 
 def decode(data: bytes | memoryview, kind: MessageType) -> bytes:
-    """The payload of an envelope of this type. Raises RejectedEnvelope, saying why, for anything else."""
+    """Return the payload of an envelope of this type. Raises RejectedEnvelope with the reason for anything else."""
     if len(data) < HEADER_BYTES:
         raise RejectedEnvelope(f"{len(data)} bytes are too few for an envelope: it has at least {HEADER_BYTES}")
     if data[:4] != MAGIC:
@@ -81,7 +81,7 @@ def _check_crc(data: bytes | memoryview, header_bytes: int, payload: bytes) -> N
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResponse:
-    """What a leader answers a follower. No data: the follower is caught up."""
+    """A leader's answer to a follower. It has no data when the follower is caught up."""
 
     leader_epoch: int
     high_watermark: int

@@ -1,14 +1,14 @@
-"""The data plane's connection to NATS: it comes back by itself, with the same subscriptions.
+"""The data plane's connection to NATS, which reconnects with the same subscriptions.
 
     link = NatsLink(LinkOptions(servers=("nats://127.0.0.1:4222",), name="broker"))
     await link.connect()
     sid = link.subscribe(b"orders", sink)
-    await link.flush()                        # from here on nothing published to `orders` is missed
+    await link.flush()                        # the server has the subscription
     link.publish(b"orders", b"…")
 
-Bytes are scanned by kernels.nats; nothing here happens per message. What was not sent when a connection is lost is thrown away, and
-publishing without a connection is refused: a publish that failed can be repeated, one that arrives minutes late cannot be taken back.
-Who has publishes in flight learns of the loss from `on_state`.
+The kernel `nats/protocol` scans the bytes; no code here runs per message. When a connection is lost, the link discards unsent output,
+and it refuses publishes without a connection: a failed publish can be retried, one that arrives minutes late cannot be undone.
+Callers with publishes in flight get the loss from `on_state`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bascule.net.nats.auth import Login, client_tls
 from bascule.net.nats.connection import Connection
 
 REFUSALS: Final = ("authorization violation", "user authentication", "authentication", "account authentication")
-"""How the errors begin that a server sends because of our login, in lower case."""
+"""Starts of the errors with which a server refuses a login, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LinkOptions:
     name: str
     login: Login = field(default_factory=Login)
     tls: ssl.SSLContext | None = None
-    """Demands TLS of every server. Without it, a server that wants TLS is checked against the system's authorities."""
+    """Requires TLS of every server. Without it, a server that wants TLS needs a certificate that the system trusts."""
     connect_attempts: int = limits.NATS_CONNECT_ATTEMPTS
     connect_seconds_max: float = limits.NATS_CONNECT_SECONDS_MAX
     reconnect_wait_seconds: float = limits.NATS_RECONNECT_WAIT_SECONDS
@@ -50,14 +50,14 @@ class LinkOptions:
 
 @dataclass(slots=True)
 class LinkStats:
-    """Counted since the link was made. Messages are counted by the reader."""
+    """Counters of the link; the reader counts messages."""
 
     reconnects: int = 0
     errors: int = 0
     pauses: int = 0
     publishes_refused: int = 0
     bytes_discarded: int = 0
-    """Written, but not sent when the connection was lost."""
+    """Output that was discarded because the connection was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class _Subscription:
 
 
 class _LoginRefused(Exception):
-    """The server does not accept our login."""
+    """The server refused the login."""
 
 
 class NatsLink:
-    """Not thread-safe: everything happens on the loop that `connect` ran on."""
+    """Not thread-safe: belongs to the event loop that ran `connect`."""
 
     def __init__(self, options: LinkOptions) -> None:
         self.options = options
@@ -85,16 +85,16 @@ class NatsLink:
         self.reader.on_fault = self._report
         self.stats = LinkStats()
         self.info: dict[str, Any] = {}
-        """What the server last said about itself."""
+        """The server's last INFO."""
         self.server: NatsAddress | None = None
         self.on_state: Callable[[bool, str], None] = _ignore
         """Connected or not, and the server or the reason."""
         self.on_error: Callable[[str], None] = _ignore
-        """What a server complained about, or why it could not be reached."""
+        """An error that a server sent, or the reason why no connection was made."""
         self.on_read: Callable[[list[MessageSink]], None] = _ignore
         """After each read, the sinks that got messages."""
         self.on_room: Callable[[], None] = _ignore
-        """Output that had to wait for the socket has left `output`."""
+        """The socket has taken output that had to wait."""
         self._servers = ServerList(options.servers)
         self._subscriptions: dict[int, _Subscription] = {}
         self._next_sid = 1
@@ -114,12 +114,12 @@ class NatsLink:
 
     @property
     def output(self) -> OutputBuffer:
-        """What goes to the server. After writing call `schedule_flush`; only write while `connected`."""
+        """Bytes to send. Write only while `connected`, then call `schedule_flush`."""
         return self.reader.output
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the socket."""
+        """Bytes that the socket has not taken yet."""
         held = 0 if self._connection is None else self._connection.unsent
         return len(self.reader.output) + held
 
@@ -134,7 +134,7 @@ class NatsLink:
     # ── connecting ──
 
     async def connect(self) -> None:
-        """Connect to one of the servers, and from then on reconnect for ever. Raises Unavailable when none answers."""
+        """Connect to one of the servers, and from then on reconnect automatically. Raises Unavailable when none answers."""
         self._loop = asyncio.get_running_loop()
         self.options.login.check()
         problem = ""
@@ -172,7 +172,7 @@ class NatsLink:
         return wait + random.random() * wait
 
     async def _try_servers(self) -> str:
-        """Try each server once; the reason of the last one when none works, else nothing."""
+        """Try each server once. Return the reason of the last failure, empty when connected."""
         problem = ""
         refused = False
         for _ in range(len(self._servers)):
@@ -188,7 +188,7 @@ class NatsLink:
             except BasculeError as error:
                 problem = f"{address}: {error.message}"
             except Exception as error:
-                # Whatever it is, the next attempt may do better, and a link that gives up is worse than a strange message.
+                # An unexpected error must not end the reconnecting.
                 problem = f"{address}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
             else:
                 self._refusals = 0
@@ -230,7 +230,7 @@ class NatsLink:
         }
         login = self.options.login
         if login.is_empty and address.user is not None:
-            # As other clients do: a user without a password in a URL is a token.
+            # As in other clients, a user without a password in a URL is a token.
             login = (
                 Login(token=address.user)
                 if address.password is None
@@ -240,7 +240,7 @@ class NatsLink:
         return b"CONNECT %b\r\n" % json.dumps(fields).encode()
 
     async def _expect(self, kind: str) -> dict[str, Any]:
-        """Wait until the login has come so far."""
+        """Wait for a control line of the login."""
         assert self._connection is not None
         outcome = await self._connection.next_event()
         if outcome[0] == "-ERR":
@@ -255,7 +255,7 @@ class NatsLink:
         return self.info
 
     def _begin(self, address: NatsAddress, connection: Connection) -> None:
-        """The login is accepted: subscribe again, then let others publish."""
+        """After the login: subscribe again, then allow publishing."""
         connection.log_in()
         self.server = address
         self._learn(address)
@@ -270,7 +270,7 @@ class NatsLink:
         self._tell(self.on_state, True, str(address))
 
     async def close(self) -> None:
-        """Send what is waiting, then disconnect for good."""
+        """Send waiting output, then disconnect. The link cannot connect again."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -285,7 +285,7 @@ class NatsLink:
     # ── subscribing and publishing ──
 
     def subscribe(self, subject: bytes, sink: MessageSink, queue: bytes = b"") -> int:
-        """Have the messages of a subject go to a sink, now and after each reconnect. Returns the number to unsubscribe with."""
+        """Send the messages of a subject to a sink, now and after each reconnect. Returns the id for `unsubscribe`."""
         _check_word("subject", subject)
         if queue:
             _check_word("queue group", queue)
@@ -309,7 +309,7 @@ class NatsLink:
     def publish(
         self, subject: bytes, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send and forget. Raises Unavailable while there is no connection. Kernels write into `output` themselves."""
+        """Publish a message. Raises Unavailable while there is no connection. Kernels write to `output` directly."""
         if not self.connected:
             self.stats.publishes_refused += 1
             raise Unavailable("the connection to NATS is down")
@@ -327,12 +327,12 @@ class NatsLink:
         self.schedule_flush()
 
     def schedule_flush(self) -> None:
-        """Send the output at the end of this turn of the loop."""
+        """Send the output at the end of this loop turn."""
         if self._connection is not None:
             self._connection.schedule_flush()
 
     async def flush(self, timeout: float = 5.0) -> None:
-        """Until the server has seen everything written so far. Raises Unavailable when it does not say so in time."""
+        """Wait until the server has processed everything written so far. Raises Unavailable after the timeout."""
         if not self.connected:
             raise Unavailable("the connection to NATS is down")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -349,7 +349,7 @@ class NatsLink:
         self.schedule_flush()
 
     def pause_reading(self) -> None:
-        """The last resort: nats-server holds back what comes, and cuts the connection when that is too much."""
+        """Stop reading: nats-server buffers then, and closes the connection when its buffer is full. The last resort."""
         if not self._is_paused:
             self._is_paused = True
             self.stats.pauses += 1
@@ -361,7 +361,7 @@ class NatsLink:
         if self.connected and self._connection is not None:
             self._connection.resume_reading()
 
-    # ── what the connection tells ──
+    # ── callbacks of the connection ──
 
     def _after_read(self) -> None:
         touched = self.reader.touched()
@@ -392,7 +392,7 @@ class NatsLink:
         self._drop(reason)
 
     def _drop(self, reason: str) -> None:
-        """This connection is over: nothing of it, sent or received, is carried into the next."""
+        """The connection ended: discard its output and input, so that none of it reaches the next connection."""
         connection, was_connected = self._connection, self.connected
         if connection is not None:
             connection.abort(reason)
@@ -427,7 +427,7 @@ class NatsLink:
         self._tell(self.on_error, text)
 
     def _tell(self, listener: Callable[..., None], *news: object) -> None:
-        """A listener that fails costs neither the connection nor the others."""
+        """Call a callback; its exception is reported and does not end the connection."""
         try:
             listener(*news)
         except Exception as error:
@@ -439,7 +439,7 @@ class NatsLink:
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """The block in front of a payload. CallerError for what would break out of it."""
+    """Return the header block of a message. Raises CallerError for a name or value with a line break."""
     lines = ["NATS/1.0"]
     for name, value in headers.items():
         if not name or any(character in ":\r\n" for character in name) or "\r" in value or "\n" in value:
@@ -454,9 +454,9 @@ def _check_word(kind: str, word: bytes) -> None:
 
 
 def _quoted(detail: bytes) -> str:
-    """The text of an error without the quotes around it."""
+    """Return the text of an error without quotes."""
     return detail.decode(errors="replace").strip().strip("'")
 
 
 def _ignore(*_: object) -> None:
-    """For whom nobody listens."""
+    """Default callback."""

@@ -1,4 +1,4 @@
-"""The subjects that brokers of one cluster talk on. All begin with the namespace, so clusters can share a NATS."""
+"""The subjects that the brokers of a cluster use. All begin with the namespace, so that clusters can share a NATS system."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class ControlSubjects:
 
     @property
     def join(self) -> str:
-        """Every server listens, only the leader answers."""
+        """All servers listen, only the leader answers."""
         return f"{self.namespace}.raft.metadata.join"
 
     @property
     def bootstrap(self) -> str:
-        """Servers that were started as seed tell each other so."""
+        """Announcements of servers that were started as seed."""
         return f"{self.namespace}.raft.metadata.bootstrap"
 
     @property
     def propagate(self) -> str:
-        """Requests for the controller, which alone listens."""
+        """Requests to the controller, the only listener."""
         return f"{self.namespace}.raft.metadata.propagate"
 
     @property
@@ -34,30 +34,30 @@ class ControlSubjects:
         return f"{self.namespace}.raft.metadata.info"
 
     def info_inbox(self, server_id: str) -> str:
-        """Where one server collects the answers."""
+        """Answers to one server's request for addresses."""
         return f"{self.namespace}.raft.metadata.fetch.{server_id}"
 
     def status(self, server_id: str) -> str:
-        """How a partition is doing on one server."""
+        """Requests for a partition's status on one server."""
         return f"{self.namespace}.raft.metadata.status.{server_id}"
 
     def cursors(self, server_id: str) -> str:
-        """Cursors that one server, the leader of their partition, is asked for."""
+        """Requests for cursors to one server, the leader of their partition."""
         return f"{self.namespace}.raft.metadata.cursors.{server_id}"
 
     def operations(self, server_id: str) -> str:
-        """What one server is asked by others on behalf of whoever runs the cluster."""
+        """Operations that one server executes for another, such as a drain."""
         return f"{self.namespace}.raft.metadata.operations.{server_id}"
 
     @property
     def membership(self) -> str:
-        """Whether a server still belongs to the cluster. Every server listens, only the controller answers."""
+        """Requests whether a server belongs to the cluster. All servers listen, only the controller answers."""
         return f"{self.namespace}.raft.metadata.membership"
 
     def replication_leader(self, server_id: str) -> str:
-        """What followers ask one server, as leader of their partitions."""
+        """Fetch requests of followers to one server, the leader of their partitions."""
         return f"{self.namespace}.replication.{server_id}.leader"
 
     def replication_follower(self, server_id: str) -> str:
-        """What leaders answer and tell one server, as follower of their partitions."""
+        """Responses and notices of leaders to one server, a follower of their partitions."""
         return f"{self.namespace}.replication.{server_id}.follower"

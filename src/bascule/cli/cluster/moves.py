@@ -12,7 +12,6 @@ from bascule.cli.cluster.watch import (
     Wait,
     carry_out,
     move_document,
-    set_throttle,
     throttle_bytes,
 )
 from bascule.cli.target import completion
@@ -23,7 +22,7 @@ from bascule.config.values.shown import bytes_per_second, plural
 from bascule.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import Move, PlannedMoves
+    from bascule.client.admin.cluster import Move
     from bascule.client.client import Client
 
 Stream = Annotated[
@@ -61,28 +60,15 @@ def rebalance(
     as_json: Json = False,
 ) -> None:
     """Spread replicas and leaderships evenly over the servers, with as few moves as possible."""
-    target.run(_rebalance, list(streams or ()), leaders_only, throttle, dry_run, wait, as_json)
-
-
-async def _rebalance(
-    client: Client,
-    streams: list[str],
-    leaders_only: bool,
-    throttle: str | None,
-    dry_run: bool,
-    wait: bool,
-    as_json: bool,
-) -> None:
-    from bascule.client.admin.cluster import ClusterAdmin
-
-    admin = ClusterAdmin(client)
-
-    async def ask(dry: bool) -> PlannedMoves:
-        return await admin.rebalance(streams, leaders_only=leaders_only, dry_run=dry)
-
-    if not dry_run:
-        await set_throttle(admin, throttle)
-    await carry_out(admin, ask, dry_run=dry_run, wait=wait, as_json=as_json, leaders=True)
+    target.run(
+        carry_out,
+        lambda admin, dry: admin.rebalance(streams or (), leaders_only=leaders_only, dry_run=dry),
+        throttle,
+        dry_run=dry_run,
+        wait=wait,
+        as_json=as_json,
+        leaders=True,
+    )
 
 
 @connected
@@ -125,31 +111,16 @@ def reassign(
         raise values.wrong("--replicas", replicas, "ids of servers separated by commas, such as `a,b,c`")
     if replication_factor is not None and not (replication_factor == -1 or replication_factor >= 1):
         raise values.wrong("--replication-factor", replication_factor, "1 or more, or -1 for all servers")
-    numbers = values.partitions("--partition", partition or [])
-    target.run(_reassign, stream, numbers or [], servers, replication_factor or 0, throttle, dry_run, wait, as_json)
-
-
-async def _reassign(
-    client: Client,
-    stream: str,
-    partitions: list[int],
-    servers: list[str],
-    factor: int,
-    throttle: str | None,
-    dry_run: bool,
-    wait: bool,
-    as_json: bool,
-) -> None:
-    from bascule.client.admin.cluster import ClusterAdmin
-
-    admin = ClusterAdmin(client)
-
-    async def ask(dry: bool) -> PlannedMoves:
-        return await admin.reassign(stream, partitions, replicas=servers, replication_factor=factor, dry_run=dry)
-
-    if not dry_run:
-        await set_throttle(admin, throttle)
-    await carry_out(admin, ask, dry_run=dry_run, wait=wait, as_json=as_json)
+    numbers = values.partitions("--partition", partition or []) or []
+    factor = replication_factor or 0
+    target.run(
+        carry_out,
+        lambda admin, dry: admin.reassign(stream, numbers, replicas=servers, replication_factor=factor, dry_run=dry),
+        throttle,
+        dry_run=dry_run,
+        wait=wait,
+        as_json=as_json,
+    )
 
 
 @connected

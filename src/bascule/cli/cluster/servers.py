@@ -27,7 +27,7 @@ from bascule.config.values.shown import plural
 from bascule.errors import CallerError, InvalidOption, StateError, Unavailable
 
 if TYPE_CHECKING:
-    from bascule.client.admin.cluster import ClusterAdmin, KeptPartition, PlannedMoves, Removal
+    from bascule.client.admin.cluster import ClusterAdmin, KeptPartition, Removal
     from bascule.client.client import Client
 
 HAND_OVER_SECONDS_MIN: Final = 60.0
@@ -140,22 +140,15 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Move replicas to servers that have joined the cluster. A server joins when it is started: see the guide."""
-    target.run(_add, names, throttle, dry_run, wait, as_json)
-
-
-async def _add(
-    client: Client, names: list[str], throttle: str | None, dry_run: bool, wait: bool, as_json: bool
-) -> None:
-    from bascule.client.admin.cluster import ClusterAdmin
-
-    admin = ClusterAdmin(client)
-
-    async def ask(dry: bool) -> PlannedMoves:
-        return await admin.add_servers(names, dry_run=dry)
-
-    if not dry_run:
-        await set_throttle(admin, throttle)
-    await carry_out(admin, ask, dry_run=dry_run, wait=wait, as_json=as_json, leaders=True)
+    target.run(
+        carry_out,
+        lambda admin, dry: admin.add_servers(names, dry_run=dry),
+        throttle,
+        dry_run=dry_run,
+        wait=wait,
+        as_json=as_json,
+        leaders=True,
+    )
 
 
 # ── remove ───────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from bascule.errors import StateError, Unavailable
 
 if TYPE_CHECKING:
     from bascule.client.admin.cluster import ClusterAdmin, ClusterStatus, Move, PlannedMoves
+    from bascule.client.client import Client
 
 POLL_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 60.0
@@ -106,16 +107,22 @@ def move_document(one: Move) -> dict[str, object]:
 
 
 async def carry_out(
-    admin: ClusterAdmin,
-    ask: Callable[[bool], Awaitable[PlannedMoves]],
+    client: Client,
+    plan: Callable[[ClusterAdmin, bool], Awaitable[PlannedMoves]],
+    throttle: str | None,
     *,
     dry_run: bool,
     wait: bool,
     as_json: bool,
     leaders: bool = False,
 ) -> None:
-    """Carry out a plan. `ask(True)` returns the plan, `ask(False)` also starts it; planning again shows the remaining moves."""
-    found = await ask(dry_run)
+    """Carry out a plan: `plan(admin, True)` returns it, `plan(admin, False)` also starts it. A new plan has the remaining moves."""
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    admin = ClusterAdmin(client)
+    if not dry_run:
+        await set_throttle(admin, throttle)
+    found = await plan(admin, dry_run)
     if not as_json:
         show_plan(found)
     if dry_run or not wait or not (found.moves or found.leaders):
@@ -124,10 +131,10 @@ async def carry_out(
     left = found
     for _ in range(ATTEMPTS_MAX):
         await until_moved(admin, left.moves, leaders=leaders, quiet=as_json)
-        left = await patiently(lambda: ask(True))
+        left = await patiently(lambda: plan(admin, True))
         if not left.moves:
             break
-        left = await patiently(lambda: ask(False))
+        left = await patiently(lambda: plan(admin, False))
     else:
         raise StateError(
             f"{plural(len(left.moves), 'partition')} did not move, {left.moves[0].place} among them",

@@ -144,7 +144,7 @@ class InternalStreams:
         stream = state.streams.get(wanted.name)
         factor = _factor(wanted, sum(server not in state.leaving for server in self._controller.members))
         return stream is not None and any(
-            len(one.target_replicas or one.replicas) < factor for one in stream.partitions if not one.paused
+            len(one.final_replicas) < factor for one in stream.partitions if not one.paused
         )
 
     async def _grow(self, wanted: _Wanted) -> None:
@@ -155,7 +155,7 @@ class InternalStreams:
             partition = state.find(move.stream, move.partition)
             if partition is None or partition.paused:
                 continue  # a paused partition is not fetched; it gets its replicas after it is resumed
-            if len(move.replicas) > len(partition.target_replicas or partition.replicas):
+            if len(move.replicas) > len(partition.final_replicas):
                 refusal = await self._controller.submit(Reassign(move.stream, move.partition, move.replicas))
                 if refusal is not None:
                     raise BasculeError(refusal.text)

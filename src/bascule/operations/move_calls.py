@@ -204,7 +204,7 @@ def response(
 def _goal(state: ClusterMetadata, move: ReplicaMove) -> list[str]:
     """The replicas of the partition after its present move."""
     partition = state.find(move.stream, move.partition)
-    return [] if partition is None else partition.target_replicas or partition.replicas
+    return [] if partition is None else partition.final_replicas
 
 
 def _move(state: ClusterMetadata, move: ReplicaMove) -> extensions.Move:
@@ -223,7 +223,7 @@ def _load(
         return found.setdefault(server, extensions.ServerLoad(server=server))
 
     for _, partition in state.each_partition():
-        for server in partition.target_replicas or partition.replicas:
+        for server in partition.final_replicas:
             of(server).replicas_before += 1
             of(server).replicas_after += 1
         of(partition.leader).leaders_before += 1

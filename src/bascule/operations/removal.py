@@ -175,9 +175,12 @@ def _plan(state: ClusterMetadata, server: str, brokers: list[BrokerPlace]) -> li
             "start or add another server first",
         )
     fewer = [
-        ReplicaMove(name, one.id, tuple(replica for replica in _goal(one) if replica != server))
+        ReplicaMove(name, one.id, tuple(replica for replica in goal if replica != server))
         for name, one in state.each_partition()
-        if name in RESERVED_STREAMS and server in _goal(one) and set(staying) <= set(_goal(one)) and len(_goal(one)) > 1
+        if name in RESERVED_STREAMS
+        and server in (goal := one.final_replicas)
+        and set(staying) <= set(goal)
+        and len(goal) > 1
     ]
     rehearsed = decode_snapshot(encode_snapshot(state)) if fewer else state
     for move in fewer:
@@ -190,10 +193,6 @@ def _plan(state: ClusterMetadata, server: str, brokers: list[BrokerPlace]) -> li
             "add a server first, or lower the stream's factor: `bascule cluster reassign STREAM --replication-factor N`",
         )
     return [*fewer, *plan.moves]
-
-
-def _goal(partition: Partition) -> list[str]:
-    return partition.target_replicas or partition.replicas
 
 
 def _blocked(state: ClusterMetadata, server: str) -> list[extensions.Blocked]:

@@ -88,7 +88,7 @@ class StatusCalls:
                     answer.reassignments_left_out += 1
                 else:
                     answer.reassignments.append(_reassignment(name, partition, told, set(reports)))
-            if _is_in_trouble(partition, reports):
+            if partition.leader not in reports or partition.is_under_replicated:
                 if len(answer.troubles) == limits.STATUS_PARTITIONS_MAX:
                     answer.troubles_left_out += 1
                 else:
@@ -191,14 +191,6 @@ def _reassignment(
     found.to.extend(partition.target_replicas)
     found.stalled = stalled(partition, answering)
     return found
-
-
-def _is_in_trouble(partition: Partition, reports: Reports) -> bool:
-    if partition.leader not in reports:
-        return True
-    # The replicas that a move adds are not missing yet.
-    expected = partition.original_replicas or partition.replicas
-    return any(server not in partition.in_sync_replicas for server in expected)
 
 
 def _trouble(name: str, partition: Partition, reports: Reports) -> extensions.PartitionTrouble:

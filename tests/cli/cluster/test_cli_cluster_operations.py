@@ -204,7 +204,9 @@ def test_a_long_move_shows_how_far_it_is_and_can_be_given_up(
             terminal.press_ctrl_c()
             assert terminal.wait() == 130
             assert "Traceback" not in terminal.shown
-        assert len(insist(call, "cluster", "status", "--moves").rows) == 1, "the move continues without a waiting command"
+        assert len(insist(call, "cluster", "status", "--moves").rows) == 1, (
+            "the move continues without a waiting command"
+        )
         given_up = call("cluster", "cancel", stream).ok().lines
         assert given_up == [f"{stream}/0 stays on {', '.join(before)}", "Cancelled 1 move."]
         eventually(lambda: described(call, stream)[0]["replicas"] == before, "it is back")

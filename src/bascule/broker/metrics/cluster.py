@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, labels
-from bascule.broker.metrics.partitions import is_under_replicated
 from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ async def _cluster(page: Page, controller: Controller, answers: set[str], pace: 
             counts[""] += 1
             counts["_paused"] += partition.paused
             counts["_leaderless"] += not partition.paused and partition.leader not in answers
-            counts["_under_replicated"] += is_under_replicated(partition)
+            counts["_under_replicated"] += partition.is_under_replicated
             counts["_moving"] += bool(partition.target_replicas)
         await pace.rest()
     page.add("bascule_cluster_streams", len(streams))

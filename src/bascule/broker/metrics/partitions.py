@@ -68,12 +68,6 @@ async def collect(page: Page, partitions: Partitions, metadata: ClusterMetadata,
     return max(0, len(running) - limits.METRICS_PARTITIONS_MAX)
 
 
-def is_under_replicated(partition: Partition) -> bool:
-    # The replicas that a move adds are not missing yet.
-    expected = partition.original_replicas or partition.replicas
-    return any(server not in partition.in_sync_replicas for server in expected)
-
-
 def _count(totals: _Totals, local: LocalPartition, partition: Partition | None) -> None:
     totals.idle += not local.is_open
     totals.subscribers += local.subscriber_count
@@ -83,7 +77,7 @@ def _count(totals: _Totals, local: LocalPartition, partition: Partition | None) 
         return
     totals.led += 1
     if partition is not None:
-        totals.under_replicated += is_under_replicated(partition)
+        totals.under_replicated += partition.is_under_replicated
         totals.below_min_insync += len(partition.in_sync_replicas) < local.settings.min_insync_replicas
 
 

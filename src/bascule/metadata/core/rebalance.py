@@ -115,9 +115,7 @@ class _Board:
         self.partitions: dict[_Key, Partition] = {
             (stream, partition.id): partition for stream, partition in state.each_partition()
         }
-        self._first = {
-            key: partition.target_replicas or partition.replicas for key, partition in self.partitions.items()
-        }
+        self._first = {key: partition.final_replicas for key, partition in self.partitions.items()}
         self.replicas = {key: list(replicas) for key, replicas in self._first.items()}
         self._hosted: Counter[str] = Counter(dict.fromkeys(self.racks, 0))
         self._on: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))

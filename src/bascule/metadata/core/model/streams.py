@@ -52,6 +52,16 @@ class Partition:
     original_replicas: list[str] = field(default_factory=list)
     """The replicas before the move, which a cancelled move restores; empty when the partition does not move."""
 
+    @property
+    def final_replicas(self) -> list[str]:
+        """Its replicas after its present move."""
+        return self.target_replicas or self.replicas
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is not in sync; those that a move adds are not missing yet."""
+        return any(server not in self.in_sync_replicas for server in self.original_replicas or self.replicas)
+
 
 @dataclass(slots=True)
 class Stream:

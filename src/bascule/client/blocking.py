@@ -18,7 +18,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from bascule.client.client import Client
 from bascule.client.client import connect as connect_async
@@ -32,6 +32,8 @@ from bascule.kernels.window.window import Ack
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_M = TypeVar("_M")
+_A_co = TypeVar("_A_co", covariant=True)
 
 
 class _Portal:
@@ -84,30 +86,12 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def _blocking(
-    method: Callable[Concatenate[Client, _P], Coroutine[Any, Any, _T]],
-) -> Callable[Concatenate[BlockingClient, _P], _T]:
-    @functools.wraps(method)
-    def call(self: BlockingClient, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        return self._portal.run(method(self._client, *arguments, **options))
+class _Part(ABC, Generic[_A_co]):
+    """A part of the asyncio client for threads. A `with` block closes it at its end."""
 
-    return call
-
-
-def _making(
-    method: Callable[Concatenate[Client, _P], Any], kind: Callable[[_Portal, Any], _T]
-) -> Callable[Concatenate[BlockingClient, _P], _T]:
-    @functools.wraps(method)
-    def make(self: BlockingClient, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-        return kind(self._portal, self._portal.call(lambda: method(self._client, *arguments, **options)))
-
-    return make
-
-
-class _Part(ABC):
-    """A part of the client that is closed at the end of a `with` block."""
-
-    _portal: _Portal
+    def __init__(self, portal: _Portal, part: _A_co) -> None:
+        self._portal = portal
+        self._part = part
 
     @abstractmethod
     def close(self) -> None: ...
@@ -121,17 +105,38 @@ class _Part(ABC):
         self.close()
 
 
-class BlockingSubscription(_Part):
+def _blocking(
+    method: Callable[Concatenate[_M, _P], Coroutine[Any, Any, _T]],
+) -> Callable[Concatenate[_Part[_M], _P], _T]:
+    """The method of a part, run on the loop."""
+
+    @functools.wraps(method)
+    def call(self: _Part[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        return self._portal.run(method(self._part, *arguments, **options))
+
+    return call
+
+
+def _making(
+    method: Callable[Concatenate[_M, _P], Any], kind: Callable[[_Portal, Any], _T]
+) -> Callable[Concatenate[_Part[_M], _P], _T]:
+    """The method of a part, called on the loop's thread; its result as a part for threads."""
+
+    @functools.wraps(method)
+    def make(self: _Part[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+        return kind(self._portal, self._portal.call(lambda: method(self._part, *arguments, **options)))
+
+    return make
+
+
+class BlockingSubscription(_Part[Subscription]):
     """An iterator of messages; see `bascule.client.consume.subscription.Subscription`."""
 
-    def __init__(self, portal: _Portal, subscription: Subscription) -> None:
-        self._portal = portal
-        self._subscription = subscription
-        self._messages: Iterator[Message] = iter(())
+    _messages: Iterator[Message] = iter(())
 
     def open(self) -> Self:
         """Return when the brokers have confirmed: from then on no message is missed."""
-        self._portal.run(self._subscription.open())
+        self._portal.run(self._part.open())
         return self
 
     def __enter__(self) -> Self:
@@ -144,34 +149,29 @@ class BlockingSubscription(_Part):
         while True:
             for message in self._messages:
                 return message
-            batch = self.next_batch()
-            if batch is None:
-                raise StopIteration
-            self._messages = iter(batch)
+            self._take(self.next_batch())
 
     def next(self, timeout: float) -> Message | None:
         """The next message, or None when none comes in time. StopIteration at the end."""
         for message in self._messages:
             return message
         try:
-            batch = self._portal.run(_within(self._subscription.next_batch(), timeout))
+            self._take(self._portal.run(_within(self._part.next_batch(), timeout)))
         except TimeoutError:
             return None
+        return next(self._messages)
+
+    def _take(self, batch: MessageBatch | None) -> None:
         if batch is None:
             raise StopIteration
         self._messages = iter(batch)
-        return next(self._messages)
 
-    def next_batch(self) -> MessageBatch | None:
-        """The next messages of some partition; None at the end."""
-        return self._portal.run(self._subscription.next_batch())
+    next_batch = _blocking(Subscription.next_batch)
+    close = _blocking(Subscription.close)
 
     def batches(self) -> Iterator[MessageBatch]:
         while (batch := self.next_batch()) is not None:
             yield batch
-
-    def close(self) -> None:
-        self._portal.run(self._subscription.close())
 
 
 async def _within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
@@ -179,15 +179,11 @@ async def _within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
         return await work
 
 
-class BlockingConsumer(_Part):
+class BlockingConsumer(_Part[Consumer]):
     """A member of a consumer group, as an iterator of messages; see `bascule.client.consume.consumer.Consumer`."""
 
-    def __init__(self, portal: _Portal, consumer: Consumer) -> None:
-        self._portal = portal
-        self._consumer = consumer
-
     def open(self) -> Self:
-        self._portal.run(self._consumer.open())
+        self._portal.run(self._part.open())
         return self
 
     def __enter__(self) -> Self:
@@ -196,35 +192,32 @@ class BlockingConsumer(_Part):
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._portal.run(self._consumer.close(processed=kind is None))
+        self._portal.run(self._part.close(processed=kind is None))
 
     def __iter__(self) -> Iterator[Message]:
         return self
 
-    def __next__(self) -> Message:
-        return self._portal.run(self._consumer.__anext__())
+    __next__ = _blocking(Consumer.__anext__)
+    next_batch = _blocking(Consumer.next_batch)
+    checkpoint = _blocking(Consumer.checkpoint)
+
+    def close(self) -> None:
+        self._portal.run(self._part.close())
 
     def batches(self) -> Iterator[MessageBatch]:
         while True:
-            yield self._portal.run(self._consumer.next_batch())
-
-    def checkpoint(self, message: Message | None = None) -> None:
-        self._portal.run(self._consumer.checkpoint(message))
+            yield self.next_batch()
 
     @property
     def assignments(self) -> list[Assignment]:
-        return self._portal.call(lambda: self._consumer.assignments)
-
-    def close(self) -> None:
-        self._portal.run(self._consumer.close())
+        return self._portal.call(lambda: self._part.assignments)
 
 
-class BlockingPublisher(_Part):
+class BlockingPublisher(_Part[BasePublisher]):
     """A publisher of many messages; see `bascule.client.publish.publisher`. `send` gives a future of `concurrent.futures`."""
 
-    def __init__(self, portal: _Portal, publisher: BasePublisher) -> None:
-        self._portal = portal
-        self._publisher = publisher
+    flush = _blocking(BasePublisher.flush)
+    close = _blocking(BasePublisher.close)
 
     def send(
         self,
@@ -239,7 +232,7 @@ class BlockingPublisher(_Part):
         found: concurrent.futures.Future[Ack] = concurrent.futures.Future()
 
         async def send() -> None:
-            future = await self._publisher.send(
+            future = await self._part.send(
                 value, key=key, headers=headers, partition=partition, expected_offset=expected_offset
             )
             future.add_done_callback(functools.partial(_hand_over, found))
@@ -248,23 +241,13 @@ class BlockingPublisher(_Part):
         return found
 
     def send_all(self, messages: Iterable[Bytes | tuple[Bytes | None, Bytes]]) -> None:
-        """Send values, or pairs of key and value: faster than one by one. `flush` says whether all were stored."""
-
-        async def send() -> None:
-            await self._publisher.send_all(messages)
-
-        self._portal.run(send())
-
-    def flush(self) -> None:
-        self._portal.run(self._publisher.flush())
-
-    def close(self) -> None:
-        self._portal.run(self._publisher.close())
+        """Send values, or pairs of key and value: faster than one by one. `flush` raises the first failure."""
+        self._portal.run(self._part.send_all(messages))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.run(self._publisher.__aexit__(kind, error, trace))
+        self._portal.run(self._part.__aexit__(kind, error, trace))
 
 
 def _hand_over(found: concurrent.futures.Future[Ack], future: asyncio.Future[Ack]) -> None:
@@ -276,12 +259,8 @@ def _hand_over(found: concurrent.futures.Future[Ack], future: asyncio.Future[Ack
         found.set_result(future.result())
 
 
-class BlockingClient(_Part):
+class BlockingClient(_Part[Client]):
     """`bascule.Client` without asyncio."""
-
-    def __init__(self, portal: _Portal, client: Client) -> None:
-        self._portal = portal
-        self._client = client
 
     create_stream = _blocking(Client.create_stream)
     delete_stream = _blocking(Client.delete_stream)
@@ -301,11 +280,11 @@ class BlockingClient(_Part):
 
     @property
     def is_closed(self) -> bool:
-        return self._client.is_closed
+        return self._part.is_closed
 
     def close(self) -> None:
-        if not self._client.is_closed:
-            self._portal.run(self._client.close())
+        if not self._part.is_closed:
+            self._portal.run(self._part.close())
             self._portal.stop()
 
 

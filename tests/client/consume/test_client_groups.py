@@ -464,7 +464,7 @@ def test_a_member_that_hangs_is_put_out_and_joins_again(start_broker: StartBroke
         with client.consumer(name, name, consumer_id=who, auto_checkpoint=0.05, handover_timeout=0.3) as consumer:
             while not stopping.is_set():
                 with contextlib.suppress(TimeoutError):
-                    message = client._portal.run(asyncio.wait_for(consumer._consumer.__anext__(), 0.1))
+                    message = client._portal.run(asyncio.wait_for(consumer._part.__anext__(), 0.1))
                     seen.append((who, message.partition, message.offset))
 
     with bascule.blocking.connect(broker.address) as one, bascule.blocking.connect(broker.address) as two:

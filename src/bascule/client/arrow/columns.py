@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from bascule.client.blocking import BlockingClient
 from bascule.client.connection import options
 from bascule.client.connection.brokers import Brokers
-from bascule.client.publish.calls import deliver_alone, subject_message
+from bascule.client.publish.calls import call_message, deliver_alone
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.lane import Lane
 from bascule.client.publish.resend_rule import ResendRule
@@ -31,7 +32,6 @@ from bascule.client.publish.sessions import PublishSessions
 from bascule.client.publish.unary import LARGE_BYTES
 from bascule.errors import BasculeError
 from bascule.kernels.window.headers import encode_publish_headers
-from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import (
     PublishColumns,
     PublishTarget,
@@ -87,12 +87,16 @@ class _Batch:
     errors: dict[int, BasculeError]
 
     @classmethod
-    def of(cls, columns: MessageColumns) -> _Batch:
+    def of(cls, columns: MessageColumns, headers_field: int = 5) -> _Batch:
         value_ends = memoryview(columns.value_ends)
         count = len(value_ends)
+        own, times, producer = columns.headers, columns.timestamps, columns.producer
+        numbers: dict[str, Any] = {}
+        if producer is not None:
+            numbers = {"producer": producer.id, "epoch": producer.epoch, "sequence": producer.sequence}
         headers = header_ends = None
-        if any(part is not None for part in (columns.headers, columns.timestamps, columns.producer)):
-            headers, header_ends = _encoded(count, columns)
+        if own is not None or times is not None or producer is not None:
+            headers, header_ends = encode_publish_headers(count, own, times, field=headers_field, **numbers)
         return cls(
             memoryview(columns.values),
             value_ends,
@@ -100,7 +104,7 @@ class _Batch:
             None if columns.key_ends is None else memoryview(columns.key_ends),
             headers,
             header_ends,
-            columns.producer is not None,
+            producer is not None,
             array("q", [-1]) * count,
             {},
         )
@@ -142,46 +146,14 @@ class _Batch:
         for row, offset in zip(rows, offsets, strict=True):
             self.offsets[row] = offset
 
-    def message(self, lane: Lane, row: int, deadline: float) -> PublishMessage:
-        """A row as a message of its own."""
+    def request(self, row: int, encode: Callable[[bytes, bytes | None], bytes]) -> bytes:
+        """A row as a request of its own. Fields may come in any order: the encoded headers follow the others."""
         value = bytes(_span(self.values, self.value_ends, row))
         key = None if self.keys is None or self.key_ends is None else bytes(_span(self.keys, self.key_ends, row))
-        request = encode_publish_request(lane.target, value, key or None)
+        request = encode(value, key or None)
         if self.headers is not None and self.header_ends is not None:
-            request += _span(self.headers, self.header_ends, row)  # encoded already; fields may come in any order
-        future = asyncio.get_running_loop().create_future()
-        return PublishMessage(lane, b"", None, None, -1, future, deadline, True, ("Publish", request))
-
-
-def _encoded(count: int, columns: MessageColumns) -> tuple[memoryview, memoryview]:
-    own, times, who = columns.headers, columns.timestamps, columns.producer
-    if who is None:
-        return encode_publish_headers(count, own, times)
-    return encode_publish_headers(count, own, times, producer=who.id, epoch=who.epoch, sequence=who.sequence)
-
-
-def _messages(columns: MessageColumns) -> Iterator[tuple[bytes, bytes | None, dict[str, bytes]]]:
-    """One after the other: value, key and headers."""
-    values, value_ends = memoryview(columns.values), memoryview(columns.value_ends)
-    keys = None if columns.keys is None else memoryview(columns.keys)
-    key_ends = None if columns.key_ends is None else memoryview(columns.key_ends)
-    for row in range(len(value_ends)):
-        key = None if keys is None or key_ends is None else bytes(_span(keys, key_ends, row))
-        yield bytes(_span(values, value_ends, row)), key, _headers(columns, row)
-
-
-def _headers(columns: MessageColumns, row: int) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    if columns.headers is not None:
-        rows, names, name_ends, values, value_ends = (memoryview(part) for part in columns.headers)
-        for entry in range(rows[row - 1] if row else 0, rows[row]):
-            found[str(_span(names, name_ends, entry), "utf-8")] = bytes(_span(values, value_ends, entry))
-    if columns.timestamps is not None and (time := memoryview(columns.timestamps)[row]) >= 0:
-        found["bascule-timestamp"] = b"%d" % time
-    if (who := columns.producer) is not None:
-        found["bascule-producer"], found["bascule-epoch"] = who.id, b"%d" % who.epoch
-        found["bascule-sequence"] = b"%d" % (who.sequence + row)
-    return found
+            request += _span(self.headers, self.header_ends, row)
+        return request
 
 
 def _lengths(ends: memoryview) -> list[int]:
@@ -223,7 +195,8 @@ class AsyncColumnPublisher:
                     ColumnRows(lane, batch, range(first, large), deadline, is_numbered=batch.is_numbered)
                 )
             if large < count and not batch.errors:
-                await deliver_alone(lane, batch.message(lane, large, deadline), batch, large)
+                request = batch.request(large, partial(encode_publish_request, lane.target))
+                await deliver_alone(lane, call_message(lane, "Publish", request, deadline), batch, large)
             if batch.errors:
                 raise batch.errors[min(batch.errors)]
             first = large + 1
@@ -231,16 +204,17 @@ class AsyncColumnPublisher:
 
     async def publish_to_subject(self, subject: str, columns: MessageColumns, ack: str) -> array[int]:
         """The same for a NATS subject, one message after the other: which streams store them, and where, is not known here."""
-        deadline = monotonic() + self._timeout
         policy = options.ack_policy(ack)
-        offsets = array("q")
-        for value, key, headers in _messages(columns):
-            request = encode_publish_to_subject(subject, value, key or None, headers, ack_policy=policy)
-            message = subject_message(self._engine, request, policy, deadline, RULE)
-            await message.lane.send(message)
-            found = await message.future
-            offsets.append(-1 if found is None else found.offset)
-        return offsets
+        batch = _Batch.of(columns, headers_field=4)
+        deadline = monotonic() + self._timeout
+        encode = partial(encode_publish_to_subject, subject, ack_policy=policy)
+        for row in range(len(batch.offsets)):
+            lane = Lane(self._engine, PublishTarget("", 0, policy), RULE)
+            message = call_message(lane, "PublishToSubject", batch.request(row, encode), deadline)
+            await deliver_alone(lane, message, batch, row)
+            if batch.errors:
+                raise batch.errors[row]
+        return batch.offsets
 
     async def close(self) -> None:
         await self._engine.close()
@@ -279,7 +253,7 @@ class ColumnPublisher:
 def column_publisher(client: BlockingClient, *, window: int, timeout: float) -> ColumnPublisher:
     """A publisher of columns on a client's connections."""
     size = options.integer("window", window, 1, 1 << 20)
-    brokers = client._client._brokers
+    brokers = client._part._brokers
     return ColumnPublisher(
         client, client._portal.call(lambda: AsyncColumnPublisher(brokers, window=size, timeout=timeout))
     )

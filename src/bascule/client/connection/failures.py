@@ -48,10 +48,9 @@ def unknown_outcome(what: str, reason: str) -> OutcomeUnknown:
 
 # ── publishing ───────────────────────────────────────────────────────────────────────────────────
 
-# Codes of PublishAsyncError, and of Ack.ackError.
+# Codes of PublishAsyncError.
 UNKNOWN, BAD_REQUEST, NOT_FOUND, INTERNAL, READONLY, INCORRECT_OFFSET, ENCRYPTION_FAILED, PERMISSION_DENIED = range(8)
 PRODUCER_FENCED, OUT_OF_SEQUENCE = 1000, 1001
-ACK_OK, ACK_UNKNOWN, ACK_INCORRECT_OFFSET, ACK_TOO_LARGE, ACK_ENCRYPTION = range(5)
 
 _TOO_LARGE_TEXT: Final = "exceeds max"
 _FENCED_TEXT: Final = "incorrect expected offset"
@@ -101,28 +100,3 @@ def call_failure(error: GrpcStatusError) -> BasculeError:
     if status == Status.ABORTED and _SEQUENCE_TEXT in text:
         return OutOfSequence(text)
     return error_of(status, text)
-
-
-def ack_failure(code: int) -> BasculeError | None:
-    """The error for the code inside an ack; None when the message was stored."""
-    match code:
-        case 0:
-            return None
-        case 2:
-            return IncorrectOffset("incorrect expected offset")
-        case 3:
-            return RecordTooLarge("the message is larger than `clustering.replication.max.bytes` of the brokers")
-        case 4:
-            return OperatorError("the broker could not encrypt the message")
-        case 1000:
-            return Unavailable("the partition's leader is changing: the message was not stored, publish it again")
-        case 1001:
-            return CallerError("the producer headers are malformed")
-        case 1002:
-            return ProducerFenced("a newer epoch of this producer has published")
-        case 1003:
-            return OutOfSequence("a message before this one is missing")
-        case _:
-            return OutcomeUnknown(
-                "the broker could not store the message, or does not know whether it did", hint=LOOK_FIRST
-            )

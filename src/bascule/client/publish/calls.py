@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from time import monotonic
@@ -19,7 +19,7 @@ from bascule.client.publish.partitioner import Partitioner, choose, partitioner
 from bascule.client.publish.publisher import BasePublisher, BrokerPublisher, IdempotentPublisher, OnError
 from bascule.client.publish.resend_rule import ResendRule
 from bascule.client.publish.rows import ColumnRows, RowBatch
-from bascule.client.publish.unary import is_large
+from bascule.client.publish.unary import LARGE_BYTES, is_large
 from bascule.errors import BasculeError
 from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import (
@@ -124,8 +124,9 @@ class PublishMethods(ClientCore):
             ack_policy=policy,
         )
         deadline = monotonic() + self._seconds(timeout)
-        message = subject_message(self._engine, request, policy, deadline, ResendRule())
-        await message.lane.send(message)
+        lane = Lane(self._engine, PublishTarget("", 0, policy), ResendRule())  # of its own: the partitions are unknown
+        message = call_message(lane, "PublishToSubject", request, deadline)
+        await lane.send(message)
         found: Ack | None = await message.future
         return found
 
@@ -267,11 +268,10 @@ class PublishMethods(ClientCore):
         return partitioner(choice)
 
 
-def subject_message(engine: Engine, request: bytes, policy: int, deadline: float, rule: ResendRule) -> PublishMessage:
-    """A message for a NATS subject, in a lane of its own: which partitions store it is not known here."""
-    lane = Lane(engine, PublishTarget("", 0, policy), rule)
+def call_message(lane: Lane, method: str, request: bytes, deadline: float) -> PublishMessage:
+    """A message that is sent as this call."""
     future = asyncio.get_running_loop().create_future()
-    return PublishMessage(lane, b"", None, None, -1, future, deadline, True, ("PublishToSubject", request))
+    return PublishMessage(lane, b"", None, None, -1, future, deadline, True, (method, request))
 
 
 # ── many at once ─────────────────────────────────────────────────────────────────────────────────
@@ -285,12 +285,18 @@ class _Lists:
         self.keys = keys
         self.offsets = [-1] * len(values)
         self.errors: dict[int, BasculeError] = {}
+        longest_key = max((len(key or b"") for key in keys), default=0) if keys else 0
+        self._has_large = max(map(len, values), default=0) + longest_key > LARGE_BYTES
 
     def key(self, place: int) -> bytes | None:
         return None if self.keys is None else self.keys[place]
 
-    def is_large(self, place: int) -> bool:
-        return is_large(self.values[place], self.key(place), None)
+    def split(self, places: list[int]) -> Iterator[tuple[bool, list[int]]]:
+        """Runs of places whose messages are large, or are not."""
+        if not self._has_large:
+            return iter([(False, places)] if places else [])
+        grouped = groupby(places, lambda place: is_large(self.values[place], self.key(place), None))
+        return ((large, list(group)) for large, group in grouped)
 
     def pick(self, target: PublishTarget, rows: Sequence[int], waiter: Any, deadline: float) -> PublishColumns:
         is_all = len(rows) == len(self.values)
@@ -308,11 +314,11 @@ class _Lists:
 
 async def _deliver(lane: Lane, batch: _Lists, places: list[int], deadline: float) -> None:
     """One partition's messages in order: large ones as calls of their own, those between them as rows."""
-    for large, group in groupby(places, batch.is_large):
+    for large, some in batch.split(places):
         if not large:
-            await lane.deliver(ColumnRows(lane, batch, list(group), deadline))
+            await lane.deliver(ColumnRows(lane, batch, some, deadline))
             continue
-        for place in group:
+        for place in some:
             future: asyncio.Future[Ack | None] = asyncio.get_running_loop().create_future()
             message = PublishMessage(lane, batch.values[place], batch.key(place), None, -1, future, deadline, True)
             await deliver_alone(lane, message, batch, place)

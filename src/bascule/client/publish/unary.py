@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.client.connection.brokers import Brokers
-from bascule.client.connection.failures import ack_failure, call_failure, unknown_outcome
+from bascule.client.connection.failures import call_failure, publish_failure, unknown_outcome
 from bascule.client.connection.retry import TimeLimit
 from bascule.client.publish.carrier import Carrier, Parcel
 from bascule.errors import BasculeError
 from bascule.kernels.window.message import PublishMessage
-from bascule.kernels.window.window import Ack, decode_publish_response, encode_publish_request
+from bascule.kernels.window.window import Ack, decode_publish_response, encode_publish_request, refusal
 from bascule.net.grpc.channel import GrpcStatusError
 
 LARGE_BYTES: Final = 1 << 20
@@ -65,7 +65,7 @@ class UnaryCarrier(Carrier):
             channel = await self._brokers.any_channel(deadline)
             answer = await self._brokers.ask(channel, method, request, deadline)
             ack, _, _ = decode_publish_response(answer)
-            error = None if ack is None else ack_failure(ack.error)
+            error = None if ack is None or not ack.error else publish_failure(*refusal(ack.error))
         except GrpcStatusError as status:
             error = call_failure(status)
         except BasculeError as failure:

@@ -10,10 +10,12 @@ def encode_publish_headers(
     producer: bytes | None = None,
     epoch: int = 0,
     sequence: int = 0,
+    field: int = 5,
 ) -> tuple[memoryview, memoryview]:
     """The headers of `count` messages, and the int64 positions where those of each end.
 
     `entries` are `row_ends` (in entries), `names` and where each ends, `values` and where each ends; ends are int64 and begin anew
     at 0. `timestamps` are int64 in ns, negative for none: they become a header `bascule-timestamp`. With `producer` every message
-    also gets the three headers of an idempotent producer, the first with `sequence`.
+    also gets the three headers of an idempotent producer, the first with `sequence`. `field` is the number of the map's field: 5 in a
+    PublishRequest, 4 in a PublishToSubjectRequest.
     """

@@ -1,4 +1,4 @@
-# Headers of many messages at once, as map entries of a PublishRequest.
+# Headers of many messages at once, as map entries of a PublishRequest, or with another field number of another request.
 #
 # Those of the caller come as columns: where the entries of each message end, where each name and value ends. The message's own
 # timestamp follows, then the headers of an idempotent producer: id and epoch, the same for all, and a sequence that increases by one.
@@ -27,10 +27,10 @@ cdef inline size_t entry_size(size_t name_size, size_t value_size) noexcept nogi
 
 
 cdef inline uint8_t* write_entry(
-    uint8_t* out, const uint8_t* name, size_t name_size, const uint8_t* value, size_t value_size
+    uint8_t* out, uint8_t field, const uint8_t* name, size_t name_size, const uint8_t* value, size_t value_size
 ) noexcept nogil:
     # Name and value are written even when they are empty.
-    out = write_length(out, REQUEST_HEADERS_FIELD, 2 + varint_size(name_size) + name_size + varint_size(value_size) + value_size)
+    out = write_length(out, field, 2 + varint_size(name_size) + name_size + varint_size(value_size) + value_size)
     out = write_length(out, 1, name_size)
     memcpy(out, name, name_size)
     out = write_length(out + name_size, 2, value_size)
@@ -75,7 +75,7 @@ cdef class Entries:
             value_start = value_ends[entry]
         return size
 
-    cdef uint8_t* write_row(self, uint8_t* out, Py_ssize_t row) noexcept:
+    cdef uint8_t* write_row(self, uint8_t* out, uint8_t field, Py_ssize_t row) noexcept:
         cdef const int64_t* name_ends = <const int64_t*> self.name_ends.data
         cdef const int64_t* value_ends = <const int64_t*> self.value_ends.data
         cdef const int64_t* row_ends = <const int64_t*> self.row_ends.data
@@ -84,16 +84,16 @@ cdef class Entries:
             name_start = name_ends[entry - 1] if entry else 0
             value_start = value_ends[entry - 1] if entry else 0
             out = write_entry(
-                out, self.names.data + name_start, name_ends[entry] - name_start,
+                out, field, self.names.data + name_start, name_ends[entry] - name_start,
                 self.values.data + value_start, value_ends[entry] - value_start,
             )
         return out
 
 
-cdef uint8_t* write_decimal_entry(uint8_t* out, bytes name, int64_t number) noexcept:
+cdef uint8_t* write_decimal_entry(uint8_t* out, uint8_t field, bytes name, int64_t number) noexcept:
     cdef uint8_t digits[CORRELATION_ID_MAX]
     return write_entry(
-        out, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), digits, write_decimal(digits, number)
+        out, field, <const uint8_t*> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name), digits, write_decimal(digits, number)
     )
 
 
@@ -105,13 +105,14 @@ cdef Bytes checked_timestamps(object timestamps, Py_ssize_t count):
 
 
 def encode_publish_headers(
-    Py_ssize_t count, entries=None, timestamps=None, *, bytes producer=None, int64_t epoch=0, int64_t sequence=0
+    Py_ssize_t count, entries=None, timestamps=None, *, bytes producer=None, int64_t epoch=0, int64_t sequence=0,
+    uint8_t field=REQUEST_HEADERS_FIELD,
 ):
     if count < 0 or epoch < 0 or not 0 <= sequence <= INT64_MAX - count:
         raise ValueError("count, epoch and sequence are not negative")
     cdef Entries own = None if entries is None else Entries(count, *entries)
     cdef bytes fixed = b"" if producer is None else encode_headers(
-        {"bascule-producer": producer, "bascule-epoch": b"%d" % epoch}, REQUEST_HEADERS_FIELD
+        {"bascule-producer": producer, "bascule-epoch": b"%d" % epoch}, field
     )
     cdef size_t fixed_size = PyBytes_GET_SIZE(fixed)
     cdef size_t name_size = PyBytes_GET_SIZE(SEQUENCE_NAME)
@@ -128,12 +129,12 @@ def encode_publish_headers(
     cdef Py_ssize_t row
     for row in range(count):
         if own is not None:
-            out = own.write_row(out, row)
+            out = own.write_row(out, field, row)
         if times is not None and (<const int64_t*> times.data)[row] >= 0:
-            out = write_decimal_entry(out, TIMESTAMP_NAME, (<const int64_t*> times.data)[row])
+            out = write_decimal_entry(out, field, TIMESTAMP_NAME, (<const int64_t*> times.data)[row])
         if producer is not None:
             memcpy(out, PyBytes_AS_STRING(fixed), fixed_size)
-            out = write_decimal_entry(out + fixed_size, SEQUENCE_NAME, sequence + row)
+            out = write_decimal_entry(out + fixed_size, field, SEQUENCE_NAME, sequence + row)
         (<int64_t*> ends.data)[row] = out - start
     ends.size = 8 * <size_t> count
     return memoryview(text)[: out - start], memoryview(ends)

@@ -199,6 +199,9 @@ def encode_publish_to_subject(
 ) -> bytes:
     """A `PublishToSubjectRequest`."""
 
+def refusal(error: int) -> tuple[int, str]:
+    """Code and text of a PublishAsyncError for the error in an ack."""
+
 def decode_ack(data: Buffer) -> Ack:
     """ValueError when it is not protobuf."""
 

@@ -290,7 +290,7 @@ cdef class PublishColumns:
 # ── the window ───────────────────────────────────────────────────────────────────────────────────
 
 
-cdef tuple refusal(int32_t error):
+cpdef tuple refusal(int32_t error):
     # Code and text of PublishAsync for the error in an ack.
     if error == ACK_INCORRECT_OFFSET:
         return CODE_INCORRECT_OFFSET, "incorrect expected offset"
@@ -306,7 +306,7 @@ cdef tuple refusal(int32_t error):
         return CODE_PRODUCER_FENCED, "a newer epoch of this producer has published"
     if error == ACK_OUT_OF_SEQUENCE:
         return CODE_OUT_OF_SEQUENCE, "a message before this one is missing"
-    return CODE_UNKNOWN, "the message was not stored"
+    return CODE_UNKNOWN, "the broker did not store the message, or does not know whether it did"
 
 
 cdef class PublishWindow:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from bascule.errors import InvalidConfig, RejectedEnvelope, StateError, Unavailable
 from bascule.metadata.identity import random_id
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import RaftJoinRequest, RaftJoinResponse
 from bascule.raft.core.model.membership import RaftMembership
@@ -57,13 +55,17 @@ async def by_joining(
     wait_seconds: float = JOIN_WAIT_SECONDS,
 ) -> Beginning:
     """Ask the leader to join, until it answers. Raises Unavailable when no leader answers."""
-    request = encode(MessageType.RAFT_JOIN_REQUEST, RaftJoinRequest(node_id=server_id).SerializeToString())
+    request = pack_message(MessageType.RAFT_JOIN_REQUEST, RaftJoinRequest(node_id=server_id))
     last: Exception | None = None
     for attempt in range(attempts):
         if attempt:
             await asyncio.sleep(wait_seconds)
         try:
-            answer = _decode_join_response(await bus.request(subjects.join, request, wait_seconds))
+            answer = unpack_message(
+                RaftJoinResponse,
+                await bus.request(subjects.join, request, wait_seconds),
+                MessageType.RAFT_JOIN_RESPONSE,
+            )
         except (Unavailable, RejectedEnvelope) as error:
             last = error
             continue
@@ -77,19 +79,9 @@ async def by_joining(
     )
 
 
-def _decode_join_response(data: bytes) -> RaftJoinResponse:
-    try:
-        return RaftJoinResponse.FromString(decode(data, MessageType.RAFT_JOIN_RESPONSE))
-    except DecodeError:
-        raise RejectedEnvelope("the answer to a join request does not parse") from None
-
-
 def decode_join_request(data: bytes) -> str:
     """The id of the server that asks. Raises RejectedEnvelope."""
-    try:
-        node_id = RaftJoinRequest.FromString(decode(data, MessageType.RAFT_JOIN_REQUEST)).node_id
-    except DecodeError:
-        raise RejectedEnvelope("a join request does not parse") from None
+    node_id = unpack_message(RaftJoinRequest, data, MessageType.RAFT_JOIN_REQUEST).node_id
     if not node_id or any(char.isspace() or char in ".*>" for char in node_id):
         raise RejectedEnvelope(f"a join request names the impossible id {node_id!r}")
     return node_id
@@ -97,7 +89,7 @@ def decode_join_request(data: bytes) -> str:
 
 def encode_join_response(cluster_id: str, error: str = "") -> bytes:
     response = RaftJoinResponse(error=error, cluster_id="" if error else cluster_id)
-    return encode(MessageType.RAFT_JOIN_RESPONSE, response.SerializeToString())
+    return pack_message(MessageType.RAFT_JOIN_RESPONSE, response)
 
 
 class SeedWatch:

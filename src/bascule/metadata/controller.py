@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from bascule.errors import (
     BasculeError,
     OutcomeUnknown,
@@ -28,7 +26,7 @@ from bascule.metadata.core.model.ops import MalformedOp, Op, decode_op, encode_o
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.machine import MetadataMachine, decode_verdict
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.net.retry import retry
 from bascule.proto.internal_pb2 import (
@@ -329,9 +327,9 @@ class Controller:
             await asyncio.sleep(attempt - time.monotonic())
 
     async def _propagate(self, request: PropagatedRequest, timeout: float) -> Refusal | None:
-        data = encode(MessageType.PROPAGATED_REQUEST, request.SerializeToString())
+        data = pack_message(MessageType.PROPAGATED_REQUEST, request)
         answer = await self._bus.request(self._subjects.propagate, data, timeout)
-        response = PropagatedResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
+        response = unpack_message(PropagatedResponse, answer, MessageType.PROPAGATED_RESPONSE)
         if not response.HasField("error"):
             return None
         return Refusal(_NAMES.get(response.error.code, "INTERNAL"), response.error.msg)
@@ -340,8 +338,8 @@ class Controller:
         if not reply or not self.is_leader:
             return
         try:
-            request = PropagatedRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
-        except (RejectedEnvelope, DecodeError):
+            request = unpack_message(PropagatedRequest, data, MessageType.PROPAGATED_REQUEST)
+        except RejectedEnvelope:
             return
         # Concurrently: when a server dies, hundreds of partitions need a new leader, and one round of Raft serves many of them.
         answering = asyncio.create_task(self._answer(request, reply), name="propagated")
@@ -353,7 +351,7 @@ class Controller:
         refusal = await self._judge(request)
         if refusal is not None:
             response.error.CopyFrom(Error(code=GRPC_CODES[refusal.code], msg=refusal.text))
-        await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString()))
+        await publish_quietly(self._bus, reply, pack_message(MessageType.PROPAGATED_RESPONSE, response))
 
     async def _judge(self, request: PropagatedRequest) -> Refusal | None:
         op = self._op_of(request)

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
-from google.protobuf.message import DecodeError
-
 from bascule import limits
 from bascule.errors import RejectedEnvelope, Unavailable
 from bascule.metadata.core.model.ops import ResumeStream
 from bascule.metadata.requests import CallDeadline, submit
 from bascule.net.grpc.status import GrpcError, Status
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import PartitionStatusRequest, PartitionStatusResponse
 from bascule.raft.transport import Bus, publish_quietly
@@ -136,22 +134,22 @@ class PartitionStarts:
 
     async def status(self, server: str, stream: str, number: int, *, timeout: float) -> PartitionStatus:
         """The state of a partition on another server. Raises Unavailable when that server does not answer."""
-        request = PartitionStatusRequest(stream=stream, partition=number).SerializeToString()
+        request = PartitionStatusRequest(stream=stream, partition=number)
         answer = await self._bus.request(
-            self._subjects.status(server), encode(MessageType.PARTITION_STATUS_REQUEST, request), timeout
+            self._subjects.status(server), pack_message(MessageType.PARTITION_STATUS_REQUEST, request), timeout
         )
         try:
-            found = PartitionStatusResponse.FromString(decode(answer, MessageType.PARTITION_STATUS_RESPONSE))
-        except (RejectedEnvelope, DecodeError):
+            found = unpack_message(PartitionStatusResponse, answer, MessageType.PARTITION_STATUS_RESPONSE)
+        except RejectedEnvelope:
             raise Unavailable(f"the answer of {server} is not a partition status") from None
         return PartitionStatus(found.exists, found.is_leader)
 
     async def _on_status_request(self, data: bytes, reply: str) -> None:
         try:
-            asked = PartitionStatusRequest.FromString(decode(data, MessageType.PARTITION_STATUS_REQUEST))
-        except (RejectedEnvelope, DecodeError):
+            asked = unpack_message(PartitionStatusRequest, data, MessageType.PARTITION_STATUS_REQUEST)
+        except RejectedEnvelope:
             return  # another program's bytes on our subject
         if reply:
             status = self._partitions.status(asked.stream, asked.partition)
-            response = PartitionStatusResponse(exists=status.exists, is_leader=status.is_leader).SerializeToString()
-            await publish_quietly(self._bus, reply, encode(MessageType.PARTITION_STATUS_RESPONSE, response))
+            response = PartitionStatusResponse(exists=status.exists, is_leader=status.is_leader)
+            await publish_quietly(self._bus, reply, pack_message(MessageType.PARTITION_STATUS_RESPONSE, response))

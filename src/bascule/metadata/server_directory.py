@@ -12,11 +12,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
 from bascule.config.values.address import Address
 from bascule.errors import RejectedEnvelope, Unavailable
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.internal_pb2 import ServerInfoRequest, ServerInfoResponse
 from bascule.raft.transport import Bus, publish_quietly
@@ -77,11 +75,11 @@ class ServerDirectory:
 
     async def _survey(self, members: list[str], timeout: float) -> None:
         asked_at = self._clock()
-        request = ServerInfoRequest(id=self._own.id).SerializeToString()
+        request = ServerInfoRequest(id=self._own.id)
         try:
             await self._bus.publish(
                 self._subjects.info,
-                encode(MessageType.SERVER_INFO_REQUEST, request),
+                pack_message(MessageType.SERVER_INFO_REQUEST, request),
                 reply=self._subjects.info_inbox(self._own.id),
             )
         except Unavailable:
@@ -108,8 +106,8 @@ class ServerDirectory:
 
     async def _on_info_request(self, data: bytes, reply: str) -> None:
         try:
-            asker = ServerInfoRequest.FromString(decode(data, MessageType.SERVER_INFO_REQUEST)).id
-        except (RejectedEnvelope, DecodeError):
+            asker = unpack_message(ServerInfoRequest, data, MessageType.SERVER_INFO_REQUEST).id
+        except RejectedEnvelope:
             return
         if not reply or asker == self._own.id:
             return
@@ -119,13 +117,13 @@ class ServerDirectory:
         own = self._own
         response = ServerInfoResponse(
             id=own.id, host=own.host, port=own.port, rack=own.rack, flight_port=own.flight_port
-        ).SerializeToString()
-        return encode(MessageType.SERVER_INFO_RESPONSE, response)
+        )
+        return pack_message(MessageType.SERVER_INFO_RESPONSE, response)
 
     async def _on_info(self, data: bytes, _reply: str) -> None:
         try:
-            found = ServerInfoResponse.FromString(decode(data, MessageType.SERVER_INFO_RESPONSE))
-        except (RejectedEnvelope, DecodeError):
+            found = unpack_message(ServerInfoResponse, data, MessageType.SERVER_INFO_RESPONSE)
+        except RejectedEnvelope:
             return
         if found.id and 0 <= found.port <= 65535 and 0 <= found.flight_port <= 65535:
             info = ServerInfo(found.id, found.host, found.port, found.rack, found.flight_port)

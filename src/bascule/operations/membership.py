@@ -10,10 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
 from bascule.errors import BasculeError
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto.extensions_pb2 import MembershipRequest, MembershipResponse
 from bascule.raft.transport import Bus, publish_quietly
@@ -60,13 +58,13 @@ class MembershipWatch:
                 return
 
     async def _was_removed(self) -> bool:
-        request = MembershipRequest(server=self._controller.server_id).SerializeToString()
+        request = MembershipRequest(server=self._controller.server_id)
         try:
             answer = await self._bus.request(
-                self._subjects.membership, encode(MessageType.PROPAGATED_REQUEST, request), ANSWER_SECONDS
+                self._subjects.membership, pack_message(MessageType.PROPAGATED_REQUEST, request), ANSWER_SECONDS
             )
-            return not MembershipResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE)).is_member
-        except (BasculeError, DecodeError):
+            return not unpack_message(MembershipResponse, answer, MessageType.PROPAGATED_RESPONSE).is_member
+        except BasculeError:
             return False  # no answer: there may be no quorum
 
     # ── answering ────────────────────────────────────────────────────────────────────────────────
@@ -75,11 +73,11 @@ class MembershipWatch:
         if not reply or not self._controller.is_leader:
             return
         try:
-            server = MembershipRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST)).server
+            server = unpack_message(MembershipRequest, data, MessageType.PROPAGATED_REQUEST).server
             # A deposed leader that does not know it yet must not answer.
             await self._controller.fresh_metadata(timeout=1.0)
-        except (DecodeError, BasculeError):
+        except BasculeError:
             return
         if server and self._controller.is_leader:
-            response = MembershipResponse(is_member=server in self._controller.members).SerializeToString()
-            await publish_quietly(self._bus, reply, encode(MessageType.PROPAGATED_RESPONSE, response))
+            response = MembershipResponse(is_member=server in self._controller.members)
+            await publish_quietly(self._bus, reply, pack_message(MessageType.PROPAGATED_RESPONSE, response))

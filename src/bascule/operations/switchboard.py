@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from bascule.errors import BasculeError, RejectedEnvelope, Unavailable
 from bascule.metadata.requests import CallDeadline
 from bascule.net.grpc.status import GrpcError, Status, status_of
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.extensions_pb2 import ForwardedAnswer, ForwardedCall
@@ -75,10 +75,10 @@ class Switchboard:
         if server == self._server_id:
             return await self._here(method, request, timeout)
         call = ForwardedCall(method=method, request=request.SerializeToString(), timeout_ms=int(timeout * 1000))
-        data = encode(MessageType.PROPAGATED_REQUEST, call.SerializeToString())
+        data = pack_message(MessageType.PROPAGATED_REQUEST, call)
         try:
             answer = await self._bus.request(self._subjects.operations(server), data, timeout)
-            found = ForwardedAnswer.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
+            found = unpack_message(ForwardedAnswer, answer, MessageType.PROPAGATED_RESPONSE)
             if found.code == 0:
                 return METHODS[method][1].FromString(found.response)
         except Unavailable:
@@ -96,8 +96,8 @@ class Switchboard:
 
     async def _on_call(self, data: bytes, reply: str) -> None:
         try:
-            call = ForwardedCall.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
-        except (RejectedEnvelope, DecodeError):
+            call = unpack_message(ForwardedCall, data, MessageType.PROPAGATED_REQUEST)
+        except RejectedEnvelope:
             return  # another program's bytes on our subject
         if reply:
             # Concurrently: a drain can take minutes.
@@ -107,7 +107,7 @@ class Switchboard:
 
     async def _reply(self, call: ForwardedCall, reply: str) -> None:
         answer = await self._answer(call)
-        data = encode(MessageType.PROPAGATED_RESPONSE, answer.SerializeToString())
+        data = pack_message(MessageType.PROPAGATED_RESPONSE, answer)
         await publish_quietly(self._bus, reply, data)
 
     async def _answer(self, call: ForwardedCall) -> ForwardedAnswer:

@@ -34,7 +34,7 @@ from bascule.log import PartitionLog
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.net.grpc.status import GrpcError, Status
-from bascule.net.nats.envelope import MessageType, decode, encode
+from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.net.retry import retry
 from bascule.partition.replica import LedPartition
@@ -229,22 +229,20 @@ class CursorStore:
     # ── between servers ──────────────────────────────────────────────────────────────────────────
 
     async def _answer_of(self, leader: str, request: FetchCursorRequest, timeout: float) -> int:
-        data = encode(MessageType.PROPAGATED_REQUEST, request.SerializeToString())
+        data = pack_message(MessageType.PROPAGATED_REQUEST, request)
         try:
             answer = await self._bus.request(self._subjects.cursors(leader), data, timeout)
-            response = FetchCursorResponse.FromString(decode(answer, MessageType.PROPAGATED_RESPONSE))
+            response = unpack_message(FetchCursorResponse, answer, MessageType.PROPAGATED_RESPONSE)
         except (Unavailable, RejectedEnvelope) as error:
             raise GrpcError(Status.INTERNAL, f"the cursor could not be read: {error.message}") from None
-        except DecodeError:
-            raise GrpcError(Status.INTERNAL, f"the answer of {leader} is not a cursor") from None
         if response.HasField("error"):
             raise GrpcError(Status(response.error.code), response.error.msg)
         return response.offset
 
     async def _on_request(self, data: bytes, reply: str) -> None:
         try:
-            request = FetchCursorRequest.FromString(decode(data, MessageType.PROPAGATED_REQUEST))
-        except (RejectedEnvelope, DecodeError):
+            request = unpack_message(FetchCursorRequest, data, MessageType.PROPAGATED_REQUEST)
+        except RejectedEnvelope:
             return  # another program's bytes on our subject
         response = FetchCursorResponse()
         try:
@@ -252,7 +250,7 @@ class CursorStore:
         except GrpcError as error:
             response.error.code, response.error.msg = error.status, error.text
         if reply:
-            answer = encode(MessageType.PROPAGATED_RESPONSE, response.SerializeToString())
+            answer = pack_message(MessageType.PROPAGATED_RESPONSE, response)
             await publish_quietly(self._bus, reply, answer)
 
     async def _answer(self, request: FetchCursorRequest) -> int:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from bascule.errors import RejectedEnvelope
 from bascule.kernels.wire.checksum import crc32c
@@ -25,6 +27,8 @@ HEADER_BYTES: Final = 8
 HEADER_BYTES_WITH_CRC: Final = 12
 _HAS_CRC: Final = 0x01
 _REPLICATION_HEADER: Final = struct.Struct(">Qq")
+
+_M = TypeVar("_M", bound=Message)
 
 
 class MessageType(IntEnum):
@@ -69,6 +73,18 @@ def decode(data: bytes | memoryview, kind: MessageType) -> bytes:
     if flags & _HAS_CRC:
         _check_crc(data, header_bytes, payload)
     return payload
+
+
+def pack_message(kind: MessageType, message: Message) -> bytes:
+    return encode(kind, message.SerializeToString())
+
+
+def unpack_message(message: type[_M], data: bytes | memoryview, kind: MessageType) -> _M:
+    """The protobuf message in an envelope of this type. Raises RejectedEnvelope for anything else."""
+    try:
+        return message.FromString(decode(data, kind))
+    except DecodeError:
+        raise RejectedEnvelope(f"the payload is not a valid {message.DESCRIPTOR.name}") from None
 
 
 def _check_crc(data: bytes | memoryview, header_bytes: int, payload: bytes) -> None:

@@ -91,7 +91,7 @@ client.consume          errors kernels.client net.grpc client.connection
 client                  errors kernels.window kernels.client net.nats client.connection client.publish
                         client.consume
 client.admin            errors client.connection client
-client.arrow            errors limits kernels.records kernels.arrow kernels.window config.values flight
+client.arrow            errors limits kernels.records kernels.arrow kernels.window net flight
                         client.connection client.publish client
 __init__                errors client.connection client.consume client client.arrow
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
@@ -110,13 +110,13 @@ lake.latest             errors kernels.wire flight client.arrow lake
 spark.options           errors limits config.values config.sections flight client.connection
 spark.errors            errors config.values
 spark.values            errors spark.options
-spark.read              errors limits config.values client.connection client client.arrow lake spark.options
+spark.read              errors limits config.values client client.arrow lake spark.options
                         spark.values
-spark.write             errors config.values client.connection client client.arrow spark.options
+spark.write             errors config.values client client.arrow spark.options
 spark                   errors spark.options spark.values spark.read spark.write
 pipeline.spec           errors config.values spark.options
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
-pipeline.jobs           errors flight client.connection client client.arrow lake lake.latest spark.options
+pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options
                         spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
 pipeline                errors exits config.values lake spark.options spark.errors spark.values spark.read spark

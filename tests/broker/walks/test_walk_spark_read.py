@@ -90,4 +90,6 @@ def test_a_batch_read_visits_the_files_of_the_page(broker: BrokerProcess) -> Non
     assert read(broker, files) == 10
     assert files == files_of("Spark batch read")
     assert len(files) <= FILES_MAX
-    assert not any(file.startswith("net/") for file in files), "one transport: Flight, and the local short cut"
+    assert not any(file.startswith(("net/grpc/", "net/nats/")) for file in files), (
+        "one transport: Flight, or local files"
+    )

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.client.connection.options import TlsOptions, addresses, wrong
 from bascule.client.connection.retry import Backoff, TimeLimit
-from bascule.config.values.address import Address
 from bascule.errors import ClientClosed, InvalidOption, Unavailable
 from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
 from bascule.flight.tickets import LOCATIONS_ACTION, ReadTicket
+from bascule.net.sockets import bracketed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ class FlightServers:
         self._given = [text for text in texts if isinstance(text, str) and text.startswith(SCHEMES)]
         asked = [text for text in texts if text not in self._given]
         scheme = "grpc+tls" if tls else "grpc"
-        self._asked = [f"{scheme}://{Address(*each)}" for each in (addresses(asked) if asked else ())]
+        self._asked = [f"{scheme}://{bracketed(host)}:{port}" for host, port in (addresses(asked) if asked else ())]
         self._tls_options = _tls_options(tls)
         self._token = token
         self._timeout = timeout
@@ -151,20 +151,23 @@ def _tls_options(tls: Tls) -> dict[str, Any]:
 
 
 class Patience:
-    """How long to retry, and the pause before each attempt."""
+    """How long to retry after a failure, and the pause before each attempt."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.begin_anew()
+        self._retrying: tuple[TimeLimit, Backoff] | None = None
 
     def begin_anew(self) -> None:
-        """After a success: the time begins again."""
-        self._deadline, self._backoff = TimeLimit.after(self._seconds), Backoff()
+        """After a success: the time begins with the next failure."""
+        self._retrying = None
 
     def wait(self, error: Unavailable) -> None:
-        """Pause before the next attempt. Raises the error when the time is over."""
-        pause = self._backoff.next_seconds()
-        if pause > self._deadline.left:
+        """Pause before the next attempt. Raises the error when the time since the first failure is over."""
+        if self._retrying is None:
+            self._retrying = TimeLimit.after(self._seconds), Backoff()
+        deadline, backoff = self._retrying
+        pause = backoff.next_seconds()
+        if pause > deadline.left:
             raise error
         time.sleep(pause)
 

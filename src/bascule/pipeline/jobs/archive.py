@@ -30,8 +30,8 @@ from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_
 from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
-from bascule.spark.options.declaration import STREAMING
-from bascule.spark.options.reading import source_options
+from bascule.spark.options.declaration import STREAMING, read_section
+from bascule.spark.options.reading import ConnectionOptions, source_options
 from bascule.spark.read.cluster import stream_state
 from bascule.spark.read.resolve import INTERNAL_PREFIX, covers_subject
 from bascule.spark.read.state import StreamState
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from bascule.client.arrow.reader import FlightConnection
     from bascule.client.blocking import BlockingClient
-    from bascule.client.connection.options import TlsOptions
 
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 PATIENCE_SECONDS: Final = 10.0
@@ -137,27 +136,21 @@ class ArchiveOptions:
         which = {name: value for name, value in chosen.items() if value}
         return {"servers": self.servers, "startingOffsets": "earliest", **which, **self.source}
 
-    def _connection(self) -> dict[str, Any]:
-        from bascule.client.connection.options import TlsOptions
-
-        given = self.source
-        tls: bool | TlsOptions = given.get("tls") == "true"
-        if any(name in given for name in ("tlsCa", "tlsCert")):
-            tls = TlsOptions(ca=given.get("tlsCa"), cert=given.get("tlsCert"), key=given.get("tlsKey"))
-        return {"tls": tls or None, "token": given.get("token")}
+    def _credentials(self) -> dict[str, Any]:
+        return read_section(ConnectionOptions, self.source).credentials
 
     def tables(self) -> FlightConnection:
         """A connection with what the source is given."""
         from bascule.client.arrow.reader import FlightConnection
 
-        return FlightConnection(self.servers, **self._connection(), patience=PATIENCE_SECONDS)
+        return FlightConnection(self.servers, **self._credentials(), patience=PATIENCE_SECONDS)
 
     def client(self) -> BlockingClient:
         """One for small things."""
         from bascule.client import blocking
 
         return blocking.connect(
-            self.servers, **self._connection(), timeout=CURSOR_SECONDS_MAX, patience=CURSOR_SECONDS_MAX
+            self.servers, **self._credentials(), timeout=CURSOR_SECONDS_MAX, patience=CURSOR_SECONDS_MAX
         )
 
     def stream_ids(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from bascule import limits
-from bascule.client.connection.options import addresses
+from bascule.client.connection.options import TlsOptions, addresses
 from bascule.config.values.duration import MINUTE_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Size, Text, Unfit
@@ -138,8 +138,12 @@ class ConnectionOptions(Section):
     )
 
     @property
-    def is_tls(self) -> bool:
-        return self.tls or self.tls_ca is not None or self.tls_cert is not None
+    def credentials(self) -> dict[str, Any]:
+        """Arguments `tls` and `token` of a client."""
+        tls: bool | TlsOptions | None = self.tls or None
+        if self.tls_ca is not None or self.tls_cert is not None:
+            tls = TlsOptions(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
+        return {"tls": tls, "token": self.token}
 
 
 @dataclass(frozen=True, slots=True)

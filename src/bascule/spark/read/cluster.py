@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from bascule.client.arrow.reader import FlightConnection
     from bascule.client.blocking import BlockingClient
-    from bascule.client.connection.options import TlsOptions
 
 
 class Cluster(Protocol):
@@ -84,7 +83,7 @@ class FlightCluster:
         from bascule.client.arrow.reader import FlightConnection
 
         self._options = options
-        self._flight: FlightConnection = FlightConnection(options.servers, tls=_tls(options), token=options.token)
+        self._flight: FlightConnection = FlightConnection(options.servers, **options.credentials)
         self._client: BlockingClient | None = None
 
     def subjects(self) -> Mapping[str, str]:
@@ -129,16 +128,8 @@ class FlightCluster:
         if self._client is None:
             from bascule.client import blocking
 
-            self._client = blocking.connect(self._options.servers, tls=_tls(self._options), token=self._options.token)
+            self._client = blocking.connect(self._options.servers, **self._options.credentials)
         return self._client
-
-
-def _tls(options: ConnectionOptions) -> TlsOptions | None:
-    if not options.is_tls:
-        return None
-    from bascule.client.connection.options import TlsOptions
-
-    return TlsOptions(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key)
 
 
 def stream_state(name: str, fields: Mapping[str, Any]) -> StreamState:

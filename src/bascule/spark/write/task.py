@@ -29,7 +29,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from bascule.client import blocking
 from bascule.client.arrow.columns import ColumnPublisher, Producer, column_publisher
-from bascule.client.connection.options import TlsOptions
 from bascule.client.messages import Message
 from bascule.errors import RowsChanged, StateError, StreamExists, StreamNotFound, Unavailable
 from bascule.spark.options.declaration import STREAMING
@@ -227,9 +226,7 @@ class SinkConnection:
     """The client of a worker process. Workers run many tasks, one after the other."""
 
     def __init__(self, options: ConnectionOptions) -> None:
-        self._client = blocking.connect(
-            options.servers, tls=_tls(options), token=options.token, timeout=ASK_SECONDS_MAX
-        )
+        self._client = blocking.connect(options.servers, **options.credentials, timeout=ASK_SECONDS_MAX)
 
     def publisher(self, options: SinkOptions) -> ColumnPublisher:
         return column_publisher(self._client, window=options.sureness.in_flight_max, timeout=options.timeout_seconds)
@@ -275,12 +272,6 @@ def connect(options: ConnectionOptions) -> SinkConnection:
         if key not in _connections:
             _connections[key] = SinkConnection(options)
         return _connections[key]
-
-
-def _tls(options: ConnectionOptions) -> TlsOptions | bool | None:
-    if options.tls_ca is not None or options.tls_cert is not None:
-        return TlsOptions(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key)
-    return True if options.tls else None
 
 
 __all__ = ["TaskIdentity", "Written", "connect", "identity", "write_task"]

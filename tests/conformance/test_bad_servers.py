@@ -188,14 +188,14 @@ def test_a_reset_and_its_status(code: int) -> None:
 
 CONNECTION_FAULTS = {
     "an oversize frame": (frame(DATA, 0, 1, b"")[3:].rjust(9, b"\xff"), "larger than the largest"),
-    "PUSH_PROMISE": (frame(PUSH_PROMISE, 4, 1, bytes(8)), "promise"),
+    "PUSH_PROMISE": (frame(PUSH_PROMISE, 4, 1, bytes(8)), "PUSH_PROMISE is not allowed"),
     "DATA of nobody": (frame(DATA, 0, 99, b"x"), "never opened"),
     "HEADERS of nobody": (frame(HEADERS, 4, 99, b"\x88"), "never opened"),
     "HEADERS of an even stream": (frame(HEADERS, 4, 2, b"\x88"), "cannot open"),
     "RST_STREAM of nobody": (frame(RST_STREAM, 0, 99, bytes(4)), "never opened"),
     "broken compression": (frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff"), "cannot be decoded"),
     "SETTINGS of seven bytes": (frame(SETTINGS, 0, 0, bytes(7)), "six bytes"),
-    "a server that wants promises": (settings({2: 1}), "promises"),
+    "a server that wants promises": (settings({2: 1}), "ENABLE_PUSH"),
     "a window too large": (settings({4: 2**31}), "too large"),
     "PING of three bytes": (frame(PING, 0, 0, bytes(3)), "eight bytes"),
     "GOAWAY of three bytes": (frame(GOAWAY, 0, 0, bytes(3)), "eight bytes"),

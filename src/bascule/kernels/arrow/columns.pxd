@@ -44,7 +44,7 @@ cdef struct Buffers:
     Memory headers_ends, name_ends, name_data, header_value_ends, header_value_data
 
 cdef class ColumnBuffer:
-    # A finished buffer. Readable by whoever speaks the buffer protocol, never written again.
+    # A finished, read-only buffer with the buffer protocol.
     cdef uint8_t* data
     cdef Py_ssize_t size
     cdef ColumnBuffer whole         # whose memory it is; None: its own

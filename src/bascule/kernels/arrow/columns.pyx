@@ -146,7 +146,7 @@ cdef int begin_ends(Memory* ends) except -1:
 
 
 cdef void cut(Memory* data, int32_t* ends, uint32_t index, uint32_t count) noexcept nogil:
-    # Takes one of `count` pieces out of the data; what lies behind the last end stays behind it.
+    # Removes one of `count` pieces from the data; bytes after the last end stay after it.
     cdef int32_t size = ends[index + 1] - ends[index]
     cdef uint32_t later
     memmove(data.data + ends[index], data.data + ends[index + 1], data.size - <size_t> ends[index + 1])

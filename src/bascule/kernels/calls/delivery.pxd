@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from bascule.kernels.records.records cimport BatchView, RecordView
 from bascule.kernels.wire.output cimport OutputBuffer
 
-# Why deliver() came back.
+# Why deliver() returned.
 cdef enum Delivered:
     DELIVERED_ALL = 0               # every batch of the buffer is done
     DELIVERED_BUDGET                # the byte budget is used up: call again with the same cursor
@@ -13,21 +13,21 @@ cdef enum Delivered:
     DELIVERED_DAMAGED               # the batch at cursor.batch_at is incomplete, sealed or does not parse
     DELIVERED_NO_MEMORY
 
-# Where a delivery stands in a buffer of batches. A new buffer: batch_at where its first batch begins, record_at 0.
+# Position of a delivery in a buffer of batches. For a new buffer: batch_at is the start of its first batch, record_at is 0.
 cdef struct DeliveryCursor:
-    size_t batch_at                 # position of the batch to go on with
-    size_t record_at                # position of the record to go on with; 0: at the first one of its batch
-    uint32_t record_index           # which one of the batch that is
-    int64_t next_offset             # records below are passed over; behind the last message written
-    int64_t last_offset             # of the last message that was written, by any call; the caller sets −1 in the beginning
+    size_t batch_at                 # position of the next batch
+    size_t record_at                # position of the next record; 0: the first one of its batch
+    uint32_t record_index           # its index in the batch
+    int64_t next_offset             # records below it are skipped; one more than the last message written
+    int64_t last_offset             # of the last message written by any call; the caller sets it to −1 first
     uint64_t messages               # added to by every call
     uint64_t bytes                  # likewise, prefixes included
 
 
 cdef class Delivery:
-    # One for each subscription, or each partition: holds the name, and the parts of a message that do not change.
+    # Encodes the messages of one subscription or partition; keeps the parts of a message that do not change.
     cdef bytes stream
-    cdef const uint8_t* stream_data # of `stream`, for who has no GIL
+    cdef const uint8_t* stream_data # bytes of `stream`, for code without the GIL
     cdef size_t stream_size
     cdef int32_t partition
     cdef uint8_t* tail              # fields 5, 6, 7 and 9 of a message that arrived on `subject` without reply and headers

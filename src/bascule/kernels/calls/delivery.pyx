@@ -2,8 +2,8 @@
 #
 #   Message   1 offset · 2 key · 3 value · 4 timestamp · 5 stream · 6 partition · 7 subject · 8 replySubject · 9 headers
 #
-# What is the same for all records that arrived on one subject is encoded once: fields 5 to 7, the header `subject`, and the header
-# `reply` of a message without one. Most records are four fields and a copy of that.
+# The fields that all records of one subject share are encoded once: 5 to 7, the header `subject`, and the header `reply` of a message
+# without one. Most records are four fields and a copy of these.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -233,7 +233,7 @@ cdef class Delivery:
                 outcome = self.deliver_batch(output, data, &batch, cursor, end_offset, stop)
                 if outcome != DELIVERED_ALL:
                     return outcome
-                # what compaction took from the end of the batch is behind us too
+                # skip the offsets that compaction removed from the end of the batch
                 cursor.next_offset = batch.last_offset + 1
             cursor.batch_at += batch.length
             cursor.record_at = 0

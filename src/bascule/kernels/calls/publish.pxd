@@ -1,4 +1,4 @@
-# Publishing through the API: requests become PUB lines, acks become responses. No Python object for a message on the way.
+# Publishing through the API: requests become PUB lines, acks become responses, without a Python object per message.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -7,7 +7,7 @@ from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader
 
-# What becomes of a request. The texts and codes for clients stand in publish.pyx, by these numbers.
+# The outcome of a request. publish.pyx has the texts and codes for clients, by these numbers.
 cdef enum Verdict:
     GOOD = 0
     MALFORMED
@@ -23,7 +23,7 @@ cdef enum Verdict:
 
 
 cdef class Target:
-    # Where the messages of one partition are published. Never changed: another one takes its place.
+    # The NATS subject of one partition. Immutable: a change replaces it.
     cdef readonly bytes stream
     cdef readonly int32_t partition
     cdef readonly bytes subject
@@ -33,14 +33,14 @@ cdef class Target:
 
 
 cdef class Targets:
-    # All partitions of the cluster, as publishers know them.
+    # All partitions of the cluster.
     cdef dict streams               # name -> list of Targets by partition
-    cdef Target last                # most messages go where the one before them went
+    cdef Target last                # target of the last message: most messages have the same one
     cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)
 
 
 cdef class PublishGate:
-    # What all publishing calls of a broker share.
+    # State that all publish calls of a broker share.
     cdef readonly Targets targets
     cdef readonly NatsReader nats
     cdef readonly dict receivers    # number -> AckReceiver: the last token of our ack inboxes
@@ -49,10 +49,10 @@ cdef class PublishGate:
     cdef size_t payload_bytes_max
     cdef size_t output_bytes_max
     cdef size_t unread_bytes_max
-    cdef object shell               # does what takes time: flush, resume, deadlines, authorization
+    cdef object shell               # Python callbacks: flush, resume, deadlines, authorization
     cdef public bint checks_authorization
     cdef readonly uint64_t published        # messages handed to NATS so far
-    cdef list held_back             # streams that wait until NATS has taken what was published
+    cdef list held_back             # streams that wait until the output to NATS has room
     cdef bytes register(self, AckReceiver receiver)
     cdef int forget(self, AckReceiver receiver) except -1
     cdef Target judge(self, PublishView* view, int* verdict)
@@ -83,8 +83,8 @@ cdef class PublishAsyncStream(GrpcStream):
     cdef PublishGate gate
     cdef SessionReceiver receiver
     cdef uint64_t outstanding       # published, not acked yet
-    cdef list held                  # messages behind one whose partition is being resumed
-    cdef bint held_back             # no window is given: acks are not read, or NATS does not take what is published
+    cdef list held                  # messages after one whose partition is being resumed
+    cdef bint held_back             # the client gets no window: it does not read acks, or the output to NATS is full
     cdef bint is_over(self) noexcept
     cdef int take(self, const uint8_t* data, size_t size) except -1
     cdef int refuse(self, int verdict, PublishView* view) except -1

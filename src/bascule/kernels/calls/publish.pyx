@@ -1,8 +1,8 @@
-# Publishing through the API: requests become PUB lines, acks become responses. No Python object for a message on the way.
+# Publishing through the API: requests become PUB lines, acks become responses, without a Python object per message.
 #
 # A request is wrapped into an envelope and published to the partition's NATS subject, where every subscriber sees it. Its ack
-# inbox is one of ours, `<prefix><number>`: whoever leads the partition acks there, and if that is this broker, the ack comes back
-# through AckReceiver without another trip over NATS.
+# inbox is one of ours, `<prefix><number>`: the partition's leader acks there. If this broker is the leader, the ack goes to the
+# AckReceiver directly, without NATS.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -57,10 +57,10 @@ cdef tuple ANSWERS = (
     (STATUS_PERMISSION_DENIED, ASYNC_PERMISSION_DENIED, b"permission denied"),
 )
 
-# By Ack.Error: the same for what the partition's leader found.
+# By Ack.Error: the same for errors of the partition's leader.
 cdef tuple ACK_ANSWERS = (
     (STATUS_OK, ASYNC_UNKNOWN, b""),
-    (STATUS_UNKNOWN, ASYNC_UNKNOWN, b"the message could not be stored, or nobody knows whether it was"),
+    (STATUS_UNKNOWN, ASYNC_UNKNOWN, b"the message could not be stored, or its outcome is unknown"),
     (STATUS_UNKNOWN, ASYNC_INCORRECT_OFFSET, b"incorrect expected offset"),
     (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"message exceeds max replication size"),
     (STATUS_INTERNAL, ASYNC_ENCRYPTION_FAILED, b"encryption failed"),
@@ -87,7 +87,7 @@ cdef inline bint wants_ack(int32_t policy) noexcept:
     return policy == ACK_LEADER or policy == ACK_ALL
 
 
-# ── where messages go ────────────────────────────────────────────────────────────────────────────
+# ── targets ────────────────────────────────────────────────────────────────────────────
 
 
 cdef class Target:
@@ -165,7 +165,7 @@ cdef class PublishGate:
         return 0
 
     cdef Target judge(self, PublishView* view, int* verdict):
-        # Everything that can be said before the message is sent, and where it goes.
+        # Check everything that can be checked before the message is sent, and find its target.
         cdef Target target = None
         if view.stream_size == 0:
             verdict[0] = NO_STREAM
@@ -191,8 +191,8 @@ cdef class PublishGate:
         cdef bint first
         if not self.nats.connected:
             return DISCONNECTED
-        # A stream would refuse it. A subject may have subscribers that are no streams: there only NATS has a say, and it would
-        # end the connection of who publishes more than it takes.
+        # A stream would refuse it. A subject may have other subscribers: there only the limit of NATS counts, which closes the
+        # connection of a client that exceeds it.
         if (view.stream_size and size > self.payload_bytes_max) or (self.nats.max_payload and size > self.nats.max_payload):
             return TOO_LARGE
         first = self.nats.output.size() == 0
@@ -207,8 +207,8 @@ cdef class PublishGate:
         return GOOD
 
     def publish_request(self, bytes request not None, callback):
-        # From inside the broker. `callback` gets the Ack as bytes, or None when the connection was lost; it is not called for
-        # a message without ack. Returns the receiver to give to cancel(), or the answer of a refusal.
+        # Publish for the broker itself. `callback` gets the Ack as bytes, or None when the connection was lost; it is not called for
+        # a message without ack. Returns the receiver for cancel(), or the answer of a refusal.
         cdef PublishView view
         cdef Target target
         cdef InternalReceiver receiver = None
@@ -238,7 +238,7 @@ cdef class PublishGate:
             self.forget(receiver)
 
     def connection_lost(self):
-        # What was published and not acked may or may not have been stored: whoever waits for one answer hears so now.
+        # Messages without ack may or may not be stored: unary calls that wait for an ack end now, with that answer.
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, CallReceiver):
                 (<CallReceiver> receiver).lost()
@@ -248,8 +248,7 @@ cdef class PublishGate:
 
     @property
     def unanswered(self):
-        # Messages of this server's clients, and calls of the server itself, that wait for their acks. Not a count that is kept: for a
-        # server that stops.
+        # Messages of clients and of the server itself that wait for their acks. Computed on demand, for a server that stops.
         cdef Receiver receiver
         cdef PublishAsyncStream stream
         cdef uint64_t found = 0
@@ -263,7 +262,7 @@ cdef class PublishGate:
         return found
 
     def drained(self):
-        # NATS has taken what was published: who was held back may send on.
+        # The output to NATS has room again: streams that were held back continue.
         cdef list streams = self.held_back
         cdef PublishAsyncStream stream
         self.held_back = []
@@ -278,7 +277,7 @@ cdef class Receiver(AckReceiver):
     pass
 
 
-# An ack may end its call, and with it the last reference to both: on_ack() holds one while it works.
+# An ack may end its call and drop the last reference to both, so on_ack() holds one.
 
 cdef class SessionReceiver(Receiver):
     cdef int on_ack(self, AckView* ack) except -1:
@@ -300,7 +299,7 @@ cdef class PublishAsyncStream(GrpcStream):
         self.receiver = SessionReceiver.__new__(SessionReceiver)
         self.receiver.stream = self
         self.gate.register(self.receiver)
-        # clients keep the stream open and wait for it to be there
+        # clients wait for the response headers before they send
         self.send_headers()
         return 0
 
@@ -362,7 +361,7 @@ cdef class PublishAsyncStream(GrpcStream):
         return self.want_flush()
 
     cdef int deny(self, PublishView* view) except -1:
-        # 1 when the client may not publish to this stream, and was told so.
+        # Return 1 when the client may not publish to this stream; the refusal is sent.
         cdef bytes name = view.stream[:view.stream_size]
         text = self.gate.shell.why_not(self.connection.peer, name.decode())
         if text is None:
@@ -370,7 +369,7 @@ cdef class PublishAsyncStream(GrpcStream):
         self.refuse_with(ASYNC_PERMISSION_DENIED, text.encode(), view.correlation_id, view.correlation_id_size)
         return 1
 
-    # Behind a message whose partition is paused everything waits, in its order, until the partition is there again.
+    # After a message whose partition is paused, all messages wait in order until the partition is resumed.
 
     cdef int hold(self, const uint8_t* data, size_t size) except -1:
         self.held.append(PyBytes_FromStringAndSize(<const char*> data, size))
@@ -379,7 +378,7 @@ cdef class PublishAsyncStream(GrpcStream):
         return 0
 
     def resumed(self, text):
-        # `text` says why the partition could not be resumed; None when it was.
+        # `text` is the reason why the partition could not be resumed, None if it was resumed.
         cdef list held = self.held
         cdef PublishView view
         cdef bytes first
@@ -393,7 +392,7 @@ cdef class PublishAsyncStream(GrpcStream):
                 self.refuse_with(ASYNC_INTERNAL, text.encode(), view.correlation_id, view.correlation_id_size)
         for index in range(len(held)):
             if self.held is not None:
-                # paused again, or another partition that is: the rest goes on waiting
+                # this or another partition is paused: the rest waits
                 self.held.extend(held[index:])
                 return
             first = <bytes> held[index]
@@ -451,7 +450,7 @@ cdef class PublishAsyncStream(GrpcStream):
         return 0
 
     def give_up(self):
-        # the acks that are still missing have had their time
+        # the deadline of the missing acks has passed
         if not self.is_over():
             self.finish(STATUS_OK)
 
@@ -561,7 +560,7 @@ cdef class PublishStream(GrpcStream):
             self.start()
 
     cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size) except -1:
-        # With a deadline the client waits for the ack; without one it only wants to know that the message is on its way.
+        # With a deadline the call waits for the ack; without one it ends when the message is sent.
         cdef bytes inbox
         cdef int verdict
         if not wants_ack(view.ack_policy) or self.timeout < 0:
@@ -601,7 +600,7 @@ cdef class PublishStream(GrpcStream):
         cdef tuple answer
         if self.is_over():
             return 0
-        self.let_go()  # the first ack is the answer, others are for nobody
+        self.let_go()  # the first ack is the answer, later ones are ignored
         if PyBytes_GET_SIZE(self.client_inbox):
             ack.ack_inbox = <const uint8_t*> PyBytes_AS_STRING(self.client_inbox)
             ack.ack_inbox_size = <uint32_t> PyBytes_GET_SIZE(self.client_inbox)
@@ -614,7 +613,7 @@ cdef class PublishStream(GrpcStream):
         return self.respond(ack)
 
     cdef int pass_on(self, AckView* ack) except -1:
-        # The client named an inbox of its own: others may listen there.
+        # The client named its own inbox, which may have other subscribers: publish the ack there too.
         cdef size_t size = ack_envelope_size(ack)
         cdef uint8_t* at = begin_pub(self.gate.nats.output, ack.ack_inbox, ack.ack_inbox_size, size)
         if at == NULL:

@@ -17,5 +17,5 @@ cdef class RowPublisher(InternalReceiver):
     cdef readonly size_t unacked_bytes
     cdef readonly int32_t error     # of the first ack that said one
     cdef readonly bint is_lost      # the connection to NATS was lost while rows waited
-    cdef Py_ssize_t wake_at         # so many unacked rows, and the callback is called; −1: nobody waits
+    cdef Py_ssize_t wake_at         # the callback is called at this many unacked rows; −1: no caller waits
     cdef int wake(self) except -1

@@ -1,6 +1,6 @@
-# Many messages published from inside the broker under one ack inbox: their correlation ids say which one an ack is for.
+# Many messages published from inside the broker under one ack inbox: an ack's correlation id is the number of its row.
 #
-# The correlation id of a row is its number in decimal digits. An ack with any other, or for a row that waits for none, is nobody's.
+# A correlation id is a row number in decimal digits. An ack with any other id, or for a row that waits for none, is ignored.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -72,7 +72,7 @@ cdef class RowPublisher(InternalReceiver):
         free(self.waiting)
 
     def send(self, Py_ssize_t rows, Py_ssize_t window, size_t window_bytes):
-        # Publish at most `rows` more, as long as the window has room. What became of the last one.
+        # Publish at most `rows` more while the window has room. Returns the verdict on the last one.
         cdef PublishView view
         cdef Target target
         cdef bytes request
@@ -89,7 +89,7 @@ cdef class RowPublisher(InternalReceiver):
             if not read_publish_request(<const uint8_t*> PyBytes_AS_STRING(request), size, &view):
                 verdict = Verdict.MALFORMED
             elif view.ack_policy != ACK_LEADER and view.ack_policy != ACK_ALL:
-                verdict = Verdict.MALFORMED     # without an ack nobody would know
+                verdict = Verdict.MALFORMED     # the outcome would stay unknown without an ack
             else:
                 target = self.gate.judge(&view, &verdict)
             if verdict == Verdict.GOOD:
@@ -125,7 +125,7 @@ cdef class RowPublisher(InternalReceiver):
         return 0
 
     def lost(self):
-        # What was published and not acked may or may not have been stored.
+        # Rows without ack may or may not be stored.
         if self.unacked:
             self.is_lost = True
             self.wake()
@@ -138,7 +138,7 @@ cdef class RowPublisher(InternalReceiver):
         return 0
 
     def wait(self, Py_ssize_t unacked):
-        # True: the callback will be called, once, when no more than so many rows wait for acks, or something is wrong. False: it is so.
+        # True: the callback will be called once, when at most this many rows are unacked, or after an error. False: that holds already.
         if self.unacked <= unacked or self.is_lost or self.error != ACK_OK:
             return False
         self.wake_at = unacked

@@ -1,4 +1,4 @@
-# A Subscribe call: record batches in, messages out. What is read, and when it ends, is decided by its subscription, in Python.
+# A Subscribe call: record batches in, messages out. Its subscription, in Python, decides what to read and when to end.
 
 from libc.stdint cimport int64_t
 
@@ -12,6 +12,6 @@ cdef class SubscribeStream(GrpcStream):
     cdef public object subscription     # has on_room() and on_closed(); None until the shell has made one
     cdef bytes request
     cdef Delivery delivery
-    cdef Bytes batches                  # what is being delivered; None between reads
+    cdef Bytes batches                  # batches being delivered; None between reads
     cdef DeliveryCursor cursor
     cdef int64_t end_offset

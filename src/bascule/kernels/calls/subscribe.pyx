@@ -1,4 +1,4 @@
-# A Subscribe call: record batches in, messages out. What is read, and when it ends, is decided by its subscription, in Python.
+# A Subscribe call: record batches in, messages out. Its subscription, in Python, decides what to read and when to end.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -57,7 +57,7 @@ cdef class SubscribeStream(GrpcStream):
         return None if self.connection is None else self.connection.peer
 
     def greet(self, bytes stream not None, int32_t partition):
-        # An empty message says that the subscription stands.
+        # An empty message tells the client that the subscription is established.
         self.delivery = Delivery(stream, partition)
         self.send_message(NULL, 0)
 
@@ -68,7 +68,7 @@ cdef class SubscribeStream(GrpcStream):
         return self.room() > 0
 
     def load(self, batches, int64_t first_offset, int64_t end_offset):
-        # Clear batches, of which the records first_offset <= offset < end_offset are to be delivered.
+        # Deliver the records first_offset <= offset < end_offset of uncompressed, unencrypted batches.
         self.batches = Bytes(batches)
         self.cursor.batch_at = 0
         self.cursor.record_at = 0
@@ -86,11 +86,11 @@ cdef class SubscribeStream(GrpcStream):
 
     @property
     def next_offset(self):
-        # behind the last message that was written
+        # one more than the offset of the last message written
         return self.cursor.next_offset
 
     def deliver(self):
-        # Write messages as long as there is room for them. BUDGET: there is none; on_room() of the subscription will be called.
+        # Write messages while there is room. BUDGET: the room is used up; the subscription's on_room() will be called.
         cdef size_t room
         cdef Bytes batches = self.batches
         cdef int outcome

@@ -75,7 +75,7 @@ cdef struct AckView:
     int64_t commit_timestamp
     int32_t ack_policy
     int32_t error
-    bint duplicate                  # stored before: `offset` is the original's, −1 when nobody knows it any more
+    bint duplicate                  # stored before: `offset` is the original's, −1 when it is no longer known
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 

@@ -434,7 +434,7 @@ cdef uint8_t* write_publish_envelope(
     out = write_number_field(out, 1, view.expected_offset)
     out = write_bytes_field(out, 2, view.key, view.key_size)
     out = write_bytes_field(out, 3, view.value, view.value_size)
-    # entries as they came, repeated names too: whoever stores the message keeps the last one
+    # entries unchanged, repeated names too: the broker that stores the message keeps the last one
     while True:
         at = next_entry(at, view, &data, &size)
         if at == NULL:

@@ -1,4 +1,4 @@
-"""gRPC calls over HTTP/2, made here. What hot kernels may override and call stands in grpc_client.pxd."""
+"""gRPC calls over HTTP/2 as a client. client.pxd has the hooks and methods for kernels."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias

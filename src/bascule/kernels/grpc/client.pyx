@@ -1,10 +1,10 @@
-# gRPC calls over HTTP/2, made here. See grpc_client.pxd.
+# gRPC calls over HTTP/2 as a client. See client.pxd.
 #
-# A call ends in one way only: finish() says how, retire() takes it from the connection and tells the server if it must be told, has_ended()
-# tells the call. What ends the whole connection ends each call with `end_status`.
+# A call always ends the same way: finish() sets its status, retire() removes it from the connection and sends RST_STREAM if necessary,
+# has_ended() calls the hook. The end of the connection ends each call with `end_status`.
 #
-# What a server can make us hold is bounded: header blocks, unfinished messages and answers to floods by ConnectionLimits, DATA by the windows
-# that were given and by whoever takes the messages, which it may withhold.
+# Memory that a server can make us hold is bounded: header blocks, unfinished messages and answers to floods by ConnectionLimits, DATA by
+# the windows, which the receiver of the messages may withhold.
 
 from base64 import b64encode
 from collections import OrderedDict
@@ -80,7 +80,7 @@ cdef bytes encode_timeout(double seconds):
 
 
 cdef tuple encode_field(object name, object value):
-    # One field of metadata as it is sent; ValueError for what HTTP/2 or gRPC would refuse.
+    # Return a metadata field as it is sent. Raises ValueError for one that HTTP/2 or gRPC forbids.
     cdef bytes name_bytes = name.encode("ascii") if isinstance(name, str) else bytes(name)
     cdef bytes value_bytes = value.encode("utf-8") if isinstance(value, str) else bytes(value)
     if classify_name(name_bytes, PyBytes_GET_SIZE(name_bytes)) != NAME_OTHER:
@@ -495,7 +495,7 @@ cdef class ClientConnection(Http2Connection):
         if name == SETTING_MAX_CONCURRENT_STREAMS:
             self.peer_streams_max = min(value, self.limits.streams_max)
         elif name == SETTING_ENABLE_PUSH and value == 1:
-            return self.connection_error(PROTOCOL_ERROR, "a server cannot ask for promises")                # §6.5.2
+            return self.connection_error(PROTOCOL_ERROR, "a server may not set SETTINGS_ENABLE_PUSH to 1")                # §6.5.2
         return Http2Connection.apply_setting(self, name, value)
 
     cdef int frame_goaway(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1:
@@ -511,7 +511,7 @@ cdef class ClientConnection(Http2Connection):
         return self.refuse_new(self.goaway_last_id)
 
     cdef int refuse_new(self, uint32_t last_id) except -1:
-        # §6.8: what is above was not looked at and may be called again, elsewhere.
+        # §6.8: the server did not process streams with a higher id; these calls may be retried elsewhere.
         cdef ClientStream stream
         cdef str text = f"the server is going away ({error_name(self.goaway_code)}) {self.goaway_text}".rstrip()
         for stream in [*self.streams.values(), *self.waiting]:

@@ -1,4 +1,4 @@
-# Messages of gRPC in the DATA of a stream, whichever side of the call this is: put together out of frames, written with their prefix.
+# gRPC messages in the DATA of a stream, for both sides of a call: assembled from frames, written with their prefix.
 #
 # A message is a byte (1: compressed), its length as four big-endian bytes, and itself.
 
@@ -11,7 +11,7 @@ from bascule.kernels.wire.output cimport OutputBuffer
 cdef enum:
     PREFIX_SIZE = 5
 
-# Of the seventeen statuses those that kernels give by themselves.
+# The gRPC statuses that kernels set themselves.
 cdef enum:
     STATUS_OK = 0
     STATUS_CANCELLED = 1
@@ -28,22 +28,22 @@ cdef enum:
 cdef class MessageStream(Http2Stream):
     # Inherited: id, half_closed, closed (readonly), outgoing (length-prefixed messages that wait to be cut into DATA frames).
     cdef readonly Http2Connection connection    # None once closed
-    cdef readonly bint finished                 # nothing more is taken from the peer
+    cdef readonly bint finished                 # messages of the peer are ignored from now on
     cdef uint64_t message_count                 # of those that were handed on
-    cdef bint sealed                            # nothing more is taken from us: what is written goes nowhere
+    cdef bint sealed                            # our messages are discarded from now on
     cdef uint8_t encoding                       # of the peer's compressed messages
     cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
 
     # hooks
-    cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one whole message; the bytes are gone afterwards
+    cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one complete message; the bytes are valid during the call
     cdef int on_room(self) except -1            # outgoing is at OUTGOING_LOW or below and the peer's windows are open: write more
 
-    # for subclasses. What is written to a call that has ended goes nowhere, without an error.
-    cdef uint8_t* begin_message(self, size_t size) except NULL                  # where `size` bytes go, behind a prefix; then
-    cdef int end_message(self, size_t size) except -1                           # what it came to, at most what begin_message was told
+    # for subclasses. Messages written to a call that has ended are discarded without an error.
+    cdef uint8_t* begin_message(self, size_t size) except NULL                  # returns room for `size` bytes after a prefix; then
+    cdef int end_message(self, size_t size) except -1                           # the actual size, at most that of begin_message
     cdef int send_message(self, const uint8_t* data, size_t size) except -1     # both in one; calls want_flush() itself
-    cdef int want_flush(self) except -1         # have frames cut from `outgoing` at the end of this turn; idempotent, cheap
-    cdef size_t room(self) except? 0            # bytes that may sensibly be put into outgoing now; after a 0 on_room() will be called
+    cdef int want_flush(self) except -1         # send `outgoing` at the end of this loop turn; idempotent, cheap
+    cdef size_t room(self) except? 0            # bytes that outgoing should take now; after a 0, on_room() will be called
     cpdef withhold(self, bint on)               # while on, the peer stops after its window (ConnectionLimits.stream_window_bytes)
 
     # for the two sides of a call

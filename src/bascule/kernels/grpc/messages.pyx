@@ -1,4 +1,4 @@
-# Messages of gRPC in the DATA of a stream. See grpc_messages.pxd.
+# gRPC messages in the DATA of a stream. See messages.pxd.
 #
 # Prefixes and messages lie in DATA frames as they come: many in one, or one in many. A message that lies whole in a frame is handed on where it
 # lies; others are put together first.

@@ -1,4 +1,4 @@
-# gRPC calls over HTTP/2, for kernels that answer them. What a call's bytes mean is up to subclasses of GrpcStream; they never see
+# gRPC calls over HTTP/2, for kernels that answer them. Subclasses of GrpcStream interpret a call's bytes; they never see
 # frames, windows or headers.
 #
 # A subclass overrides the hooks and calls the methods below them. Hooks are called with the GIL held, from within
@@ -19,7 +19,7 @@ cdef class GrpcStream(MessageStream):
     cdef readonly list metadata                 # [(name, value)] bytes, without pseudo headers and grpc's own; -bin decoded. Not to be changed
     cdef readonly double timeout                # seconds of grpc-timeout, −1 when the client set none
     cdef readonly double deadline               # when that ends, on the monotonic clock; −1 without timeout
-    cdef public bint lasting                    # goes on until somebody ends it: a server that stops does not wait for it
+    cdef public bint lasting                    # has no natural end, such as Subscribe: a server that stops does not wait for it
 
     # hooks
     cdef int on_open(self) except -1
@@ -28,7 +28,7 @@ cdef class GrpcStream(MessageStream):
 
     # for subclasses
     cpdef send_headers(self)                    # response headers now instead of with the first message
-    cpdef finish(self, int status, str message=*)                               # trailers behind what is outgoing
+    cpdef finish(self, int status, str message=*)                               # sends trailers after the outgoing messages
 
 
 cdef class GrpcConnection(Http2Server):
@@ -48,6 +48,6 @@ cdef class CallStream(GrpcStream):              # hooks as methods, for calls an
 
 cdef class UnaryStream(GrpcStream):             # one message in, one out; `handler(stream, request)` at half-close
     cdef readonly object handler
-    cdef public object task                     # what works on the answer: its cancel() is called when the call ends before that
+    cdef public object task                     # computes the answer; its cancel() is called when the call ends first
     cdef bytes request
     cdef bint reply_at_once(self, const uint8_t* data, size_t size) except -1

@@ -1,4 +1,4 @@
-"""gRPC calls over HTTP/2. What hot kernels may override and call stands in grpc.pxd."""
+"""gRPC calls over HTTP/2 as a server. server.pxd has the hooks and methods for kernels."""
 
 from collections.abc import Callable
 from typing import Any

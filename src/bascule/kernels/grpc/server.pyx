@@ -1,4 +1,4 @@
-# Calls of gRPC that are answered here. See grpc.pxd.
+# gRPC calls as a server. See server.pxd.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -131,7 +131,7 @@ cdef class GrpcConnection(Http2Server):
 
     @property
     def waiting_calls(self):
-        # those that a server which stops should wait for
+        # calls that a server waits for before it stops
         return sum(1 for stream in self.streams.values() if not (<GrpcStream> stream).lasting)
 
     def end_calls(self, int status, str message):
@@ -209,7 +209,7 @@ cdef class GrpcConnection(Http2Server):
         )
 
     cdef bytes refusal(self, RequestHead head):
-        # What is wrong with a call that nobody will see, as a response that has trailers only.
+        # Refuse a call that has no stream yet, with a response that has trailers only.
         if head.too_large:
             return RESPONSE_HEAD + encode_status(STATUS_RESOURCE_EXHAUSTED, "the request's headers are too large")
         if not head.is_post:
@@ -321,7 +321,7 @@ cdef class UnaryStream(GrpcStream):
             self.finish(STATUS_OK)
 
     cdef bint reply_at_once(self, const uint8_t* data, size_t size) except -1:
-        # Headers, message and trailers in one go, when windows and output have room for it: what nearly every call comes to.
+        # Headers, message and trailers at once, if windows and output have room, as in nearly every call.
         cdef Http2Connection connection = self.connection
         cdef int64_t body = PREFIX_SIZE + <int64_t> size
         cdef uint8_t* at

@@ -1,4 +1,4 @@
-# Which names of header fields mean something to us, told once when a name is read, so that nobody compares strings afterwards.
+# Header names as numbers: a name is compared once, when it is read.
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcmp

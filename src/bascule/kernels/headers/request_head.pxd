@@ -1,4 +1,4 @@
-# What the header block of a request says: checked as RFC 9113 §8 wants it and read as gRPC means it, in one pass over its fields.
+# The header block of a request, validated after RFC 9113 §8 and interpreted after gRPC, in one pass over its fields.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -29,7 +29,7 @@ cdef bint append_metadata(list metadata, HeaderField* field) except -1
 
 
 cdef class RequestHead(HeaderSink):
-    # Shared by all calls whose blocks are the same bytes: nothing of it is changed once it is read.
+    # Shared by all calls with the same header block; immutable after close().
     cdef readonly bytes path                # None when the request has none
     cdef readonly list metadata
     cdef readonly double timeout            # seconds, −1 without
@@ -42,7 +42,7 @@ cdef class RequestHead(HeaderSink):
     cdef readonly bint bad_metadata         # a -bin value that is no base64
     cdef readonly bint bad_timeout
     cdef readonly uint8_t encoding
-    cdef object route                       # looked up once, for whoever answers
+    cdef object route                       # found in the server's routes once
     cdef uint8_t seen
     cdef int pseudo(self, HeaderField* field) except -1
     cdef int add_length(self, HeaderField* field) except -1

@@ -1,4 +1,4 @@
-# What the header block or the trailers of a response say: checked as RFC 9113 §8 wants it and read as gRPC means it, in one pass.
+# The header block or the trailers of a response, validated after RFC 9113 §8 and interpreted after gRPC, in one pass.
 
 from libc.stdint cimport int64_t, uint8_t
 

@@ -45,7 +45,7 @@ cdef inline int hex_digit(uint8_t byte) noexcept nogil:
 
 
 cdef bytes percent_decode(const uint8_t* data, size_t size):
-    # What is no code stays as it is: a status text is worth reading even when it was encoded badly.
+    # A percent sign without two hexadecimal digits stays: a badly encoded status text is still readable.
     cdef bytes result = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* start = <uint8_t*> PyBytes_AS_STRING(result)
     cdef uint8_t* out = start

@@ -1,11 +1,11 @@
-# HTTP/2 (RFC 9113) without IO: what both roles do with the frames of a peer. See http2.pxd.
+# HTTP/2 (RFC 9113) without IO: received frames, for client and server. See connection.pxd.
 #
-# Order of things: the shell gives bytes to received(); whatever they cause is in `output` or in the `outgoing` of streams afterwards. At the
-# end of its turn the shell calls flush(), which cuts DATA frames from all streams that have something, one after the other, as far as both
-# windows and the bound on output allow, and sends `output`. What fits is always sent before anybody waits for a window.
+# The shell passes bytes to received(); the answers are in `output` or in the `outgoing` of streams afterwards. At the end of the loop
+# turn the shell calls flush(), which cuts DATA frames from the streams with outgoing bytes, in turn, as far as both windows and the
+# bound on output allow, and sends `output`. Bytes that fit into a window are always sent before a stream waits for that window.
 #
-# What a peer can make us hold is bounded: streams by their number, a stream by OUTGOING_HIGH and by its own messages, output by the bound above
-# which nothing is cut and by the shell, which stops reading while `congested`.
+# Memory that a peer can make us hold is bounded: streams by their number, a stream by OUTGOING_HIGH and by its own messages, output by the
+# bound above which no frame is cut and by the shell, which stops reading while `congested`.
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -141,7 +141,7 @@ cdef class Http2Connection(Http2Sender):
         return 0
 
     cdef size_t complete_partial(self, const uint8_t* data, size_t size) except? 0:
-        # Bytes taken from `data` for the frame that began before them; it is handled when that was the rest of it.
+        # Take bytes from `data` for an incomplete frame, and handle the frame when it is complete.
         cdef size_t taken = 0
         cdef uint32_t length
         cdef uint8_t* whole
@@ -202,7 +202,7 @@ cdef class Http2Connection(Http2Sender):
         if kind == FRAME_PRIORITY:
             return self.frame_priority(stream_id, length)
         if kind == FRAME_PUSH_PROMISE:
-            return self.connection_error(PROTOCOL_ERROR, "nobody asked for a promise")                      # §8.4
+            return self.connection_error(PROTOCOL_ERROR, "PUSH_PROMISE is not allowed here")                      # §8.4
         if kind == FRAME_GOAWAY:
             return self.frame_goaway(stream_id, payload, length)
         self.take(&self.idle_frames, "too many frames of unknown types")                                    # §5.5: ignored
@@ -232,7 +232,7 @@ cdef class Http2Connection(Http2Sender):
         if stream is None:
             return self.data_of_closed(stream_id)
         if stream.half_closed:
-            return self.reset_stream(stream, STREAM_CLOSED, "DATA behind the end of the stream")               # §5.1
+            return self.reset_stream(stream, STREAM_CLOSED, "DATA after the end of the stream")               # §5.1
         stream.receive_window -= length
         if stream.receive_window < 0:
             return self.reset_stream(stream, FLOW_CONTROL_ERROR, "more was sent than the stream's window allows")
@@ -336,7 +336,7 @@ cdef class Http2Connection(Http2Sender):
     # ── flow control ──
 
     cdef int give_window(self, Http2Stream stream) except -1:
-        # Half a window at a time; nothing while it is withheld or nothing more can come.
+        # In steps of half a window; never while the window is withheld or the peer has ended the stream.
         cdef uint32_t consumed = stream.receive_consumed
         if stream.withheld or stream.half_closed or stream.closed or consumed < (self.limits.stream_window_bytes + 1) // 2:
             return 0
@@ -444,7 +444,7 @@ cdef class Http2Connection(Http2Sender):
             self.pings_answered += 1
             return 0
         if self.calls_answered:
-            # Clients measure the line with a PING for what they receive: as many as there are answers cannot be a flood.
+            # Clients send a PING for received data to measure the connection: one per answer is no flood.
             self.pings.left = self.pings.most
             self.calls_answered = False
         if self.take(&self.pings, "too_many_pings"):

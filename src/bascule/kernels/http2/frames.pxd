@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
     FRAME_HEADER_SIZE = 9
-    FRAME_BYTES_DEFAULT = 16384         # SETTINGS_MAX_FRAME_SIZE before anybody says otherwise, and the least it can be
+    FRAME_BYTES_DEFAULT = 16384         # default and minimum of SETTINGS_MAX_FRAME_SIZE
     FRAME_BYTES_LARGEST = 16777215
     WINDOW_DEFAULT = 65535
     WINDOW_LARGEST = 2147483647

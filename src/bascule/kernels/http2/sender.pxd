@@ -1,21 +1,21 @@
 # The sending half of an HTTP/2 connection: streams with something to send, windows of the peer, frames in `output`.
 #
-# A stream is a passive record of windows and state with a few hooks; what its bytes mean is the business of a subclass.
+# A stream is a passive record of windows and state with a few hooks; a subclass interprets its bytes.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from bascule.kernels.wire.output cimport OutputBuffer
 
-cdef OutputBuffer NOWHERE       # what a stream that has ended writes to; always emptied
+cdef OutputBuffer NOWHERE       # where a stream that has ended writes; always emptied
 
-# Bytes of one stream that wait for the peer's windows. Above HIGH, or its share when there are many, it should not write; at LOW or below it is asked for more.
+# Bytes of one stream that wait for the peer's windows. Above HIGH, or its share when there are many, it should not write; at LOW or below, may_send() is called.
 cdef enum:
     OUTGOING_HIGH = 262144
     OUTGOING_LOW = 65536
 
 
 cdef class ConnectionLimits:
-    # Bounds of one connection, shared by all of a server. What each is for stands in limits.py.
+    # Bounds of one connection, shared by all of a server; limits.py explains each.
     cdef readonly uint32_t streams_max
     cdef readonly uint32_t stream_window_bytes
     cdef readonly uint32_t connection_window_bytes
@@ -50,7 +50,7 @@ cdef class Http2Stream:
     cdef Http2Stream queue_previous
     cdef int64_t send_window
     cdef int64_t receive_window
-    cdef uint32_t receive_consumed              # bytes that came in and that the peer was not given back yet
+    cdef uint32_t receive_consumed              # received bytes that no WINDOW_UPDATE has returned yet
     cdef int64_t body_left                      # of the announced content-length; −1 when none was announced
     cdef int received_data(self, const uint8_t* data, size_t size) except -1
     cdef int received_end(self) except -1
@@ -59,17 +59,17 @@ cdef class Http2Stream:
 
 
 cdef class Http2Sender:
-    cdef public object peer                     # of the shell's: who is at the other end. Kernels never look inside
+    cdef public object peer                     # set by the shell; opaque to kernels
     cdef readonly OutputBuffer output           # frames to be sent
     cdef public size_t unsent                   # set by the shell: bytes the transport still holds
     cdef public object on_output                # called without arguments, at most once between two flushes, when there is something to send
     cdef public object on_fault                 # called with an exception that one of our own hooks raised
     cdef readonly bint closing                  # to be closed once `output` is sent; nothing more is read
-    cdef readonly bint draining                 # GOAWAY is out: calls in progress go on, new ones are not looked at
+    cdef readonly bint draining                 # GOAWAY was sent: calls in progress continue, new ones are ignored
     cdef readonly uint32_t error_code           # of the GOAWAY that ended this connection
     cdef readonly str error_text
-    cdef readonly uint32_t last_stream_id       # the highest in use, whoever opens them
-    cdef bint is_client                         # we open them
+    cdef readonly uint32_t last_stream_id       # the highest id in use, of client or server
+    cdef bint is_client                         # this side opens the streams
     cdef readonly ConnectionLimits limits
     cdef dict streams
     cdef list spare_buffers

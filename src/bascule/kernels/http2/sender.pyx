@@ -1,7 +1,7 @@
-# The sending half of an HTTP/2 connection. See http2_sender.pxd.
+# The sending half of an HTTP/2 connection. See sender.pxd.
 #
-# At the end of its turn the shell calls flush(), which cuts DATA frames from all streams that have something, one after the other, as far as
-# both windows and the bound on output allow, and sends `output`. What fits is always sent before anybody waits for a window.
+# At the end of the loop turn the shell calls flush(), which cuts DATA frames from the streams with outgoing bytes, in turn, as far as both
+# windows and the bound on output allow, and sends `output`. Bytes that fit into a window are sent before a stream waits for that window.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -11,7 +11,7 @@ from bascule.kernels.http2.frames cimport *
 from bascule.kernels.wire.output cimport OutputBuffer
 
 cdef enum:
-    CUT_BYTES_MAX = 65536           # of one stream before it is the next one's turn, whatever frames the peer takes
+    CUT_BYTES_MAX = 65536           # of one stream before the next stream sends, whatever the peer's frame size is
     OWN_RESETS = 64
     OUTGOING_LEAST = 16384
     SPARE_BUFFERS_MAX = 16
@@ -129,7 +129,7 @@ cdef class Http2Sender:
 
     cdef int close_stream(self, Http2Stream stream) except -1:
         cdef OutputBuffer outgoing = stream.outgoing
-        cdef Http2Stream kept = stream  # whoever ends a call may hold it by our table alone
+        cdef Http2Stream kept = stream  # our table may hold the last reference to the stream
         if kept.closed:
             return 0
         stream.closed = True
@@ -169,7 +169,7 @@ cdef class Http2Sender:
                 return True
         return False
 
-    # ── who sends next ──
+    # ── scheduling ──
 
     cdef int report(self, object error) except -1:
         if self.on_fault is not None:
@@ -217,7 +217,7 @@ cdef class Http2Sender:
         return 0
 
     cpdef flush(self):
-        self.output_wanted = True               # whoever writes from here on need not ask for a flush
+        self.output_wanted = True               # writes from here on need no other flush
         try:
             while not self.closing and self.queue_first is not None and self.send_window > 0 and self.has_output_room():
                 self.serve(self.queue_first)
@@ -225,7 +225,7 @@ cdef class Http2Sender:
             self.output_wanted = False
 
     cdef int serve(self, Http2Stream stream) except -1:
-        # One frame of a stream, and the chance to write more; then it is the next one's turn.
+        # Send one frame of a stream and let it write more; then the next stream sends.
         self.dequeue(stream)
         if stream.outgoing.size() and stream.send_window > 0:
             self.cut(stream)
@@ -240,7 +240,7 @@ cdef class Http2Sender:
         return 0
 
     cdef int cut(self, Http2Stream stream) except -1:
-        # One frame off the front of what is outgoing; the caller has seen that windows are open.
+        # Cut one frame off the outgoing bytes; the caller has checked that the windows are open.
         cdef OutputBuffer outgoing = stream.outgoing
         cdef int64_t size = min(
             <int64_t> outgoing.size(), stream.send_window, self.send_window, <int64_t> self.peer_frame_bytes_max, CUT_BYTES_MAX
@@ -263,7 +263,7 @@ cdef class Http2Sender:
         return 0
 
     cdef int end_stream(self, Http2Stream stream) except -1:
-        # Everything outgoing is sent and nothing more will be; up to the role.
+        # All outgoing bytes are sent and the stream has ended; the subclass ends it as client or server.
         return 0
 
     # ── frames ──
@@ -314,7 +314,7 @@ cdef class Http2Sender:
         return self.put_control(FRAME_WINDOW_UPDATE, 0, stream_id, payload, 4)
 
     cdef int put_goaway(self, uint32_t code, str text) except -1:
-        # §6.8: the last id that was looked at, of those that the peer has opened
+        # §6.8: the last id of the peer's streams that was processed
         cdef uint32_t last_id = 0 if self.is_client else self.last_stream_id
         cdef bytes payload = last_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode("utf-8")
         return self.put_control(FRAME_GOAWAY, 0, 0, <const uint8_t*> PyBytes_AS_STRING(payload), <uint32_t> PyBytes_GET_SIZE(payload))

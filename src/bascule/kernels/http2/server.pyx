@@ -1,4 +1,4 @@
-# HTTP/2 for a server (RFC 9113), without IO. See http2_server.pxd.
+# HTTP/2 for a server (RFC 9113), without IO. See server.pxd.
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcmp
@@ -93,13 +93,13 @@ cdef class Http2Server(Http2Connection):
         return self.close_stream(stream)
 
     cdef int reset_stream(self, Http2Stream stream, uint32_t code, str why) except -1:
-        # For what the peer did to this stream; doing it again and again costs it the connection.
+        # Reset a stream for an error of the peer; too many of them end the connection.
         if self.take(&self.resets, "too many streams had to be reset"):
             return 0
         return Http2Connection.reset_stream(self, stream, code, why)
 
     cdef int end_stream(self, Http2Stream stream) except -1:
-        # Trailers. A client that is still sending is told to stop, or its half of the stream would stay open for ever (§8.1).
+        # Trailers. RST_STREAM follows while the client still sends, else its half of the stream would stay open (§8.1).
         self.send_header_block(stream.id, stream.tail, True)
         if not stream.half_closed:
             self.remember_reset(stream.id)

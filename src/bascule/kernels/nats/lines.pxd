@@ -24,7 +24,7 @@ cdef enum Operation:
     ERR
     INFO
 
-# A line without its line break: the operation's arguments, and for MSG and HMSG what they say.
+# A line without its line break: the operation's arguments, parsed for MSG and HMSG.
 cdef struct Line:
     const uint8_t* arguments
     size_t arguments_size
@@ -64,7 +64,7 @@ cdef inline int operation_of(const uint8_t* at, size_t size) noexcept nogil:
         return PONG
     if is_word(at, size, b"info", 4):
         return INFO
-    # The second test is for what the bit has hidden: \x0b and \x0d are no + and no -.
+    # The second test: with the bit set, \x0b and \x0d look like + and -.
     if is_word(at, size, b"+ok", 3) and at[0] == b"+":
         return OK
     if is_word(at, size, b"-err", 4) and at[0] == b"-":
@@ -100,7 +100,7 @@ cdef inline bint read_number(const uint8_t* at, size_t size, uint64_t* value) no
 
 
 cdef inline bint read_arguments(Line* line) noexcept nogil:
-    # What the line of a MSG or HMSG says. False when it says it wrongly.
+    # Parse the arguments of a MSG or HMSG. Returns False when they are malformed.
     cdef const uint8_t* at = line.arguments
     cdef const uint8_t* end = at + line.arguments_size
     cdef const uint8_t* starts[ARGUMENTS_MAX]

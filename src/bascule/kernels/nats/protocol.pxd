@@ -1,7 +1,7 @@
-# NATS for other kernels: the messages that a connection brings, and the lines that publish.
+# NATS for other kernels: received messages, and lines that publish.
 #
-# A reader scans whole reads without the GIL and hands every message to the sink of its subscription. What a message points to
-# lies in the reader's buffer and is gone when on_message() returns.
+# A reader scans whole reads without the GIL and passes every message to the sink of its subscription. A message points into the
+# reader's buffer, which is valid until on_message() returns.
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -16,7 +16,7 @@ cdef enum:
 cdef struct NatsMessage:
     const uint8_t* subject
     size_t subject_size
-    const uint8_t* reply            # NULL when nobody waits for an answer
+    const uint8_t* reply            # NULL when the publisher expects no answer
     size_t reply_size
     const uint8_t* headers          # "NATS/1.0…\r\n\r\n" as it came, NULL when there are none
     size_t headers_size
@@ -35,7 +35,7 @@ cdef class NatsReader
 
 
 cdef class MessageSink:
-    # Where the messages of a subscription go. A sink may serve many subscriptions, but of one reader only.
+    # Receives the messages of a subscription. A sink may serve several subscriptions of one reader.
     cdef bint is_touched            # got a message since the reader's touched() was last asked
     cdef bint delivers              # deliver() is to be called at the end of each read that touched this sink
     cdef NatsReader reader          # None while it serves no subscription
@@ -45,14 +45,14 @@ cdef class MessageSink:
 
 
 cdef class NatsReader:
-    cdef readonly OutputBuffer output       # what goes to the server: PONGs come from the reader, PUBs from whoever publishes
-    cdef public bint connected              # logged in; while it is not, nothing may be published: it would be thrown away
-    cdef public size_t max_payload          # the server's: it ends the connection of who publishes more
+    cdef readonly OutputBuffer output       # bytes to the server: PONGs of the reader, PUBs of the kernels that publish
+    cdef public bint connected              # logged in; nothing may be published before, since it would be discarded
+    cdef public size_t max_payload          # limit of the server, which ends the connection of a client that exceeds it
     cdef public object on_fault             # called with the exception that a callback raised
     cdef readonly uint64_t messages         # handed to sinks
     cdef readonly uint64_t message_bytes    # their headers and payloads
     cdef readonly uint64_t unknown          # messages of subscriptions that are gone
-    cdef readonly uint64_t dropped          # a sink did not take them
+    cdef readonly uint64_t dropped          # messages that a sink refused
     cdef size_t message_bytes_max
     cdef size_t line_bytes_max
     cdef size_t buffer_bytes_max            # only a message that needs it makes the buffer larger
@@ -85,12 +85,12 @@ cdef class NatsReader:
     cdef int deliver_all(self) except -1
 
 
-# What publishes. All of these write whole protocol lines; subjects have to be good ones (see is_subject): a space or a line
-# break inside of one would be a command of its own.
+# Publishing. These functions write whole protocol lines; subjects must be valid (see is_subject): a space or a line break in a subject
+# would begin another command.
 
 cdef bint is_subject(const uint8_t* subject, size_t size) noexcept nogil
 
-# Room for the payload behind its PUB line, which is then part of the output: end_pub() with the same size has to follow.
+# Return room for the payload after its PUB line; end_pub() with the same size must follow.
 # NULL, and nothing written, when there is no memory.
 cdef uint8_t* begin_pub(
     OutputBuffer output, const uint8_t* subject, size_t subject_size, size_t payload_size
@@ -103,7 +103,7 @@ cdef uint8_t* begin_request(
 ) noexcept nogil
 cdef void end_pub(OutputBuffer output, size_t payload_size) noexcept nogil
 
-# The same for bytes that lie ready. 0, or −1 when there is no memory. Without a reply its size is 0.
+# The same for a payload that exists already. Returns 0, or −1 when there is no memory. Without a reply its size is 0.
 cdef int write_pub(
     OutputBuffer output,
     const uint8_t* subject, size_t subject_size,

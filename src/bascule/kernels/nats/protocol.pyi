@@ -1,4 +1,4 @@
-"""The NATS client protocol over whole buffers: messages go to sinks, control lines to the shell. See nats.pxd."""
+"""The NATS client protocol over whole buffers: messages go to sinks, control lines to the shell. See protocol.pxd."""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,7 @@
 # The NATS client protocol over whole buffers: messages go to the sinks of their subscriptions, control lines to the shell.
 #
-# What a line may be stands in nats_lines.pxd. Behind a payload stand CR and LF. Whatever else comes is a fault: the reader then does
-# not know where the next line begins, so it stops, and the shell begins again with a new connection.
+# lines.pxd has the syntax of a line. CR and LF follow a payload. Anything else is a fault: the start of the next line is unknown then,
+# so the reader stops, and the shell opens a new connection.
 
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -17,7 +17,7 @@ from bascule.kernels.wire.output cimport OutputBuffer
 cdef enum:
     CAPACITY_FIRST = 1 << 16
     SLOTS_FIRST = 64
-    READS_UNTIL_SHRUNK = 256        # so many reads without a large message give its memory back
+    READS_UNTIL_SHRUNK = 256        # reads without a large message after which its memory is released
     NO_HEADERS = <size_t> -1
 
 cdef enum Outcome:
@@ -47,7 +47,7 @@ REASONS = (
 
 SUBJECT_BYTES_MAX = SUBJECT_SIZE_MAX
 
-Event = tuple                       # of a name and what stands behind it
+Event = tuple                       # of a name and its arguments
 
 # Indexed by Operation.
 EVENT_NAMES = ("", "MSG", "HMSG", "PING", "PONG", "+OK", "-ERR", "INFO")
@@ -67,7 +67,7 @@ cdef class MessageSink:
 
 
 cdef class CallbackSink(MessageSink):
-    # Messages wait in `queue` until the read is scanned: four sizes, then the bytes they are the sizes of.
+    # Messages wait in `queue` until the read is scanned: four sizes, then the bytes.
     cdef object callback
     cdef OutputBuffer queue
 
@@ -131,7 +131,7 @@ cdef class CallbackSink(MessageSink):
             try:
                 self.callback(*message)
             except Exception as error:
-                # One message that cannot be handled must not cost the others.
+                # A callback that fails for one message must not stop the others.
                 if reader is None or reader.on_fault is None:
                     raise
                 reader.on_fault(error)
@@ -223,7 +223,7 @@ cdef class NatsReader:
         return NULL
 
     cdef void free_slot(self, Slot* slot) noexcept nogil:
-        # What was put behind the freed place because that was taken moves forward, or it would not be found any more.
+        # Entries that were placed after the freed slot because it was taken move forward, else lookups would miss them.
         cdef size_t hole = slot - self.slots
         cdef size_t index = hole
         cdef size_t home
@@ -256,7 +256,7 @@ cdef class NatsReader:
         return 0
 
     cdef int expect_touches(self) except -1:
-        # Every sink may be touched, and so may one more: the scan itself never has to allocate.
+        # Room for every sink and one more, so that the scan never allocates.
         cdef size_t wanted = self.touched_count + len(self.sinks) + 1
         cdef SinkPointer* grown
         if wanted > self.touched_capacity:
@@ -270,7 +270,7 @@ cdef class NatsReader:
     # ── bytes in ──
 
     def get_buffer(self, Py_ssize_t hint=-1):
-        # The loop reads into this at once and forgets it before anything can move the buffer.
+        # The loop reads into this view at once and drops it before the buffer can move.
         return PyMemoryView_FromMemory(<char*> (self.data + self.filled), self.capacity - self.filled, PyBUF_WRITE)
 
     def received(self, size_t count):
@@ -332,7 +332,7 @@ cdef class NatsReader:
         return () if events is None else tuple(events)
 
     cdef int scan(self, Line* line) noexcept nogil:
-        # Hands on messages and answers PINGs until a line is for the shell, or the bytes end, or make no sense.
+        # Pass messages to sinks and answer PINGs until a control line, the end of the bytes, or a fault.
         cdef const uint8_t* at
         cdef const uint8_t* end = self.data + self.filled
         cdef const uint8_t* newline
@@ -368,7 +368,7 @@ cdef class NatsReader:
                 return BROKEN
 
     cdef int take_message(self, Line* line, const uint8_t* payload) noexcept nogil:
-        # Sets `needed`, and nothing else, when the end of the message is not there yet.
+        # Sets only `needed` when the message is incomplete.
         cdef const uint8_t* end = self.data + self.filled
         cdef NatsMessage message
         cdef Slot* slot
@@ -426,7 +426,7 @@ cdef class NatsReader:
     # ── the buffer ──
 
     cdef int make_room(self) except -1:
-        # What is left goes to the front. The buffer grows for a message that would not fit, and while reads fill it.
+        # Move the remaining bytes to the front. The buffer grows for a message that would not fit, and while reads fill it.
         cdef size_t left = self.filled - self.scanned
         cdef bint was_full = self.filled == self.capacity
         if self.scanned and left:
@@ -454,7 +454,7 @@ cdef class NatsReader:
         return 0
 
 
-# ── what publishes ───────────────────────────────────────────────────────────────────────────────
+# ── publishing ───────────────────────────────────────────────────────────────────────────────
 
 
 cdef bint is_subject(const uint8_t* subject, size_t size) noexcept nogil:

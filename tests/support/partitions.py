@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import DiskFull
@@ -19,6 +21,7 @@ from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import PosixDisk
 from bascule.log.sync.group_commit import Syncer
 from bascule.metadata.core.model.streams import Partition, Stream
+from bascule.metadata.core.state import ClusterMetadata
 from bascule.metadata.stream_options import StreamSettings, replica_options
 from bascule.net.nats.envelope import MessageType, encode
 from bascule.net.nats.link import LinkOptions, NatsLink
@@ -63,7 +66,8 @@ class MoodyDisk(PosixDisk):
 class Source:
     """Counts what an ingest asks of its link."""
 
-    def __init__(self) -> None:
+    def __init__(self, reader: NatsReader) -> None:
+        self.reader = reader
         self.is_paused = False
         self.pauses = 0
         self.flushes = 0
@@ -98,9 +102,8 @@ class LedPartition:
         self.disk = MoodyDisk()
         self._syncer = Syncer(3_600_000)  # nothing is synced behind a test's back, only when somebody waits for it
         self.acks: list[Ack] = []
-        self._loop = asyncio.get_running_loop()
         unconnected = NatsLink(LinkOptions(servers=("nats://127.0.0.1:1",), name="nobody"))
-        self._replicator = Replicator(ReplicationLink(unconnected, "ns", "me"), "me")
+        controller: Any = SimpleNamespace(metadata=ClusterMetadata())
         self.reader = NatsReader(message_bytes_max=1 << 20, line_bytes_max=4096)
         router = AckRouter(INBOX_PREFIX)
         router.receivers[1] = CallbackReceiver(self.acks.append)
@@ -123,7 +126,10 @@ class LedPartition:
             disk=self.disk,
             syncer=self._syncer,
         )
-        self.source = Source()
+        self.source = Source(self.reader)
+        self._replicator = Replicator(
+            ReplicationLink(unconnected, "ns", "me"), "me", controller, self.source.schedule_flush, lambda *_: None
+        )
         self.ingest = Ingest(self.source, self.writer, clock=clock, **ingest)  # type: ignore[arg-type]
         settings = StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas)
         metadata = Partition(0, ["me"], "me", ["me"], 1, 1)
@@ -135,7 +141,6 @@ class LedPartition:
             self.sink,
             self.writer,
             lambda log: self._lead(metadata, settings, log),
-            self.source.schedule_flush,
         )
         self.ingest.attach(self.partition)
         if opened:
@@ -150,8 +155,6 @@ class LedPartition:
             replica_options(settings, ClusterConfig()),
             self._replicator,
             self.writer,
-            self._loop.call_soon_threadsafe,
-            self.source.schedule_flush,
             self.ingest.ack_times,
         )
 
@@ -159,7 +162,7 @@ class LedPartition:
         """One read of the socket brings these messages."""
         data = b"".join(b"MSG orders 1 %d\r\n%b\r\n" % (len(payload), payload) for payload in payloads)
         self.reader.examine(data)
-        self.ingest.on_read([sink for sink in self.reader.touched() if isinstance(sink, PartitionSink)], len(data))
+        self.ingest.on_read()
 
     def values(self) -> list[bytes | None]:
         found = self.log.read(0, committed=False, bytes_max=1 << 30)

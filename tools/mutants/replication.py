@@ -61,7 +61,7 @@ MUTANTS: Final = (
         "a proposed replica counts for min ISR",
         f"{PARTITION}/leader.py",
         "return len(self._in_sync) >= self.options.min_insync_replicas",
-        "return 1 + len(list(self._counted())) >= self.options.min_insync_replicas",
+        "return 1 + len(self._counted()) >= self.options.min_insync_replicas",
         f"{COMMITS}::test_a_proposed_replica_does_not_make_up_for_one_that_min_isr_wants",
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS: Final = (
     Mutant(
         "a fetch waits for ever",
         f"{PARTITION}/leader.py",
-        "if progress.parked is not None and now_ns >= progress.parked_ns + self.options.hold_ns:",
+        "if progress.parked is not None and now_ns >= progress.parked_ns + self._hold_ns:",
         "if False:",
         f"{FOLLOWERS}::test_a_fetch_that_waits_is_answered_before_either_side_would_doubt_the_other",
     ),

@@ -25,7 +25,7 @@ from bascule.net.retry import retry
 from bascule.proto import api_pb2 as api
 
 if TYPE_CHECKING:
-    from bascule.partition.publisher import Publisher
+    from bascule.partition.publisher import InternalPublisher
 
 BACKOFF_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
 """Waits between attempts; the last one repeats."""
@@ -43,7 +43,7 @@ class ActivityPublisher:
         self,
         controller: Controller,
         feed: MetadataFeed,
-        publisher: Publisher,
+        publisher: InternalPublisher,
         config: Activity,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

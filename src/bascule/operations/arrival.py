@@ -73,7 +73,7 @@ class Arrival:
     async def _arrive(self) -> None:
         await retry(self._controller.fresh_metadata, (Unavailable,), (0.0,))
         await arrive(self._controller, self._marker)
-        self._partitions.begin(lambda: self._controller.metadata)
+        self._partitions.begin()
         await self._partitions.settled(self._controller.metadata.applied_index)
         for part in self._parts:
             part.start()

@@ -1,4 +1,4 @@
-"""Pausing partitions that nothing arrives for, if their stream asks for it. A publish through the API wakes them up again."""
+"""Pauses partitions that receive no messages, if their stream is configured so. A publish through the API resumes them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _logger = logging.getLogger(__name__)
 
 class AutoPause:
     def __init__(self, pause: Callable[[str, int], Awaitable[object]], clock: Callable[[], int] = time.time_ns) -> None:
-        """`pause` is given a stream and a partition's number."""
+        """`pause` gets a stream and the number of a partition."""
         self._pause = pause
         self._clock = clock
         self._timers: dict[LedPartition, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, partition: LedPartition) -> None:
-        """From now on: the clock begins anew with every start of a partition."""
+        """Start the timer of the partition; every start of a partition restarts it."""
         if partition.settings.auto_pause_time_ns > 0:
             self._arm(partition, self._clock())
 
@@ -44,7 +44,7 @@ class AutoPause:
             task.add_done_callback(self._tasks.discard)
 
     async def _pause_now(self, partition: LedPartition) -> None:
-        self._arm(partition, self._clock())  # asked again if it cannot be done now
+        self._arm(partition, self._clock())  # retried if it fails now
         try:
             await self._pause(partition.stream, partition.number)
         except BasculeError as error:

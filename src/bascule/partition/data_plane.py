@@ -1,4 +1,4 @@
-"""Everything that messages flow through, put together: the NATS link, ingest, acks, publishing, the partitions."""
+"""The data plane: constructs ingest, acks, partitions and publishing around the NATS links."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import time
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import StateError
-from bascule.kernels.calls.publish import PublishGate, Targets
+from bascule.kernels.calls.publish import Targets
 from bascule.kernels.ingest.acks import AckRouter, AckSink, AckWriter
 from bascule.kernels.ingest.sink import BatchPool, PartitionSink
-from bascule.kernels.nats.protocol import MessageSink
 from bascule.log import LogStore, new_batch
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import PauseStream
@@ -24,10 +23,9 @@ from bascule.net.nats.link import NatsLink
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.auto_pause import AutoPause
 from bascule.partition.ingest import Ingest
-from bascule.partition.publisher import InFlight, Publisher, PublishShell
+from bascule.partition.publisher import InFlight, InternalPublisher, PublishShell
 from bascule.partition.registry import Partitions
 from bascule.partition.replication.link import ReplicationLink
-from bascule.partition.replication.replicator import Replicator
 from bascule.partition.stream_data import StreamData
 from bascule.raft.transport import Bus
 from bascule.security.authorization import Authorizer
@@ -50,58 +48,44 @@ class DataPlane:
         self._config = config
         self._controller = controller
         server_id = controller.server_id
-        self._link = link
-        self._received_bytes = 0
         self._lost_at: float | None = None
         self._patience = config.cluster.replication.replica_max_leader_timeout_ns / 1e9
         self._stopping = False
-        inbox_prefix = f"{config.cluster.replication.namespace}.ack.{server_id}.".encode()
-        self.router = AckRouter(inbox_prefix)
+        namespace = config.cluster.replication.namespace
+        self.router = AckRouter(f"{namespace}.ack.{server_id}.".encode())
         self.router.on_fault = _report
         self.acks = AckWriter(link.reader, self.router)
         self.targets = Targets()
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
         self.auto_pause = AutoPause(self._pause)
-        self._replication = ReplicationLink(replication, config.cluster.replication.namespace, server_id)
-        self.replicator = Replicator(self._replication, server_id)
-        self._replication.start()
+        replication_link = ReplicationLink(replication, namespace, server_id)
         self.partitions = Partitions(
             server_id,
+            controller,
+            feed,
             StreamData(store),
             link,
+            replication_link,
             self.ingest,
             self.acks,
             self.targets,
             self._new_sink,
             self.auto_pause,
             config.cluster,
-            self.replicator,
         )
-        self.partitions.connect(controller)
-        feed.subscribe(self.partitions)
-        subjects = ControlSubjects(config.cluster.replication.namespace)
-        self.starts = PartitionStarts(bus, subjects, controller, self.partitions)
-        self._shell = PublishShell(link, authorizer)
-        self.gate = PublishGate(
-            targets=self.targets,
-            nats=link.reader,
-            receivers=self.router.receivers,
-            inbox_prefix=inbox_prefix,
-            shell=self._shell,
-            payload_bytes_max=config.cluster.replication.replication_max_bytes,
-            output_bytes_max=limits.PUBLISH_OUTPUT_BYTES_MAX,
-            unread_bytes_max=limits.PUBLISH_UNREAD_ACKS_BYTES_MAX,
-        )
-        self.gate.checks_authorization = authorizer.is_enabled
-        self._shell.gate = self.gate
-        self.publisher = Publisher(self.gate, self.starts.resume)
+        replication_link.start()
+        self.starts = PartitionStarts(bus, ControlSubjects(namespace), controller, self.partitions)
+        resume = self.starts.resume
+        payload_bytes_max = config.cluster.replication.replication_max_bytes
+        self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max)
+        self.gate = self._shell.gate
+        self.publisher = InternalPublisher(self.gate, resume)
         self.in_flight = InFlight(self.gate, link)
-        self._shell.resume_partition = self.starts.resume
-        link.on_read = self._on_read
+        link.on_read = self.ingest.on_read
         link.on_state = self._on_state
         link.on_error = _on_error
-        link.subscribe(inbox_prefix + b">", AckSink(self.router))
+        link.subscribe(self.router.prefix + b">", AckSink(self.router))
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
         return PartitionSink(
@@ -115,19 +99,16 @@ class DataPlane:
             concurrency_control=settings.concurrency_control,
         )
 
-    # ── what the link tells ──────────────────────────────────────────────────────────────────────
-
-    def _on_read(self, sinks: list[MessageSink]) -> None:
-        received = self._link.reader.message_bytes
-        arrived, self._received_bytes = received - self._received_bytes, received
-        self.ingest.on_read([sink for sink in sinks if isinstance(sink, PartitionSink)], arrived)
+    # ── the connection ───────────────────────────────────────────────────────────────────────────
 
     def _on_state(self, connected: bool, what: str) -> None:
         if connected:
             _logger.info("connected to NATS at %s", what)
             self._lost_at = None
         elif not self._stopping:
-            _logger.error("the connection to NATS was lost: %s. What is published meanwhile is not received", what)
+            _logger.error(
+                "the connection to NATS was lost: %s; messages published until it is back are not received", what
+            )
             self.gate.connection_lost()
             if self._lost_at is None:
                 self._lost_at = time.monotonic()
@@ -135,21 +116,21 @@ class DataPlane:
 
     @property
     def is_cut_off(self) -> bool:
-        """Without NATS for so long that the others have taken over by now what this server believes to lead."""
+        """Whether NATS has been away for longer than the leader timeout: other servers may lead the partitions of this one by now."""
         if self._lost_at is None or len(self._controller.members) < 2:
             return False
         return time.monotonic() - self._lost_at >= self._patience
 
     def _look_for_others(self) -> None:
-        """Again and again until the line is back: a reader may have come just before."""
+        """Ends readers, repeatedly until the connection is back: a reader may have come since the last time."""
         if self._lost_at is None or self._stopping:
             return
         asyncio.get_running_loop().call_later(self._patience, self._look_for_others)
         if self.is_cut_off:
-            _logger.warning("cut off from the other servers: readers are sent to them")
-            self.partitions.end_replicated_readers("the server is cut off from the others")
+            _logger.warning("no connection to the other servers: readers are sent to them")
+            self.partitions.end_replicated_readers("this server has no connection to the others")
 
-    # ── pausing and resuming ─────────────────────────────────────────────────────────────────────
+    # ── pausing ──────────────────────────────────────────────────────────────────────────────────
 
     async def _pause(self, name: str, number: int) -> None:
         stream = self._controller.metadata.streams.get(name)
@@ -164,7 +145,6 @@ class DataPlane:
         self._stopping = True
         self.auto_pause.close()
         await self.partitions.stop()
-        self.replicator.close()
         self.ingest.close()
         self._shell.close()
 

@@ -1,9 +1,9 @@
-"""From what NATS brought to the logs, and back to whoever wants an ack.
+"""From the NATS link to the logs of partitions, and back to publishers that wait for an ack.
 
-While little arrives, a batch is written right where it was read: no thread is woken, and an ack leaves in the same turn of the event
-loop. When much arrives, or the disk is slow, a thread writes, so that the socket is read on, and what nobody waits for gathers for a
-few milliseconds: larger batches cost less for a message. In between lies a bounded buffer. At its bound reading stops, which is the
-last resort: it is counted and logged.
+At a low rate the event loop appends each batch where it was read: no thread is woken, and an ack leaves in the same turn of the loop.
+At a high rate, or with a slow disk, a thread appends, so that the socket is still read; messages without an ack gather for a few
+milliseconds, because larger batches cost less per message. Between the two lies a bounded buffer. When it is full, reading from NATS
+stops; that is counted and logged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from bascule import limits
 from bascule.errors import BasculeError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
+from bascule.kernels.nats.protocol import NatsReader
 from bascule.kernels.records.producers import ProducerTable
 from bascule.log.disk.slowness import SlowWrites
 from bascule.log.partition.batches import Appended
@@ -30,14 +31,17 @@ from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
 
-_Work = tuple[LedPartition, list[PreparedBatch], bool]
-"""Batches to append to one partition, and whether to look up afterwards which producers its log knows."""
-_Done = tuple[LedPartition, list[tuple[PreparedBatch, Appended | BasculeError]], ProducerTable | BasculeError | None]
+_Work = tuple[LedPartition, list[PreparedBatch], bool, float | None]
+"""Batches to append to one partition, whether to look up afterwards which producers its log knows, and when the first message of the
+batches was received."""
+_Done = tuple[_Work, list[Appended | BasculeError], ProducerTable | BasculeError | None]
 
 
-class Source(Protocol):
-    """The NATS link, as far as this cares."""
+class IngestLink(Protocol):
+    """What an Ingest needs of the NATS link."""
 
+    @property
+    def reader(self) -> NatsReader: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def schedule_flush(self) -> None: ...
@@ -50,21 +54,22 @@ class IngestStats:
     batches: int = 0
     failed_batches: int = 0
     pauses: int = 0
-    """How often reading had to stop because the disk was too slow."""
+    """How often reading stopped because the disk was too slow."""
     buffered_bytes_max: int = 0
 
 
 class Ingest:
     def __init__(
         self,
-        source: Source,
+        link: IngestLink,
         acks: AckWriter,
         *,
         linger_seconds: float = 0.0,
         buffer_bytes_max: int = limits.INGEST_BUFFER_BYTES_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source = source
+        self._link = link
+        self._reader = link.reader
         self._acks = acks
         self._linger_seconds = linger_seconds
         self._buffer_bytes_max = buffer_bytes_max
@@ -72,22 +77,25 @@ class Ingest:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionSink, LedPartition] = {}
         self._waiting: dict[PartitionSink, float] = {}
-        """Sinks that have collected something, and since when, in the order in which they did."""
+        """Sinks that hold messages, in the order of their first message, and when that was received."""
         self._frozen: set[PartitionSink] = set()
-        """Those whose partition is about to get another leader: what they collect waits."""
+        """Sinks whose partition is about to get another leader: their messages wait."""
         self._refusing: dict[PartitionSink, int] = {}
-        """Those whose partition has got one, and what publishers are told until it listens."""
+        """Sinks whose partition has another leader, and the error that publishers get until that leader receives messages."""
+        self._received_bytes = 0
         self._in_flight_bytes = 0
         self._learning = 0
-        """Partitions whose producers are being found out; what arrives for them is held."""
+        """Partitions whose producers are being looked up; their sinks hold messages meanwhile."""
         self._window_bytes = 0
         self._window_began = 0.0
+        self._was_busy = False
         self._slow_writes = SlowWrites()
-        self._gathering = False
+        self._gathering: asyncio.TimerHandle | None = None
+        self._gather_until = 0.0
         self._paused = False
         self._alarmed = False
-        self._round: list[_Work] | None = None
-        """Batches that the thread is writing, of all partitions that had some. Messages that arrive meanwhile form the next round."""
+        self._is_writing = False
+        """The thread writes a round: batches of all partitions that had some. Messages that arrive meanwhile form the next round."""
         self._writer = _Writer(self._loop, self._on_written)
         self.stats = IngestStats()
         self.ack_times = AckTimes(clock)
@@ -96,7 +104,7 @@ class Ingest:
         self._partitions[partition.sink] = partition
 
     async def detach(self, partition: LedPartition, *, is_deposed: bool = False) -> None:
-        """What has arrived is still written, or refused if another server leads by now; then the partition is forgotten."""
+        """Remove the partition, after its messages are written, or refused if another server leads."""
         self._frozen.discard(partition.sink)
         if is_deposed:
             partition.refuse_collected(for_good=True)
@@ -113,17 +121,17 @@ class Ingest:
     # ── another leader ───────────────────────────────────────────────────────────────────────────
 
     def freeze(self, partition: LedPartition) -> None:
-        """What arrives from here on is kept, and not written."""
+        """From now on messages are kept, and not written."""
         self._frozen.add(partition.sink)
 
     def thaw(self, partition: LedPartition) -> None:
-        """It goes on after all."""
+        """The partition keeps its leader: write what was kept."""
         self._frozen.discard(partition.sink)
         if partition.sink in self._waiting:
             self._flush([partition.sink])
 
     def refuse(self, partition: LedPartition, error: int) -> None:
-        """The partition, which is frozen, has another leader: what has arrived and still does is refused, until `forget`."""
+        """The frozen partition has another leader: refuse its messages, past and future ones, until `forget`."""
         sink = partition.sink
         self._frozen.discard(sink)
         self._partitions.pop(sink, None)
@@ -133,152 +141,199 @@ class Ingest:
     def forget(self, partition: LedPartition) -> None:
         self._refusing.pop(partition.sink, None)
 
-    # ── what was read ────────────────────────────────────────────────────────────────────────────
+    # ── messages that arrive ─────────────────────────────────────────────────────────────────────
 
-    def on_read(self, sinks: Iterable[PartitionSink], received_bytes: int) -> None:
-        now = self._measure(received_bytes)
-        for sink in sinks:
-            self._waiting.setdefault(sink, now)
-        self._flush_due()
-        self._watch_buffer()
-
-    def _measure(self, received_bytes: int) -> float:
+    def on_read(self) -> None:
+        """The link has read from its socket: append what it brought, at once or later."""
+        touched = self._reader.touched()
+        if not touched:
+            return
         now = self._clock()
-        if now - self._window_began > limits.INGEST_RATE_WINDOW_SECONDS:
+        received = self._reader.message_bytes
+        if (age := now - self._window_began) > limits.INGEST_RATE_WINDOW_SECONDS:
+            # A busy window makes the next one busy from its start: otherwise its first reads would be written in small batches.
+            is_recent = age <= 2 * limits.INGEST_RATE_WINDOW_SECONDS
+            self._was_busy = is_recent and self._window_bytes > limits.INGEST_INLINE_BYTES
             self._window_began, self._window_bytes = now, 0
-        self._window_bytes += received_bytes
-        return now
+        self._window_bytes += received - self._received_bytes
+        self._received_bytes = received
+        waiting = self._waiting
+        if waiting or self._linger_seconds or not self._writes_at_once(now):
+            for sink in touched:
+                if isinstance(sink, PartitionSink) and sink not in waiting:
+                    waiting[sink] = now
+        else:
+            for sink in touched:
+                if isinstance(sink, PartitionSink):
+                    self._store(sink, now)
+        if waiting:
+            self._flush_due(now)
+        if self._in_flight_bytes or self._learning or self._paused or self._alarmed:
+            self._watch_buffer()
 
-    def _writes_at_once(self) -> bool:
-        """Little arrives, and the disk has been quick: nobody minds if this thread waits for it."""
+    def _writes_at_once(self, now: float) -> bool:
+        """Whether the event loop appends: little arrives, and the disk has been fast."""
         return (
             self._window_bytes <= limits.INGEST_INLINE_BYTES
-            and self._in_flight_bytes == 0
-            and not self._slow_writes.expected(self._clock())
+            and not self._was_busy
+            and not self._in_flight_bytes
+            and not self._slow_writes.expected(now)
         )
 
-    def _flush_due(self) -> None:
-        """Write what is worth it, or what somebody waits for; the rest a moment later.
+    def _store(self, sink: PartitionSink, received_at: float) -> None:
+        """Append the sink's batches here. The sink waits for the thread if its log is not open, or its producers are not known."""
+        partition = self._partitions.get(sink)
+        began = self._clock()
+        if (
+            partition is None
+            or not partition.is_open
+            or partition.appending
+            or sink.is_holding
+            or sink in self._frozen
+            or began < self._slow_writes.until
+        ):
+            self._waiting[sink] = received_at
+            return
+        for batch in sink.take():
+            if batch.has_errors:
+                self._acks.write_errors(batch, commit_timestamp=time.time_ns())
+            if batch.count or batch.is_sequenced:
+                self._settle(partition, batch, partition.append(batch), received_at)
+            else:
+                batch.release()
+        ended = self._clock()
+        self._slow_writes.note(ended - began, ended)
 
-        While much arrives for many partitions, every read brings a few messages for each. A batch costs the same whatever it holds,
-        so those without anybody who waits for an ack gather for some milliseconds.
+    def _flush_due(self, now: float) -> None:
+        """Write the sinks that are full, or that a publisher waits for; the others a moment later.
+
+        At a high rate for many partitions every read brings a few messages for each. A batch costs the same with one message and with
+        many, so messages without an ack gather for a few milliseconds; with many partitions at once, those with an ack for one or two.
         """
+        delay = 0.0
         if self._linger_seconds:
             due = [sink for sink in self._waiting if sink.waiting_records >= sink.batch_records_max]
-        elif self._writes_at_once():
+        elif self._writes_at_once(now):
             due = list(self._waiting)
+        elif self._is_writing:
+            due = []
         else:
-            due = [
-                sink
-                for sink in self._waiting
-                if sink.has_waiting_acks or sink.waiting_bytes >= limits.INGEST_GATHER_BYTES
-            ]
+            due = [sink for sink in self._waiting if sink.waiting_bytes >= limits.INGEST_GATHER_BYTES]
+            wanted = [sink for sink in self._waiting if sink.has_waiting_acks]
+            if len(wanted) > limits.INGEST_ACK_CROWD:
+                delay = limits.INGEST_ACK_GATHER_SECONDS
+            else:
+                due += [sink for sink in wanted if sink not in due]
         if due:
             self._flush(due)
-        if self._waiting and not self._gathering:
-            self._gathering = True
-            self._loop.call_later(self._linger_seconds or self._gather_seconds(), self._gathered)
+        if self._waiting:
+            self._gather(now, delay or self._linger_seconds or self._gather_seconds())
+
+    def _gather(self, now: float, delay: float) -> None:
+        """Write what waits after `delay` seconds, or earlier if that is due already."""
+        if self._gathering is not None:
+            if self._gather_until <= now + delay:
+                return
+            self._gathering.cancel()
+        self._gather_until = now + delay
+        self._gathering = self._loop.call_later(delay, self._gathered)
 
     def _gather_seconds(self) -> float:
         crowd = 1 + len(self._waiting) / limits.INGEST_GATHER_CROWD
         return min(limits.INGEST_GATHER_SECONDS * crowd, limits.INGEST_GATHER_SECONDS_MAX)
 
     def _gathered(self) -> None:
-        self._gathering = False
+        self._gathering = None
         self._flush(list(self._waiting))
         if self._waiting:
-            self._flush_due()  # their partitions are being written to: they wait for the next round
+            self._flush_due(self._clock())  # a round is being written: these wait for the next one
 
     def _flush(self, sinks: list[PartitionSink]) -> None:
-        begun: list[_Work] = []
+        """Write the sinks now: here if the rate is low, else in the thread's next round."""
+        works: list[_Work] = []
+        writes_here = self._writes_at_once(self._clock())
         for sink in sinks:
             partition = self._partitions.get(sink)
             if partition is None:
-                self._waiting.pop(sink, None)
-                error = self._refusing.get(sink, Ack.Error.UNKNOWN)
-                sink.forget_producers(error, for_good=True)
-                for batch in sink.take():
-                    self._acks.write_errors(batch)
-                    self._acks.reject(batch, error)
-                    batch.release()
-                self._source.schedule_flush()
-            elif self._round is None and not partition.appending and sink not in self._frozen:
-                partition.received_at = self._waiting.pop(sink, None)
-                self._write(partition, sink.take(), begun)
-        if begun:
-            self._round = begun
-            self._writer.put(begun)
+                self._refuse(sink)
+            elif self._is_writing or partition.appending or sink in self._frozen:
+                continue
+            elif writes_here and partition.is_open and not sink.is_holding:
+                self._store(sink, self._waiting.pop(sink, 0.0) or self._clock())
+            else:
+                self._add_work(partition, self._waiting.pop(sink, None), works)
+        if works:
+            self._is_writing = True
+            self._writer.put(works)
+        if len(self._reader.output):
+            self._link.schedule_flush()
 
-    def _write(self, partition: LedPartition, batches: list[PreparedBatch], begun: list[_Work]) -> None:
-        """Append the batches here, or add them to the round that the thread writes next."""
-        for batch in batches:
+    def _refuse(self, sink: PartitionSink) -> None:
+        """The partition is not led here any more."""
+        self._waiting.pop(sink, None)
+        error = self._refusing.get(sink, Ack.Error.UNKNOWN)
+        sink.forget_producers(error, for_good=True)
+        for batch in sink.take():
+            self._acks.write_errors(batch)
+            self._acks.reject(batch, error)
+            batch.release()
+
+    def _add_work(self, partition: LedPartition, received_at: float | None, works: list[_Work]) -> None:
+        batches = []
+        for batch in partition.sink.take():
             if batch.has_errors:
                 self._acks.write_errors(batch, commit_timestamp=time.time_ns())
-                self._source.schedule_flush()
-            if not batch.count and not batch.is_sequenced:
+            if batch.count or batch.is_sequenced:
+                batches.append(batch)
+                partition.in_flight_records += batch.count
+                self._in_flight_bytes += batch.nbytes
+            else:
                 batch.release()
-        batches = [batch for batch in batches if batch.count or batch.is_sequenced]
         is_holding = partition.sink.is_holding
-        if not batches and not is_holding:
-            return
-        # Opening a log takes longer than writing to it: that is the thread's work too.
-        if partition.is_open and self._writes_at_once() and not is_holding:
-            began = self._clock()
-            self._settle(partition, [(batch, partition.append(batch)) for batch in batches])
-            now = self._clock()
-            self._slow_writes.note(now - began, now)
-            return
-        partition.appending = True
-        partition.in_flight_records = sum(batch.count for batch in batches)
-        self._in_flight_bytes += sum(batch.nbytes for batch in batches)
-        self._learning += is_holding
-        begun.append((partition, batches, is_holding))
+        if batches or is_holding:
+            partition.appending = True
+            self._learning += is_holding
+            works.append((partition, batches, is_holding, received_at))
 
-    # ── what was written ─────────────────────────────────────────────────────────────────────────
+    # ── batches that were appended ───────────────────────────────────────────────────────────────
 
     def _on_written(self, finished: list[_Done]) -> None:
-        self._round = None
-        for partition, outcomes, producers in finished:
-            self._in_flight_bytes -= sum(batch.nbytes for batch, _ in outcomes)
+        self._is_writing = False
+        for (partition, batches, _, received_at), outcomes, producers in finished:
             partition.appending = False
             partition.in_flight_records = 0
-            self._settle(partition, outcomes)
+            for batch, outcome in zip(batches, outcomes, strict=True):
+                self._in_flight_bytes -= batch.nbytes
+                self._settle(partition, batch, outcome, received_at)
             if producers is not None:
                 self._learning -= 1
                 partition.learn_producers(producers)
-                self._waiting.setdefault(partition.sink, partition.received_at or self._clock())
+                self._waiting.setdefault(partition.sink, received_at or self._clock())
+        if len(self._reader.output):
+            self._link.schedule_flush()
         if self._waiting:
-            self._flush_due()
+            self._flush_due(self._clock())
         self._watch_buffer()
 
-    def _settle(self, partition: LedPartition, outcomes: list[tuple[PreparedBatch, Appended | BasculeError]]) -> None:
-        for batch, outcome in outcomes:
-            count, nbytes = batch.count, batch.nbytes
-            batch.release_records()
-            partition.settle(batch, outcome)
-            if isinstance(outcome, BasculeError):
-                self.stats.failed_batches += 1
-                _logger.error(
-                    "%s/%d: %d messages could not be stored: %s",
-                    partition.stream,
-                    partition.number,
-                    count,
-                    outcome.message,
-                )
-            elif count:
-                self.stats.records += count
-                self.stats.bytes += nbytes
-                self.stats.batches += 1
+    def _settle(
+        self, partition: LedPartition, batch: PreparedBatch, outcome: Appended | BasculeError, received_at: float | None
+    ) -> None:
+        stats = self.stats
+        if isinstance(outcome, BasculeError):
+            stats.failed_batches += 1
+        elif batch.count:
+            stats.records += batch.count
+            stats.bytes += batch.nbytes
+            stats.batches += 1
+        partition.settle(batch, outcome, received_at)
 
-    # ── the buffer between ───────────────────────────────────────────────────────────────────────
+    # ── the buffer ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def buffered_bytes(self) -> int:
         return self._in_flight_bytes + sum(sink.waiting_bytes for sink in self._waiting)
 
     def _watch_buffer(self) -> None:
-        if not self._in_flight_bytes and not self._learning and not self._paused and not self._alarmed:
-            return
         buffered = self.buffered_bytes
         self.stats.buffered_bytes_max = max(self.stats.buffered_bytes_max, buffered)
         if buffered >= self._buffer_bytes_max // 2 and not self._alarmed:
@@ -290,13 +345,13 @@ class Ingest:
             self._paused = True
             self.stats.pauses += 1
             _logger.error(
-                "the disk is too slow: %d MiB wait to be written, NATS is not read until half of that is",
+                "the disk is too slow: %d MiB of received messages wait to be written; reading from NATS stops until half are",
                 buffered >> 20,
             )
-            self._source.pause_reading()
+            self._link.pause_reading()
         elif self._paused and buffered < self._buffer_bytes_max // 2:
             self._paused = False
-            self._source.resume_reading()
+            self._link.resume_reading()
 
 
 class _Writer:
@@ -323,7 +378,8 @@ class _Writer:
     def _run(self) -> None:
         while (works := self._rounds.get()) is not None:
             finished: list[_Done] = []
-            for partition, batches, is_holding in works:
-                outcomes = [(batch, partition.append(batch)) for batch in batches]
-                finished.append((partition, outcomes, partition.find_producers() if is_holding else None))
+            for work in works:
+                partition, batches, is_holding, _ = work
+                outcomes = [partition.append(batch) for batch in batches]
+                finished.append((work, outcomes, partition.find_producers() if is_holding else None))
             self._loop.call_soon_threadsafe(self._on_written, finished)

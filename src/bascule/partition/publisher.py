@@ -1,4 +1,4 @@
-"""Publishing from inside the broker: through NATS, like everybody. And what the publishing calls of the API need of the event loop."""
+"""Publishing from inside the broker, through NATS like other clients; and the event-loop side of the API's publishing calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
+from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream, Targets
+from bascule.kernels.ingest.acks import AckRouter
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.link import NatsLink
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
@@ -21,18 +22,36 @@ Resume = Callable[[str, int], Awaitable[None]]
 
 
 class PublishShell:
-    """Does for the publishing kernels what takes time: flushing, resuming partitions, deadlines."""
+    """Flushes, resumes partitions and sets timers for the publishing kernels."""
 
-    def __init__(self, link: NatsLink, authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        link: NatsLink,
+        authorizer: Authorizer,
+        resume_partition: Resume,
+        targets: Targets,
+        router: AckRouter,
+        payload_bytes_max: int,
+    ) -> None:
         self._link = link
         self._authorizer = authorizer
+        self._resume_partition = resume_partition
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False
-        self.gate: PublishGate | None = None
-        self.resume_partition: Resume | None = None
         self.schedule_flush = link.schedule_flush
         self.call_later = self._loop.call_later
+        self.gate = PublishGate(
+            targets=targets,
+            nats=link.reader,
+            receivers=router.receivers,
+            inbox_prefix=router.prefix,
+            shell=self,
+            payload_bytes_max=payload_bytes_max,
+            output_bytes_max=limits.PUBLISH_OUTPUT_BYTES_MAX,
+            unread_bytes_max=limits.PUBLISH_UNREAD_ACKS_BYTES_MAX,
+        )
+        self.gate.checks_authorization = authorizer.is_enabled
 
     def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
         if self._authorizer.allows(peer, resource, action):
@@ -48,9 +67,8 @@ class PublishShell:
         task.add_done_callback(self._tasks.discard)
 
     async def _resume(self, stream: PublishAsyncStream | PublishStream, name: str, partition: int) -> None:
-        assert self.resume_partition is not None
         try:
-            await self.resume_partition(name, partition)
+            await self._resume_partition(name, partition)
         except GrpcError as error:
             stream.resumed(error.text)
         else:
@@ -66,15 +84,14 @@ class PublishShell:
             self._loop.call_later(_OUTPUT_POLL_SECONDS, self._look_at_output)
             return
         self._watching = False
-        if self.gate is not None:
-            self.gate.drained()
+        self.gate.drained()
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
 
 
-class Publisher:
+class InternalPublisher:
     def __init__(self, gate: PublishGate, resume: Resume) -> None:
         self._gate = gate
         self._resume = resume
@@ -92,7 +109,7 @@ class Publisher:
         correlation_id: str = "",
         expected_offset: int = -1,
     ) -> Ack | None:
-        """Publish and wait for the ack; None when the policy asks for none. Raises GrpcError as the API would."""
+        """Publish and return the ack, or None without an ack policy. Raises GrpcError as the API would."""
         request = PublishRequest(
             stream=stream,
             partition=partition,
@@ -135,7 +152,7 @@ class Publisher:
 
 
 class InFlight:
-    """What this server's clients have published and NATS may not have brought back yet."""
+    """Messages that this server's clients have published and that may not have come back from NATS yet."""
 
     def __init__(self, gate: PublishGate, link: NatsLink) -> None:
         self._gate = gate
@@ -147,7 +164,7 @@ class InFlight:
         return self._gate.published == self._arrived
 
     async def arrive(self) -> None:
-        """Until everything published so far has arrived at its partitions, or NATS does not answer."""
+        """Wait until everything published so far has arrived at its partitions, or NATS does not answer."""
         published = self._gate.published
         with contextlib.suppress(Unavailable):
             await self._link.flush(limits.PUBLISH_ARRIVAL_SECONDS)

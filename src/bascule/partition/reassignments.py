@@ -1,7 +1,7 @@
-"""Reassignments of partitions that this server leads, carried to their end.
+"""Completes the reassignments of partitions that this server leads.
 
-The move itself is state of the metadata: the new replicas are replicas, and fetch like all others. When they all are in sync the leader
-completes the move, or first hands over to one of them if it is to go itself. Whoever leads next goes on where it stopped.
+The reassignment is state of the metadata: the new replicas are replicas, and fetch like the others. When all of them are in sync, the
+leader completes the reassignment, or hands over to one of them first if it is not one itself. The next leader continues.
 """
 
 from __future__ import annotations
@@ -25,19 +25,16 @@ HAND_OVER_SECONDS: Final = 10.0
 HandOver = Callable[[LedPartition, str], Awaitable[str]]
 
 
-class Moves:
-    def __init__(self, server_id: str, hand_over: HandOver) -> None:
+class Reassignments:
+    def __init__(self, server_id: str, controller: Controller, hand_over: HandOver) -> None:
         self._server_id = server_id
+        self._controller = controller
         self._hand_over = hand_over
-        self._controller: Controller | None = None
         self._tasks: dict[LedPartition, asyncio.Task[None]] = {}
 
-    def connect(self, controller: Controller) -> None:
-        self._controller = controller
-
     def look_at(self, local: LedPartition, partition: Partition) -> None:
-        """The partition may be ready for the next step."""
-        if _is_ready(partition) and local not in self._tasks and self._controller is not None:
+        """Takes the next step of the reassignment if the partition is ready for it."""
+        if _is_ready(partition) and local not in self._tasks:
             self._tasks[local] = asyncio.create_task(self._finish(local), name="reassignment")
 
     async def _finish(self, local: LedPartition) -> None:
@@ -46,13 +43,14 @@ class Moves:
                 try:
                     await self._take_step(local, partition)
                 except BasculeError as error:
-                    _logger.warning("%s/%d: cannot be moved yet: %s", local.stream, local.number, error.message)
+                    _logger.warning(
+                        "%s/%d: the reassignment cannot be completed yet: %s", local.stream, local.number, error.message
+                    )
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._tasks.pop(local, None)
 
     async def _take_step(self, local: LedPartition, partition: Partition) -> None:
-        assert self._controller is not None
         if self._server_id not in partition.target_replicas:
             await self._hand_over(local, partition.target_replicas[0])
             return
@@ -61,10 +59,9 @@ class Moves:
         refusal = await self._controller.submit(op)
         if refusal is not None:
             raise BasculeError(refusal.text)
-        _logger.info("%s/%d: moved to %s", local.stream, local.number, moved_to)
+        _logger.info("%s/%d: reassigned to %s", local.stream, local.number, moved_to)
 
     def _known(self, local: LedPartition) -> Partition | None:
-        assert self._controller is not None
         stream = self._controller.metadata.streams.get(local.stream)
         partition = None if stream is None or stream.id != local.stream_id else stream.partition(local.number)
         return partition if partition is not None and partition.leader_epoch == local.leader_epoch else None

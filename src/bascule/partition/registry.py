@@ -1,7 +1,7 @@
-"""All partitions this server runs. Follows the metadata: whatever an op changed is compared with what runs here, and made so.
+"""The partitions that this server runs. Follows the metadata: starts, stops and updates replicas as each change requires.
 
-Changes are carried out one after the other, in the order of the Raft log, beside the event loop's other work. Deciding looks at the
-metadata as it is now, not at the change: what a later op has undone already is not done at all.
+Changes are carried out one after the other, in the order of the Raft log. Each one is compared with the present metadata, not with the
+change: an op that a later op has undone is not carried out at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from bascule.config.sections.cluster import ClusterConfig
@@ -30,6 +30,7 @@ from bascule.metadata.core.state import (
     StreamCreated,
     StreamRemoved,
 )
+from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStatus
 from bascule.metadata.stream_options import StreamSettings, replica_options, settings_of
 from bascule.net.grpc.status import Status
@@ -39,11 +40,12 @@ from bascule.partition.core.follower import Follower, FollowerState
 from bascule.partition.failed_changes import FailedChanges, ReplicaRestart, Step
 from bascule.partition.hand_over import HandOverReport, HandOvers
 from bascule.partition.ingest import Ingest
-from bascule.partition.reassignments import HAND_OVER_SECONDS, Moves
+from bascule.partition.reassignments import HAND_OVER_SECONDS, Reassignments
 from bascule.partition.repairs import Opened, Repairs
 from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition, nats_subject
 from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
+from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.replication.replicator import Replicator
 from bascule.partition.states import ReplicaState, replica_state
 from bascule.partition.stream_data import StreamData
@@ -61,30 +63,35 @@ class Partitions:
     def __init__(
         self,
         server_id: str,
+        controller: Controller,
+        feed: MetadataFeed,
         data: StreamData,
         link: NatsLink,
+        replication: ReplicationLink,
         ingest: Ingest,
         acks: AckWriter,
         targets: Targets,
         new_sink: SinkFactory,
         auto_pause: AutoPause,
         cluster: ClusterConfig,
-        replicator: Replicator,
     ) -> None:
         self._cluster = cluster
-        self._replicator = replicator
-        self._repairs = Repairs(server_id, self._restart)
+        self._controller = controller
+        self._repairs = Repairs(server_id, controller, self._restart)
+        self._replicator = Replicator(replication, server_id, controller, self._flush_acks, self._repairs.on_broken)
         self._hand_overs = HandOvers(
             server_id,
+            controller,
             ingest,
             self.settled,
             self._has_new_leader,
             lambda local: self._link.unsubscribe(local.subscription_id),
         )
-        self._moves = Moves(
-            server_id, lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS)
+        self._reassignments = Reassignments(
+            server_id,
+            controller,
+            lambda local, successor: self._hand_overs.hand_over(local, successor, timeout=HAND_OVER_SECONDS),
         )
-        replicator.on_broken = self._repairs.on_broken
         self._server_id = server_id
         self._data = data
         self._link = link
@@ -96,12 +103,11 @@ class Partitions:
         self._loop = asyncio.get_running_loop()
         self._running: dict[_Key, LocalPartition] = {}
         self._unheard: set[_Key] = set()
-        """Partitions that are led here, but of whose subscriptions NATS may not have heard."""
+        """Partitions that are led here and whose subscriptions NATS may not have received yet."""
         self._received: dict[tuple[_Key, int], EventTimestamps] = {}
-        """When messages came to a partition, by partition and stream id: outlives a pause."""
+        """Times of received messages, by partition and stream id. Kept during a pause."""
         self._found: dict[_Key, Opened] = {}
-        """Logs that were opened for replicas which have not begun."""
-        self._metadata: Callable[[], ClusterMetadata] | None = None
+        """States of logs that were opened for replicas which have not started."""
         self._unfinished: set[_Key] = set()
         """Partitions whose start or stop failed halfway: the next attempt stops them first."""
         self._failed = FailedChanges(self._enqueue)
@@ -109,18 +115,17 @@ class Partitions:
         self._news = asyncio.Event()
         self._progress = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self._has_begun = False
         self._follows = True
+        feed.subscribe(self)
 
-    def connect(self, controller: Controller) -> None:
-        """The control plane is there."""
-        for part in (self._replicator, self._repairs, self._hand_overs, self._moves):
-            part.connect(controller)
+    @property
+    def _metadata(self) -> ClusterMetadata:
+        return self._controller.metadata
 
     # ── following the metadata ───────────────────────────────────────────────────────────────────
 
     def on_changes(self, index: int, changes: tuple[Change, ...]) -> None:
-        """From the state machine, as soon as an op was applied. Only queues."""
+        """Called by the metadata feed when an op was applied. Queues the changes."""
         self._queue.append((index, changes))
         self._news.set()
 
@@ -131,23 +136,21 @@ class Partitions:
     def _restart(self, stream: str, number: int) -> None:
         self._enqueue(0, ReplicaRestart(stream, number))
 
-    def begin(self, metadata: Callable[[], ClusterMetadata]) -> None:
-        """From here on changes are carried out. First everything that the metadata holds already."""
-        self._metadata = metadata
-        self._has_begun = True
+    def begin(self) -> None:
+        """From now on changes are carried out; first the whole metadata."""
         self._task = asyncio.create_task(self._follow(), name="partitions")
 
     def reload(self) -> None:
-        """The metadata came anew, as a whole: everything is compared."""
-        if self._metadata is not None:
-            state = self._metadata()
+        """The whole metadata was replaced: compare everything."""
+        if self._task is not None:
+            state = self._metadata
             gone = {name for name, _ in self._running if name not in state.streams}
             created: list[Change] = [StreamCreated(name) for name in state.streams]
             deleted: list[Change] = [StreamRemoved(name, state.applied_index) for name in gone]
             self.on_changes(state.applied_index, (*deleted, *created))
 
     async def settled(self, index: int) -> None:
-        """Until the changes up to this index of the Raft log are carried out here."""
+        """Wait until the changes up to this index of the Raft log are carried out here."""
         async with self._progress:
             await self._progress.wait_for(lambda: not self._queue or self._queue[0][0] > index)
 
@@ -159,7 +162,7 @@ class Partitions:
             await self._news.wait()
             self._news.clear()
             while self._queue:
-                # What has gathered is done together: one round trip to NATS serves all subscriptions.
+                # Queued changes are carried out together: one round trip to NATS serves all subscriptions.
                 gathered = list(self._queue)
                 for index, changes in gathered:
                     await self._carry_out(index, changes)
@@ -184,8 +187,7 @@ class Partitions:
         """The change as one step for each partition, so that a partition that fails does not hold up the others."""
         match change:
             case StreamCreated(name):
-                assert self._metadata is not None
-                stream = self._metadata().streams.get(name)
+                stream = self._metadata.streams.get(name)
                 return (
                     [] if stream is None else [PartitionChanged(name, partition.id) for partition in stream.partitions]
                 )
@@ -206,8 +208,7 @@ class Partitions:
 
     def _remove_orphans(self) -> None:
         """Delete the data of streams that were deleted while this server was down, or just when it crashed."""
-        assert self._metadata is not None
-        state = self._metadata()
+        state = self._metadata
         for name in self._data.streams_on_disk():
             if name not in state.streams:
                 self._enqueue(state.applied_index, StreamRemoved(name, state.applied_index))
@@ -215,8 +216,7 @@ class Partitions:
     # ── one stream, one partition ────────────────────────────────────────────────────────────────
 
     async def _reconcile(self, name: str, number: int) -> None:
-        assert self._metadata is not None
-        metadata = self._metadata()
+        metadata = self._metadata
         stream = metadata.streams.get(name)
         partition = None if stream is None else stream.partition(number)
         if stream is None or partition is None:
@@ -232,13 +232,13 @@ class Partitions:
             await self._start(stream, partition)
         elif running is not None:
             if isinstance(running, LedPartition) and running.leading is None and len(partition.replicas) > 1:
-                # Nobody has used it since it was started, but it has followers now, and they ask it.
+                # Its log was not needed so far; now it has followers, and they fetch from it.
                 await self._open(stream, partition, settings_of(stream, self._cluster))
                 _ = running.log
             self._refresh(running, partition)
 
     def _is_as_wanted(self, running: LocalPartition, stream: Stream, partition: Partition) -> bool:
-        """Whether this server still has the same part in the same partition in the same leader epoch."""
+        """Whether the replica still has the right role, stream and leader epoch."""
         return (
             (running.stream_id, running.leader_epoch) == (stream.id, partition.leader_epoch)
             and running.is_leader == (partition.leader == self._server_id)
@@ -249,14 +249,13 @@ class Partitions:
         )
 
     def _begins_anew(self, running: LocalPartition, partition: Partition) -> bool:
-        """Whether the replica that follows is another one for the metadata: it has left, or its server was started anew."""
-        assert self._metadata is not None
+        """Whether the replica has another replica epoch in the metadata: it has left the in-sync set, or its server restarted."""
         following = running.following if isinstance(running, FollowedPartition) else None
-        replica_epoch = self._metadata().replica_epoch(partition, self._server_id)
+        replica_epoch = self._metadata.replica_epoch(partition, self._server_id)
         return following is not None and following.core.replica_epoch != replica_epoch
 
     def _is_unwanted(self, stream: Stream, partition: Partition, running: LocalPartition) -> bool:
-        """Whether nobody here uses the log any more."""
+        """Whether this server does not use the log any more."""
         return partition.paused or self._server_id not in partition.replicas or running.stream_id != stream.id
 
     def _why_stop(self, partition: Partition) -> tuple[Status, str]:
@@ -270,7 +269,7 @@ class Partitions:
         if isinstance(running, LedPartition):
             if running.leading is not None:
                 running.leading.refresh(partition)
-            self._moves.look_at(running, partition)
+            self._reassignments.look_at(running, partition)
         elif self._server_id not in partition.in_sync_replicas:
             running.end_subscribers(Status.UNAVAILABLE, "this replica is not in sync any more")
 
@@ -291,7 +290,7 @@ class Partitions:
         settings = settings_of(stream, self._cluster)
         self._data.claim(stream)
         if len(partition.replicas) > 1:
-            # Whoever has others to talk to needs the log at once; a partition that is alone opens it when it is used.
+            # A replicated partition needs its log at once; one without followers opens it on first use.
             found = await self._open(stream, partition, settings)
             if self._repairs.leaves_first(stream.name, (stream.id, partition.id), partition, found):
                 return
@@ -322,13 +321,12 @@ class Partitions:
         return found
 
     def _examine(self, stream: Stream, report: RecoveryReport, had_files: bool) -> Opened:
-        """What a log that was opened just now has lost since this server last ran."""
-        assert self._metadata is not None
+        """What the opened log has lost since this server last ran."""
         if report.damage or report.missing:
             return Opened("; ".join(report.lines()), is_damaged=True)
         if report.cut_reason is not None:
             return Opened(f"its log was cut at offset {report.cut_from_offset}: {report.cut_reason}")
-        if not had_files and stream.id < self._metadata().server_epochs.get(self._server_id, 0):
+        if not had_files and stream.id < self._metadata.server_epochs.get(self._server_id, 0):
             return Opened("its files are gone, or never were")
         return Opened()
 
@@ -341,7 +339,6 @@ class Partitions:
             self._new_sink(stream, partition.id, settings),
             self._acks,
             lambda log: self._leading(stream, partition, settings, log),
-            self._send_acks,
         )
         self._unheard.add((stream.name, partition.id))
         self._begin(local, stream, partition)
@@ -353,7 +350,7 @@ class Partitions:
             local.nats_subject.encode(), local.sink, queue=stream.group.encode()
         )
         self._auto_pause.watch(local)
-        self._moves.look_at(local, partition)
+        self._reassignments.look_at(local, partition)
         self._look_for_damage(local, local.leading)
 
     def _leading(self, stream: Stream, partition: Partition, settings: StreamSettings, log: PartitionLog) -> Leading:
@@ -365,15 +362,12 @@ class Partitions:
             replica_options(settings, self._cluster),
             self._replicator,
             self._acks,
-            self._loop.call_soon_threadsafe,
-            self._send_acks,
             self._ingest.ack_times,
         )
         self._replicator.attach(leading)
         return leading
 
     def _become_follower(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
-        assert self._metadata is not None
         local = FollowedPartition(
             stream, partition, settings, lambda: self._data.log(stream.name, partition.id, settings)
         )
@@ -385,7 +379,7 @@ class Partitions:
             partition.leader,
             partition.leader_epoch,
             replica_options(settings, self._cluster),
-            replica_epoch=self._metadata().replica_epoch(partition, self._server_id),
+            replica_epoch=self._metadata.replica_epoch(partition, self._server_id),
             data_loss_epoch=partition.data_loss_epoch,
             first_number=self._replicator.next_number(key),
         )
@@ -400,22 +394,22 @@ class Partitions:
         self._running[key] = local
 
     def _look_for_damage(self, local: LocalPartition, role: Leading | Following | None) -> None:
-        """What recovery found in the log when it was opened."""
+        """Start a repair if recovery found damage when it opened the log."""
         if role is None:
             return
         report = local.log.open()
         if report.damage or report.missing:
             self._repairs.on_broken(role, "; ".join(report.lines()), True)
 
-    def _send_acks(self) -> None:
-        # Most acks go to clients of this server and leave nothing for NATS.
+    def _flush_acks(self) -> None:
+        # Most acks go to clients of this server and write nothing to NATS.
         if len(self._link.output):
             self._link.schedule_flush()
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────
 
     async def _stop(self, local: LocalPartition, status: Status, text: str, *, closes: bool) -> None:
-        """`closes`: nobody here uses the log any more. Otherwise the next role takes it over as it is."""
+        """`closes`: close the log, too. Otherwise the next role takes it over as it is."""
         key = (local.stream, local.number)
         self._running.pop(key, None)
         try:
@@ -446,9 +440,9 @@ class Partitions:
     async def _stop_receiving(self, local: LedPartition, *, is_deposed: bool) -> None:
         if is_deposed:
             if local.leading is not None:
-                local.leading.hold_acks(True)  # what only this server has is not worth an ack any more
+                local.leading.holds_leader_acks = True  # another server leads: LEADER acks would be false
         else:
-            # What this server's own clients published before they could know is still received, and answered.
+            # Messages that this server's own clients have published before are still received, and answered.
             await self._round_trip()
         self._link.unsubscribe(local.subscription_id)
         await self._ingest.detach(local, is_deposed=is_deposed)
@@ -459,7 +453,7 @@ class Partitions:
             await local.following.stop()
 
     async def _start_again(self, name: str, number: int) -> None:
-        """The replica here has left the in-sync set and begins anew."""
+        """Start the replica again after it has left the in-sync set."""
         running = self._running.get((name, number))
         if running is not None and not running.is_leader:
             await self._stop(running, Status.UNAVAILABLE, "the replica is rebuilt", closes=True)
@@ -471,13 +465,12 @@ class Partitions:
                 self._received.pop((key, local.stream_id), None)
                 await self._stop(local, Status.NOT_FOUND, "stream deleted", closes=True)
                 self._replicator.forget((local.stream_id, local.number))
-        assert self._metadata is not None
-        if name not in self._metadata().streams:
+        if name not in self._metadata.streams:
             self._targets.remove(name)
         await asyncio.to_thread(self._data.delete_stream, name, stream_id)
 
     async def _round_trip(self) -> None:
-        """Until NATS has seen what was sent, and everything that it had for us before has arrived."""
+        """Wait until NATS has received all output, and all messages that it had sent before have arrived."""
         if self._link.connected:
             with contextlib.suppress(BasculeError):
                 await self._link.flush()
@@ -486,11 +479,11 @@ class Partitions:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the cluster's metadata is known, and carried out."""
-        return self._has_begun
+        """Whether the metadata of the cluster is known and carried out."""
+        return self._task is not None
 
     def get(self, stream: str, number: int) -> LocalPartition | None:
-        """The replica of the partition that runs here, whatever its part."""
+        """The replica of the partition that runs here, in either role."""
         return self._running.get((stream, number))
 
     def led(self, stream: str, number: int) -> LedPartition | None:
@@ -513,21 +506,20 @@ class Partitions:
         return len(self._failed)
 
     def status(self, stream: str, number: int) -> PartitionStatus:
-        """It leads when whatever is published from now on arrives here: another server tells its client so."""
+        """`is_leader` once every message published from now on arrives here: other servers report that to clients."""
         local = self.get(stream, number)
         is_starting = (stream, number) in self._unheard or (stream, number) in self._unfinished
         is_leader = local is not None and local.is_leader and not is_starting
         return PartitionStatus(exists=local is not None, is_leader=is_leader)
 
     def replica_states(self) -> list[ReplicaState]:
-        """Of all partitions that are led here and in use."""
+        """States of all partitions that are led here and whose log is open."""
         found = (replica_state(local) for local in self.all_led())
         return [state for state in found if state is not None]
 
     def end_replicated_readers(self, text: str) -> None:
-        """Other servers have what they want to read, and more than this one."""
-        assert self._metadata is not None
-        streams = self._metadata().streams
+        """End the readers of replicated partitions: other servers have the same messages, and newer ones."""
+        streams = self._metadata.streams
         for local in list(self._running.values()):
             stream = streams.get(local.stream)
             partition = None if stream is None else stream.partition(local.number)
@@ -537,33 +529,33 @@ class Partitions:
     # ── handing over ─────────────────────────────────────────────────────────────────────────────
 
     async def hand_over(self, stream: str, number: int, successor: str | None = None, *, timeout: float) -> str:
-        """Give the leadership to another in-sync replica, or to this one; who it is. Raises StateError and Unavailable."""
+        """Give the leadership to another in-sync replica, or to `successor`; the new leader. Raises StateError, Unavailable."""
         local = self.led(stream, number)
         if local is None:
             raise StateError(f"this server does not lead {stream}/{number}")
         return await self._hand_overs.hand_over(local, successor, timeout=timeout)
 
     async def hand_over_all(self, *, timeout: float) -> HandOverReport:
-        """Everything that this server leads and somebody else could."""
+        """Hand over every partition that this server leads and another server could."""
         return await self._hand_overs.hand_over_all(self.all_led(), timeout=timeout)
 
     def _has_new_leader(self, local: LedPartition) -> bool:
-        """Whether the one that leads now has answered the replica here; where there is none any more, it has let it go."""
+        """Whether the new leader has answered the replica here, or there is no replica here any more."""
         running = self._running.get((local.stream, local.number))
         if isinstance(running, FollowedPartition) and running.following is not None:
             return running.following.core.state in (FollowerState.FETCHING, FollowerState.WRITING)
         return running is not local
 
     async def stop_following(self) -> None:
-        """The server is about to stop: no replica here asks its leader for anything any more, and so none is let in again."""
+        """Before the server stops: replicas here stop fetching, so that no leader adds them to the in-sync set again."""
         self._follows = False
         for local in list(self._running.values()):
             await self._stop_following(local)
 
     async def stop(self) -> None:
-        """The server stops: what has arrived is written, subscribers go to find another server, logs are closed by their store."""
+        """Stop all replicas: messages that have arrived are written, subscribers are sent elsewhere. The store closes the logs."""
         self._repairs.close()
-        self._moves.close()
+        self._reassignments.close()
         self._failed.close()
         if self._task is not None:
             self._task.cancel()
@@ -577,3 +569,4 @@ class Partitions:
                 local.stop()
             else:
                 await self._stop_following(local)
+        self._replicator.close()

@@ -1,8 +1,8 @@
-"""Replicas here that cannot be relied on: out of the in-sync set, and begun anew from what their leader has.
+"""Repairs of replicas that cannot be relied on: they leave the in-sync set and copy their leader's log again.
 
-A leader whose log is damaged, or whose disk fails, gives its place to another in-sync replica; if it is the only one, it goes on with
-what can be read. A damaged log is moved aside, never deleted, and only once this server is not in sync with it any more: nobody may
-elect a replica that has nothing.
+A leader whose log is damaged, or whose disk fails, steps down for another in-sync replica; if it is the only one, it continues with the
+readable part. A damaged log is moved aside, never deleted, and only after this server has left the in-sync set: an empty replica must
+not be elected.
 """
 
 from __future__ import annotations
@@ -25,33 +25,30 @@ _logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 30.0
-"""The last in-sync replica cannot leave; another one may have joined by then."""
+"""Delay before the last in-sync replica tries to leave again: another one may have joined by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log as it was found."""
+    """The state of a log when it was opened."""
 
     flaw: str = ""
-    """What this server had and has no longer; empty for nothing."""
+    """Records that this server has lost; empty if there are none."""
     is_damaged: bool = False
-    """There are bytes in it that cannot be read."""
+    """Some of its bytes cannot be read."""
 
 
 class Repairs:
-    def __init__(self, server_id: str, restart: Callable[[str, int], None]) -> None:
-        """`restart` has the replica stopped, its log set aside if it is damaged, and started again."""
+    def __init__(self, server_id: str, controller: Controller, restart: Callable[[str, int], None]) -> None:
+        """`restart` stops the replica, moves its log aside if it is damaged, and starts it again."""
         self._server_id = server_id
+        self._controller = controller
         self._restart = restart
-        self._controller: Controller | None = None
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
         self._damaged: dict[PartitionKey, str] = {}
 
-    def connect(self, controller: Controller) -> None:
-        self._controller = controller
-
     def on_broken(self, role: Leading | Following, reason: str, is_damaged: bool) -> None:
-        if role.key in self._tasks or self._controller is None:
+        if role.key in self._tasks:
             return
         _logger.error("%s: this replica cannot be relied on: %s", role.name, reason)
         if is_damaged:
@@ -59,16 +56,18 @@ class Repairs:
         self._tasks[role.key] = asyncio.create_task(self._leave(role.stream, role.key), name="repair")
 
     def leaves_first(self, stream: str, key: PartitionKey, partition: Partition, log: Opened) -> bool:
-        """Whether this replica, as it was found when its log was opened, has to leave the in-sync set before it may do anything.
+        """Whether this replica has to leave the in-sync set before it starts, because of the state of its log.
 
-        Nobody may elect it meanwhile, nor may a follower follow what it has left. Where it is the last one it goes on with that.
+        Otherwise it could be elected, or lead, without the records that it has lost. The last in-sync replica starts as it is.
         """
         reason = log.flaw
-        if not reason or self._controller is None or not self._can_leave(partition):
+        if not reason or not self._can_leave(partition):
             return False
         if key not in self._tasks:
             level = logging.ERROR if log.is_damaged else logging.WARNING
-            _logger.log(level, "%s/%d: this replica leaves the in-sync ones first: %s", stream, key[1], reason)
+            _logger.log(
+                level, "%s/%d: this replica leaves the in-sync set before it starts: %s", stream, key[1], reason
+            )
             if log.is_damaged:
                 self._damaged[key] = reason
             self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")
@@ -84,7 +83,7 @@ class Repairs:
         self._damaged.pop(key, None)
 
     async def _leave(self, stream: str, key: PartitionKey, *, is_idle: bool = False) -> None:
-        """`is_idle`: the replica was not started, and waits for this."""
+        """`is_idle`: the replica has not been started, and starts after this."""
         try:
             while (partition := self._known(stream, key)) is not None:
                 if is_idle and not self._can_leave(partition):
@@ -92,7 +91,7 @@ class Repairs:
                     return
                 if partition.in_sync_replicas == [self._server_id]:
                     _logger.error(
-                        "%s/%d: no other replica is in sync: it goes on with what can be read", stream, key[1]
+                        "%s/%d: no other replica is in sync: this one continues with the readable part", stream, key[1]
                     )
                     await asyncio.sleep(LAST_RETRY_SECONDS)
                     if key not in self._damaged:
@@ -107,13 +106,11 @@ class Repairs:
 
     def _known(self, stream: str, key: PartitionKey) -> Partition | None:
         """The partition, while this server has a replica of it."""
-        assert self._controller is not None
         found = self._controller.metadata.streams.get(stream)
         partition = None if found is None or found.id != key[0] else found.partition(key[1])
         return partition if partition is not None and self._server_id in partition.replicas else None
 
     async def _has_left(self, stream: str, number: int, leader_epoch: int) -> bool:
-        assert self._controller is not None
         try:
             refusal = await self._controller.submit(LeaveIsr(stream, number, self._server_id, leader_epoch))
         except BasculeError as error:

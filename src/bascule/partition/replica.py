@@ -1,4 +1,4 @@
-"""A replica of a partition on this server: its log and who reads it. The leader's also takes what arrives."""
+"""A replica of a partition on this server: its log and its readers. The leader's replica also stores the messages that arrive."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Subscriber(Protocol):
-    """Somebody who reads the partition and can be told that it is over."""
+    """A reader of the partition. `end` ends it with a status."""
 
     @property
     def delivered(self) -> tuple[int, int]:
-        """Messages and bytes so far."""
+        """Messages and bytes that were delivered."""
 
     def end(self, status: Status, text: str) -> None: ...
 
 
 class LocalPartition(ABC):
-    """For one role in one leader epoch: when that changes, another one takes its place, with the same log."""
+    """One role in one leader epoch. When either changes, another object takes over the same log."""
 
     is_leader = False
 
@@ -53,10 +53,11 @@ class LocalPartition(ABC):
         self.received_times = EventTimestamps()
         self.subscribers: set[Subscriber] = set()
         self.group_subscribers: dict[str, tuple[int, Subscriber]] = {}
-        """The one reader of each consumer group, with the epoch of its group."""
+        """The reader of each consumer group, with the epoch of its group."""
         self._delivered_before = (0, 0)
         self._open_log = open_log
         self._log: PartitionLog | None = None
+        self.is_open = False
         self._opening = threading.Lock()
 
     @property
@@ -70,20 +71,16 @@ class LocalPartition(ABC):
 
     @property
     def delivered(self) -> tuple[int, int]:
-        """Messages and bytes that subscribers were given, those that have left included."""
+        """Messages and bytes delivered to all subscribers, past ones included."""
         return reduce(_added, [one.delivered for one in self.subscribers], self._delivered_before)
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────
-    # Opened when it is first needed: thousands of idle partitions cost next to nothing.
-
-    @property
-    def is_open(self) -> bool:
-        return self._log is not None
+    # Opened on first use: thousands of idle partitions cost next to nothing.
 
     @property
     def log(self) -> PartitionLog:
         if self._log is None:
-            with self._opening:  # the writer thread and the event loop may both come first
+            with self._opening:  # the writer thread and the event loop may both be first
                 return self._log or self._open()
         return self._log
 
@@ -93,14 +90,15 @@ class LocalPartition(ABC):
         log.set_readonly(self.readonly)
         self._opened(log)
         self._log = log
+        self.is_open = True
         return log
 
-    def _opened(self, log: PartitionLog) -> None:  # noqa: B027 - who has nothing to do leaves it out
-        """Before anybody uses it."""
+    def _opened(self, log: PartitionLog) -> None:  # noqa: B027 - not every role has to do something
+        """Called once, before anything else uses the log."""
 
     @property
     def expected_end_offset(self) -> int:
-        """Where the log ends once everything is written that has arrived."""
+        """The log end once all messages that have arrived are written."""
         return self.log.log_end_offset
 
     def set_readonly(self, readonly: bool) -> None:
@@ -110,7 +108,7 @@ class LocalPartition(ABC):
 
     @abstractmethod
     def found_damage(self, reason: str) -> bool:
-        """A reader came upon bytes that are not what was written. Whether another replica has what they were."""
+        """A reader has met damaged bytes. Returns whether another replica has them undamaged."""
 
     def end_subscribers(self, status: Status, text: str) -> None:
         for subscriber in list(self.subscribers):
@@ -140,20 +138,17 @@ class LedPartition(LocalPartition):
         sink: PartitionSink,
         acks: AckWriter,
         lead: Callable[[PartitionLog], Leading],
-        on_acks: Callable[[], None],
     ) -> None:
         super().__init__(stream, partition, settings, open_log)
         self.sink = sink
         self.subscription_id = 0
         self.leading: Leading | None = None
+        """None until the log is open."""
         self.in_flight_records = 0
-        self.received_at: float | None = None
-        """When the first message came of what is being appended; None when nobody knows."""
         self.appending = False
-        """The writer thread has a part of it: the next part goes there when that is done."""
+        """The writer thread appends batches of the partition: the next ones have to wait."""
         self._acks = acks
         self._lead = lead
-        self._on_acks = on_acks
 
     @property
     def nats_subject(self) -> str:
@@ -162,6 +157,12 @@ class LedPartition(LocalPartition):
     def _opened(self, log: PartitionLog) -> None:
         self.leading = self._lead(log)
         self.leading.begin()
+
+    def open_leading(self) -> Leading:
+        """The leader at work; opens the log if that is needed."""
+        _ = self.log
+        assert self.leading is not None, "an open log has a leader"
+        return self.leading
 
     @property
     def expected_end_offset(self) -> int:
@@ -174,42 +175,45 @@ class LedPartition(LocalPartition):
         self.sink.dropping = readonly
         super().set_readonly(readonly)
 
-    # ── what arrives ─────────────────────────────────────────────────────────────────────────────
+    # ── batches that arrive ──────────────────────────────────────────────────────────────────────
 
     def append(self, batch: PreparedBatch) -> Appended | BasculeError:
-        """Put the batch into the log. On any thread, for one batch at a time."""
+        """Append the batch to the log. On any thread, one batch at a time."""
         try:
-            log = self.log
-            is_bound = self.settings.concurrency_control or batch.is_sequenced
-            if is_bound and log.log_end_offset != batch.base_offset:
-                # A batch before this one failed: offsets that publishers expected are not the ones they would get, and sequences of
-                # producers are missing.
+            log = self._log or self.log
+            if (batch.is_sequenced or self.settings.concurrency_control) and log.log_end_offset != batch.base_offset:
+                # A batch before it failed: publishers would get other offsets than they expected, and producers would miss sequences.
                 return BasculeError(f"{log.directory}: the batch was checked for offset {batch.base_offset}")
-            if batch.builder is None:  # nothing but duplicates
+            builder = batch.builder
+            if builder is None:  # only duplicates
                 return Appended(batch.base_offset, batch.originals_to, log.last_timestamp)
-            return log.append(batch.builder, leader_epoch=self.leader_epoch)
+            return log.append(builder, leader_epoch=self.leader_epoch)
         except BasculeError as error:
             return error
 
-    def settle(self, batch: PreparedBatch, outcome: Appended | BasculeError) -> None:
-        """In the event loop, after append(): tell whoever asked."""
-        if isinstance(outcome, Appended):
-            assert self.leading is not None
-            if batch.count:
-                self.received_times.note(outcome.timestamp)
-            self.leading.commitment.received_at = self.received_at
-            self.leading.appended(batch, outcome)
+    def settle(self, batch: PreparedBatch, outcome: Appended | BasculeError, received_at: float | None) -> None:
+        """In the event loop, after append(): acks, commits and replication of the batch."""
+        count = batch.count
+        batch.release_records()
+        if isinstance(outcome, BasculeError):
+            self._append_failed(batch, outcome, count)
             return
-        self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(outcome, EncryptionKeyError) else Ack.Error.UNKNOWN)
+        if count:
+            self.received_times.note(outcome.timestamp)
+        assert self.leading is not None, "append() has opened the log"
+        self.leading.appended(batch, outcome, received_at)
+
+    def _append_failed(self, batch: PreparedBatch, error: BasculeError, count: int) -> None:
+        _logger.error("%s/%d: %d messages could not be stored: %s", self.stream, self.number, count, error.message)
+        self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(error, EncryptionKeyError) else Ack.Error.UNKNOWN)
         batch.release()
         if self.leading is not None:
-            self.leading.append_failed(outcome)
+            self.leading.append_failed(error)
         if self.settings.concurrency_control or self.sink.knows_producers:
             self.refuse_collected()
-        self._on_acks()
 
     def refuse_collected(self, *, for_good: bool = False) -> None:
-        """Nothing that has arrived and is not written will be: a batch before it failed, or, for good, another server leads."""
+        """Refuse the messages that have arrived and are not written: a batch before them failed, or, for good, another server leads."""
         if for_good or self.sink.knows_producers:
             self.sink.forget_producers(Ack.Error.UNKNOWN, for_good)
         for batch in self.sink.take():
@@ -221,14 +225,14 @@ class LedPartition(LocalPartition):
     # ── idempotent producers ─────────────────────────────────────────────────────────────────────
 
     def find_producers(self) -> ProducerTable | BasculeError:
-        """Those that the log knows, up to its end. On any thread, while nothing is appended."""
+        """The producers that the log knows, up to its end. On any thread, while nothing is appended."""
         try:
             return self.log.producers.at_end()
         except BasculeError as error:
             return error
 
     def learn_producers(self, found: ProducerTable | BasculeError) -> None:
-        """In the event loop: what was held until they are known is judged now."""
+        """In the event loop: the sink now judges the messages that it held until the producers are known."""
         if not self.sink.is_holding:
             return  # refused meanwhile
         if isinstance(found, BasculeError):
@@ -247,5 +251,5 @@ def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 
 def nats_subject(subject: str, number: int) -> str:
-    """Where the messages of a partition are published: the stream's subject, and its number behind it for all but the first."""
+    """The subject of a partition: the stream's subject, followed by the number for all partitions but the first."""
     return subject if number == 0 else f"{subject}.{number}"

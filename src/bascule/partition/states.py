@@ -1,4 +1,4 @@
-"""How the replicas of the partitions that this server leads are doing, for people and tools that look."""
+"""The state of the replicas of the partitions that this server leads, for metrics and tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReplicaState:
 
 
 def replica_state(local: LedPartition) -> ReplicaState | None:
-    """None when its log is not in use: then it has no followers either."""
+    """The state; None if the log is not open, which means that there are no followers."""
     leading = local.leading
     if leading is None:
         return None
@@ -56,4 +56,4 @@ def replica_state(local: LedPartition) -> ReplicaState | None:
             followers,
         )
     except BasculeError:
-        return None  # closed just now
+        return None  # the log was closed meanwhile

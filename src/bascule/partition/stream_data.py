@@ -1,4 +1,4 @@
-"""The logs of streams on disk, each folder claimed by the stream it belongs to."""
+"""The logs of streams on disk. Each folder is claimed by the stream that it belongs to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StreamData:
         return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
 
     def claim(self, stream: Stream) -> None:
-        """Say that the folder belongs to this stream; what an earlier stream of the same name left there goes first."""
+        """Mark the folder as this stream's, after deleting the data of an earlier stream of the same name."""
         if self._claimed.get(stream.name) == stream.id:
             return
         disk = self._store.pool.disk
@@ -53,13 +53,13 @@ class StreamData:
         return (self._directory(stream) / str(partition)).is_dir()
 
     def delete_log(self, stream: str, partition: int) -> None:
-        """This server keeps no replica of the partition any more; the stream may have others here."""
+        """Delete the log of one partition, which has no replica here any more."""
         if self.is_on_disk(stream, partition):
             self._store.log(stream, partition).delete()
             self._store.close_log(stream, partition)
 
     def set_aside(self, stream: str, partition: int) -> Path:
-        """Move a damaged log out of the way, where somebody can look at it. Only the last one of a partition is kept."""
+        """Move a damaged log to the quarantine folder for inspection. Only the latest one of each partition is kept."""
         self._store.close_log(stream, partition)
         place = self._store.directory / "quarantine" / stream / str(partition)
         if place.exists():
@@ -80,7 +80,7 @@ class StreamData:
     def _delete(self, stream: str) -> None:
         self._claimed.pop(stream, None)
         numbers = [number for name, number in self._store.on_disk() if name == stream]
-        # Without its marker a folder belongs to nobody, so the marker goes last but for the folder itself.
+        # A folder without a marker has no owner, so the marker is removed last, before the folder.
         for number in numbers[:-1]:
             self._store.delete_log(stream, number)
         disk = self._store.pool.disk

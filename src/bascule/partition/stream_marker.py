@@ -1,5 +1,5 @@
-"""Which stream a folder of logs belongs to. A name may be used again after its stream was deleted; the index of the op that created
-the stream tells the two apart, so that a crash between delete and create never hands old messages to a new stream.
+"""The marker file that names the stream of a folder of logs. A name may be used again after its stream was deleted; the index of the
+op that created the stream tells the two apart, so that after a crash a new stream never gets messages of the old one.
 
 <data directory>/streams/<name>/stream    {"id": 42, "version": 1} and its checksum
 """
@@ -19,7 +19,7 @@ VERSION: Final = 1
 
 
 def read_marker(disk: Disk, directory: Path) -> int | None:
-    """The id of the stream whose data lies here; None when nobody has said."""
+    """The id of the stream whose data is here; None without a marker."""
     path = directory / FILE_NAME
     data = read_file(disk, str(path))
     if data is None:

@@ -45,7 +45,7 @@ from bascule.raft.transport import Bus, publish_quietly
 if TYPE_CHECKING:
     from bascule.metadata.controller import Controller
     from bascule.metadata.partition_starts import PartitionStarts
-    from bascule.partition.publisher import Publisher
+    from bascule.partition.publisher import InternalPublisher
     from bascule.partition.registry import Partitions
     from bascule.partition.replica import LocalPartition
     from bascule.partition.replication.leading import Leading
@@ -90,7 +90,7 @@ class CursorStore:
         subjects: ControlSubjects,
         controller: Controller,
         partitions: Partitions,
-        publisher: Publisher,
+        publisher: InternalPublisher,
         starts: PartitionStarts,
         *,
         waits_for_stream: bool,

@@ -75,6 +75,8 @@ class ForwardSubscription:
         self._reader.next_offset = start_offset
         self._reading = False
         self._waking = False
+        self._waits = False
+        """The log calls `_on_news` when there is more to read."""
         self._slow_reads = SlowReads()
         self.on_end: Callable[[ForwardSubscription], None] | None = None
 
@@ -90,7 +92,8 @@ class ForwardSubscription:
     # ── events ───────────────────────────────────────────────────────────────────────────────────
 
     def on_room(self) -> None:
-        self._pump()
+        if not self._waits:
+            self._pump()
 
     def on_closed(self) -> None:
         """The client has disconnected, or the status was sent."""
@@ -120,7 +123,7 @@ class ForwardSubscription:
 
     def _read(self) -> bool:
         """Load the next batches; False when there are none yet, or a thread reads them."""
-        if self._is_past_stop():
+        if self._stop_offset is not None and self._reader.next_offset > self._stop_offset:
             self.end(Status.RESOURCE_EXHAUSTED, STOP_REACHED)
             return False
         if not self._stream.has_room():
@@ -130,9 +133,6 @@ class ForwardSubscription:
             self._loop.run_in_executor(None, self._poll).add_done_callback(self._on_polled)
             return False
         return self._load(self._poll())
-
-    def _is_past_stop(self) -> bool:
-        return self._stop_offset is not None and self._reader.next_offset > self._stop_offset
 
     def _poll(self) -> BatchSlice | None:
         began = time.monotonic()
@@ -155,11 +155,13 @@ class ForwardSubscription:
 
     def _load(self, found: BatchSlice | None) -> bool:
         if found is None:
-            return not self._reader.call_when_ready(self._on_news) and self._read()
+            self._waits = self._reader.call_when_ready(self._on_news)
+            return not self._waits and self._read()
         end_offset = found.end_offset if self._stop_offset is None else min(found.end_offset, self._stop_offset + 1)
         batches = found.clear()
         self._stream.load(batches, found.first_offset, end_offset)
-        self._hold(len(batches))
+        self._held_bytes = len(batches)
+        self._held.bytes += self._held_bytes
         return True
 
     def _deliver(self) -> bool:
@@ -181,10 +183,6 @@ class ForwardSubscription:
             self._reader.skip_to(self._stop_offset + 1)
         return True
 
-    def _hold(self, size: int) -> None:
-        self._held_bytes = size
-        self._held.bytes += size
-
     def _release(self) -> None:
         self._held.bytes -= self._held_bytes
         self._held_bytes = 0
@@ -203,7 +201,7 @@ class ForwardSubscription:
                 self._waking = False  # the loop has been closed
 
     def _wake(self) -> None:
-        self._waking = False
+        self._waking = self._waits = False
         self._pump()
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────

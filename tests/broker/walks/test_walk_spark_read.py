@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,22 +14,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import bascule
 from bascule.client import blocking
 from bascule.spark.read import cluster
 from bascule.spark.source import BasculeSource
+from tests.broker.walks.pages import SOURCE, files_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.tables import SERVING
 
 FILES_MAX = 20
-SOURCE = Path(bascule.__file__).parent
-PAGE = SOURCE.parents[1] / "docs" / "internals" / "walks.md"
-
-
-def files_of(section: str) -> set[str]:
-    """The files that a section of the page lists in its table."""
-    text = PAGE.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"^\| `([a-z0-9_/]+\.py)` \|", text, re.MULTILINE))
 
 
 @contextmanager

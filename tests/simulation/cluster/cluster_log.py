@@ -343,7 +343,7 @@ class DiskLog:
         return self._log.append(batch, leader_epoch=epoch).base_offset
 
     def read(self, offset: int, below: int) -> Batches:
-        found = self._log.read(offset, bytes_max=400, committed=False, below=below)
+        found = self._log.read(offset, bytes_max=400, committed=False, end=below)
         return b"" if found is None else found.data
 
     def append_replicated(self, data: Batches) -> None:

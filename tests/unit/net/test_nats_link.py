@@ -230,7 +230,7 @@ def test_sinks_that_were_touched_are_told_once_per_read(nats: NatsServer) -> Non
         async with linked(nats.url) as watched:
             link = watched.link
             reads: list[list[MessageSink]] = []
-            link.on_read = reads.append
+            link.on_read = lambda: reads.append(link.reader.touched())
             one, two = CountingSink(), CountingSink()
             link.subscribe(b"one", one)
             link.subscribe(b"uno", one)

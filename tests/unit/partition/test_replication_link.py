@@ -353,7 +353,7 @@ def test_foreign_bytes_are_counted_and_logged_now_and_then(
     with caplog.at_level(logging.WARNING, logger="bascule.partition.replication.link"):
         run("asyncio", main())
     assert [record.getMessage() for record in caplog.records] == [
-        "A message on a subject of replication was dropped, number 1: 0 bytes are no envelope with something in it"
+        "a malformed replication message was dropped, number 1: 0 bytes are no envelope with a payload"
     ]
 
 
@@ -460,7 +460,7 @@ def test_a_listener_that_fails_costs_only_its_own_partition() -> None:
         wire.b.on_request = listen
         await wire.carry(*(((1, number), Fetch(3, 4, 5, 5, 0)) for number in range(5)))
         assert heard == [(1, number) for number in range(5)]
-        assert [context["message"] for context in faults] == ["what a said of partition (1, 2) was not handled"]
+        assert [context["message"] for context in faults] == ["the message of a for partition (1, 2) was not handled"]
 
     asyncio.run(main())
 

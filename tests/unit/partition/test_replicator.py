@@ -55,8 +55,8 @@ class LeadingThatListens:
         self.heard.append((replica, outcome))
 
 
-def replicator() -> Replicator:
-    return Replicator(SimpleNamespace(), "a")  # type: ignore[arg-type]
+def replicator(controller: Any = None) -> Replicator:
+    return Replicator(SimpleNamespace(), "a", controller, lambda: None, lambda *_: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("answer", "outcome"), OUTCOMES)
@@ -69,8 +69,7 @@ def test_a_leader_hears_the_metadata_of_now_and_then_what_became_of_its_proposal
     controller, leading = ControllerThatSays(answer, cluster), LeadingThatListens()
 
     async def propose() -> None:
-        shared = replicator()
-        shared.connect(controller)  # type: ignore[arg-type]
+        shared = replicator(controller)
         shared.propose(leading, Expand("c", 0, 2))  # type: ignore[arg-type]
         while len(leading.heard) < 2:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-# Acks for other kernels: who gets them in this process, and how they leave it.
+# Acks for other kernels: their receivers in this process, and their way to NATS.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -8,14 +8,14 @@ from bascule.kernels.nats.protocol cimport MessageSink, NatsMessage, NatsReader
 
 
 cdef class AckReceiver:
-    # Somebody in this process that waits for acks: a PublishAsync session, unary publishes. Its inbox is the local prefix and a number.
+    # A part of this process that waits for acks: a PublishAsync session, unary publishes. Its inbox is the local prefix and a number.
     cdef int on_ack(self, AckView* ack) except -1       # the view lives until it returns
 
 
 cdef class AckRouter:
     # From the inbox of an ack to its receiver. Inboxes of unknown numbers belong to sessions that are gone.
     cdef readonly bytes prefix                          # e.g. b"liftbridge-default.ack.SERVER."
-    cdef readonly dict receivers                        # number → AckReceiver; whoever waits puts itself in and takes itself out
+    cdef readonly dict receivers                        # number → AckReceiver; a receiver adds and removes itself
     cdef readonly uint64_t delivered
     cdef readonly uint64_t unknown
     cdef public object on_fault                         # called with what a receiver raised; the other acks go on

@@ -1,4 +1,4 @@
-# What a partition's sink has collected: the memory of a batch, and who waits to hear of its messages.
+# The messages that a partition's sink has collected: the memory of a batch, and the acks that its publishers wait for.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
@@ -7,7 +7,7 @@ from libc.string cimport memset
 cdef enum:
     BUFFER_FIRST = 4096
 
-# Somebody waits to hear of this message. Its texts lie one behind the other in the batch's `texts`.
+# A publisher waits for the ack of this message. Its texts follow one another in the batch's `texts`.
 cdef struct AckEntry:
     uint32_t record                 # index in its batch; of no meaning when there is an error
     int32_t ack_policy
@@ -16,7 +16,7 @@ cdef struct AckEntry:
     uint32_t correlation_id_size
     uint32_t msg_subject_size
     size_t texts_at                 # inbox · correlation id · subject
-    int64_t original                # of a duplicate: the offset of what is stored, UNKNOWN_OFFSET when nobody knows; else NO_DUPLICATE
+    int64_t original                # of a duplicate: the offset of the stored message, UNKNOWN_OFFSET if it is not known; else NO_DUPLICATE
 
 cdef enum:
     UNKNOWN_OFFSET = -1
@@ -58,7 +58,7 @@ cdef inline void free_memory(Collected* collected) noexcept nogil:
 
 
 cdef inline bint complete(Collected* spare, Collected* given) noexcept nogil:
-    # Records and acks of a batch come back at different times. Their halves are put together again, so that whoever takes
+    # Records and acks of a batch return at different times. Their halves are joined again, so that the next user of the
     # memory finds both.
     if given.buffer == NULL and spare.entries == NULL and spare.texts == NULL:
         spare.entries = given.entries

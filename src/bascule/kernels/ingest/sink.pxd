@@ -13,7 +13,7 @@ from bascule.kernels.records.records cimport RecordView
 cdef class BatchPool:
     # Memory for the batches of all partitions of a broker. For the thread of the event loop alone.
     cdef object new_builder
-    cdef readonly size_t bytes_max              # memory that is kept though nobody uses it
+    cdef readonly size_t bytes_max              # unused memory that is kept
     cdef readonly size_t bytes_kept
     cdef Collected* spare
     cdef size_t spare_count
@@ -75,7 +75,7 @@ cdef class PartitionSink(MessageSink):
 
 
 cdef class PreparedBatch:
-    # What a sink has collected, on its way into the log and back to its publishers.
+    # A batch that a sink has collected, on its way into the log; then the acks on their way to its publishers.
     cdef PartitionSink sink
     cdef BatchBuilder records                   # None once release_records() gave its memory back, or when there are none
     cdef Collected collected                    # without the buffer, which `records` has

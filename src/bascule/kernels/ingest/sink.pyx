@@ -34,9 +34,9 @@ cdef enum:
     RECORD_OVERHEAD_MAX = 64        # lengths, flags and deltas of one record
     SPARE_BUILDERS_MAX = 64
 
-# What is known of idempotent producers.
+# Knowledge of idempotent producers.
 cdef enum:
-    PRODUCERS_UNKNOWN = 0           # the first message of one is held, with all that come behind it
+    PRODUCERS_UNKNOWN = 0           # the first message of a producer is held, with all later messages
     PRODUCERS_KNOWN = 1
     PRODUCERS_IGNORED = 2           # nothing will be stored
 
@@ -123,7 +123,7 @@ cdef class BatchPool:
         return self.encoded
 
     cdef BatchBuilder idle_builder(self):
-        # A builder without memory: only for who gives it a buffer before anything is added.
+        # A builder without memory: the caller gives it a buffer before it adds a record.
         cdef BatchBuilder builder
         if self.builders:
             return <BatchBuilder> self.builders.pop()
@@ -149,7 +149,7 @@ cdef class BatchPool:
         return builder
 
     cdef void builder_back(self, BatchBuilder builder, Collected* collected):
-        # The caller has the last reference: if anybody else holds one, the builder stays theirs, with its memory.
+        # The caller has the last reference. If there is another one, the builder keeps its memory and does not return to the pool.
         if builder.views or Py_REFCNT(builder) > 1:
             return
         collected.buffer = builder.buffer
@@ -348,7 +348,7 @@ cdef class PartitionSink(MessageSink):
         return True
 
     cdef bint close_current(self) noexcept nogil:
-        # What was being filled is full. Without memory to remember that, it goes on being filled.
+        # The current batch is full. If there is no memory to close it, it is filled further.
         cdef size_t capacity
         cdef Collected* grown
         if self.full_count == self.full_capacity:
@@ -376,7 +376,7 @@ cdef class PartitionSink(MessageSink):
         return True
 
     cdef int refuse(self, NatsMessage* message, PublishView* view, int error) noexcept nogil:
-        # Not stored. Whoever left an inbox is told, whatever its policy: a publisher that wants no acks wants to hear of this.
+        # Not stored. Every publisher with an inbox gets the error, also one whose policy asks for no acks.
         self.refused += 1
         if view == NULL or view.ack_inbox_size == 0:
             return 0
@@ -473,7 +473,7 @@ cdef class PartitionSink(MessageSink):
         return -1
 
     cdef int replay(self, int error) noexcept nogil:
-        # What was held is accepted now, or refused with an error.
+        # Accepts the held messages, or refuses them with an error.
         cdef HeldMessages held = self.held
         cdef const uint8_t* at = held.data
         cdef NatsMessage message

@@ -56,7 +56,7 @@ class SparseIndex:
 
     def wants(self, position: int, interval: int) -> bool:
         """Return whether a batch at `position` is far enough after the last entry to get its own."""
-        return not self._count or position - self.last_position >= interval
+        return not self._count or position - self._positions[self._count - 1] >= interval
 
     def entry_for_offset(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of the last entry at or before `offset`: the start of a scan for it."""

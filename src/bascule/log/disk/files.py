@@ -115,17 +115,19 @@ class PooledFile:
         If the truncation fails too, the next write repeats it first: otherwise a shorter batch would leave a part of the failed one
         after itself, which recovery would report as damage.
         """
-        self.cut_leftover(position)
-        handle = self.pool.acquire(self)
+        if self.has_leftover:
+            self.cut_leftover(position)
+        pool = self.pool
+        handle = pool.acquire(self)
         try:
-            self.pool.disk.write(handle, data, position)
+            pool.disk.write(handle, data, position)
         except StorageError:
             self.has_leftover = True
             with contextlib.suppress(StorageError):
                 self.cut_leftover(position)
             raise
         finally:
-            self.pool.release(self)
+            pool.release(self)
 
     def cut_leftover(self, size: int) -> None:
         """Remove the bytes that a failed write left after `size`."""

@@ -19,13 +19,10 @@ class Sealer:
                 hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
             )
         self._compress = compress
+        self.seals = compress or encrypt
+        """Whether new batches are compressed or encrypted."""
         self._cipher = None if keys is None else BodyCipher(keys)
         self._encrypts_with = self._cipher if encrypt else None
-
-    @property
-    def seals(self) -> bool:
-        """Whether new batches are compressed or encrypted."""
-        return self._compress or self._encrypts_with is not None
 
     def seal(self, batch: bytes | memoryview) -> bytes | memoryview:
         """Return the batch in its stored form."""
@@ -61,7 +58,7 @@ class Sealer:
         while position < len(data):
             header = records.read_header(data, position)
             batch = memoryview(data)[position : position + header.length]
-            pieces.append(self.open(batch))
+            pieces.append(self.open(batch) if header.is_sealed else batch)
             sealed = sealed or header.is_sealed
             position += header.length
         return b"".join(pieces) if sealed else data

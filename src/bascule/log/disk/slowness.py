@@ -38,16 +38,17 @@ class SlowReads:
 class SlowWrites:
     """The writes that the event loop does itself. Times are those of the caller's monotonic clock."""
 
-    __slots__ = ("_until",)
+    __slots__ = ("until",)
 
     def __init__(self) -> None:
-        self._until = 0.0
+        self.until = 0.0
+        """Writes before this time should run on a thread."""
 
     def expected(self, now: float) -> bool:
         """Whether the next write should run on a thread."""
-        return now < self._until
+        return now < self.until
 
     def note(self, seconds: float, now: float) -> None:
         """Record the duration of a write that ended at `now`."""
         if seconds > WRITE_SECONDS_MAX:
-            self._until = now + SECONDS_AFTER_SLOW_WRITE
+            self.until = now + SECONDS_AFTER_SLOW_WRITE

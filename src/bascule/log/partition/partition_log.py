@@ -71,14 +71,15 @@ class PartitionLog:
         self._syncer = syncer or Syncer()
         self._owns_syncer = syncer is None
         self.sealer = sealer_for(self.options, keys)
+        self._syncs_always = self.options.sync is SyncPolicy.ALWAYS
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()
         """Held by cleaning, truncation and deletion, which replace segments. The order of locks is: maintenance, durability, lock."""
         self.interrupt_cleaning = threading.Event()
         self._opening = threading.Lock()
-        self._loaded = False
+        self.is_loaded = False
         self._gone: type[LogClosed] | None = None
-        self._readonly = False
+        self.readonly = False
         self._waiters = LogWaiters()
 
     # ── opening and closing ──────────────────────────────────────────────────────────────────────
@@ -87,7 +88,7 @@ class PartitionLog:
         """Read the directory now instead of on first use. Returns the report of recovery, the same one on each call."""
         with self._opening:
             self._must_exist()
-            if not self._loaded:
+            if not self.is_loaded:
                 self._load()
             return self._report
 
@@ -110,7 +111,7 @@ class PartitionLog:
         """Segments that retention has removed from the log and whose files are not deleted yet."""
         self._dirty = False
         self.durability = Durability.opened(self.pool.disk, self.directory, found, self._mark())
-        self._loaded = True
+        self.is_loaded = True
         if not found.is_synced or not found.report.is_clean:
             self._sync_recovered()
 
@@ -131,7 +132,7 @@ class PartitionLog:
 
     def _use(self) -> None:
         """Load the log on first use. Raises LogClosed or LogDeleted."""
-        if self._gone is not None or not self._loaded:
+        if self._gone is not None or not self.is_loaded:
             self.open()
 
     def _must_exist(self) -> None:
@@ -163,13 +164,13 @@ class PartitionLog:
     def _finish(self, gone: type[LogClosed], finish: Callable[[], None]) -> None:
         try:
             # A log that is not loaded has no durability; the maintenance lock is held anyway.
-            with self.durability.lock if self._loaded else self.maintenance, self.lock:
+            with self.durability.lock if self.is_loaded else self.maintenance, self.lock:
                 finish()
         finally:
             self._gone = gone
 
     def _close_files(self) -> None:
-        if not self._loaded:
+        if not self.is_loaded:
             return
         try:
             if self.durability.failure is None:
@@ -183,7 +184,7 @@ class PartitionLog:
                 segment.close()
 
     def _delete_files(self) -> None:
-        if self._loaded:
+        if self.is_loaded:
             for segment in self.segments:
                 segment.retire()
         disk = self.pool.disk
@@ -194,11 +195,6 @@ class PartitionLog:
         for name in sorted(names):
             disk.remove(f"{self.directory}/{name}")
         disk.remove_directory(self.directory)
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the log has been used, and its directory read."""
-        return self._loaded
 
     # ── what it holds ────────────────────────────────────────────────────────────────────────────
 
@@ -216,7 +212,8 @@ class PartitionLog:
     @property
     def synced_end_offset(self) -> int:
         """Records below this offset survive a power failure."""
-        self._use()
+        if self._gone is not None or not self.is_loaded:
+            self.open()
         return self.durability.synced.end_offset
 
     @property
@@ -254,10 +251,6 @@ class PartitionLog:
         self._use()
         return sum(segment.records for segment in self.segments)
 
-    @property
-    def readonly(self) -> bool:
-        return self._readonly
-
     # ── appending ────────────────────────────────────────────────────────────────────────────────
 
     def append(self, batch: BatchBuilder, *, leader_epoch: int | None = None, timestamp: int | None = None) -> Appended:
@@ -265,19 +258,22 @@ class PartitionLog:
 
         The records get the present time or `timestamp`, but at least the time of the record before them.
         """
-        self._use()
+        # A batch of one message pays for all of this function: checks that rarely fail are made without calls.
+        if self._gone is not None or not self.is_loaded:
+            self.open()
         with self.lock:
             self._must_take_appends()
-            if self._readonly:
+            if self.readonly:
                 raise LogReadonly(f"the log {self.directory} is readonly")
             if batch.count == 0:
                 raise InvalidRecord("the batch has no records", hint="add at least one")
-            epoch = self.epochs.enter(leader_epoch, self._end_offset)
+            epoch, base_offset = leader_epoch, self._end_offset
+            if epoch is None or epoch != self.epochs.entered:
+                epoch = self.epochs.enter(leader_epoch, base_offset)
             stamped = max(self.clock() if timestamp is None else timestamp, self._last_timestamp)
             self._roll_if_due(batch.nbytes)
-            base_offset = self._end_offset
             with batch.stamp(base_offset, epoch, stamped) as view:
-                data = self.sealer.seal(view)
+                data = self.sealer.seal(view) if self.sealer.seals else view
                 header = records.read_header(data)
                 self.segments.active.append(data, header)
                 del data
@@ -318,8 +314,9 @@ class PartitionLog:
             return headers
 
     def _must_take_appends(self) -> None:
-        self._must_exist()
-        self.durability.must_not_have_failed()
+        if self._gone is not None or self.durability.failure is not None:
+            self._must_exist()
+            self.durability.must_not_have_failed()
 
     def _accept(self, header: records.BatchHeader) -> None:
         if header.attributes & records.PRODUCERS:
@@ -331,9 +328,10 @@ class PartitionLog:
         if not self._dirty:
             self._dirty = True
             self._syncer.note_dirty(self, self.options.sync_interval_ns)
-        if self.options.sync is SyncPolicy.ALWAYS:
+        if self._syncs_always:
             self._syncer.request(self)
-        self._waiters.end.wake(self._end_offset)
+        if self._waiters.end.waiting:
+            self._waiters.end.wake(self._end_offset)
         self.producers.keep_up()
 
     # ── rolling ──────────────────────────────────────────────────────────────────────────────────
@@ -350,14 +348,14 @@ class PartitionLog:
 
     def _roll_if_due(self, more_bytes: int) -> bool:
         active = self.segments.active
-        if active.is_empty:
+        if not active.size:
             return False
         full = active.size + more_bytes > self.options.segment_bytes_max
         age_max_ns = self.options.segment_age_max_ns
-        old = age_max_ns > 0 and self.clock() - active.first_timestamp >= age_max_ns
-        if full or old:
+        due = full or (age_max_ns > 0 and self.clock() - active.first_timestamp >= age_max_ns)
+        if due:
             self._roll(self._end_offset)
-        return full or old
+        return due
 
     def roll(self) -> None:
         """Begin a new segment now, unless the active one is empty."""
@@ -392,18 +390,12 @@ class PartitionLog:
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def read(
-        self,
-        offset: int,
-        *,
-        bytes_max: int = limits.READ_BYTES_DEFAULT,
-        committed: bool = True,
-        below: int | None = None,
+        self, offset: int, *, bytes_max: int = limits.READ_BYTES_DEFAULT, committed: bool = True, end: int | None = None
     ) -> BatchSlice | None:
         """Return whole batches from the one that holds `offset`: at least one, then up to `bytes_max`. None if there is no record yet.
 
-        An offset below the start of the log means its start. `committed` stops at the high watermark, `below` at that offset.
+        Below the start of the log reading begins at its start. `committed` stops at the high watermark, `end` at this offset.
         """
-        self._use()
         self._check_range(offset, bytes_max)
         end_offset = self.readable_end_offset(committed=committed)
         if not committed and offset > end_offset:
@@ -411,7 +403,9 @@ class PartitionLog:
                 f"offset {offset} is beyond the end of the log {self.directory}, {end_offset}",
                 hint=f"read from {end_offset} or below",
             )
-        return self._view.read(offset, end_offset if below is None else min(below, end_offset), bytes_max)
+        if end is not None:
+            end_offset = min(end, end_offset)
+        return self._view.read(offset, end_offset, bytes_max) if offset < end_offset else None
 
     def _check_range(self, offset: int, bytes_max: int = 1) -> None:
         if offset < 0:
@@ -433,11 +427,12 @@ class PartitionLog:
 
     def readable_end_offset(self, *, committed: bool) -> int:
         """Return the present end of reading, exclusive."""
-        self._use()
+        if self._gone is not None or not self.is_loaded:
+            self.open()
         if not committed:
             return self._end_offset
         visible = self._high_watermark + 1
-        if self.options.sync is SyncPolicy.ALWAYS:
+        if self._syncs_always:
             visible = min(visible, self.durability.synced.end_offset)
         return visible
 
@@ -465,12 +460,14 @@ class PartitionLog:
 
     def advance_high_watermark(self, offset: int) -> int:
         """Raise the high watermark to `offset`, but not beyond the newest one, and return it. It never falls."""
-        self._use()
+        if self._gone is not None or not self.is_loaded:
+            self.open()
         with self.lock:
             self._must_exist()
-            self._high_watermark = max(self._high_watermark, min(offset, self._end_offset - 1))
-        self._wake_committed()
-        return self._high_watermark
+            high_watermark = self._high_watermark = max(self._high_watermark, min(offset, self._end_offset - 1))
+        if self._waiters.commit.waiting:
+            self._wake_committed()
+        return high_watermark
 
     def call_when_readable(
         self, owner: Hashable, offset: int, callback: Callable[[], None], *, committed: bool = True
@@ -498,11 +495,11 @@ class PartitionLog:
         """Set whether `append` is refused. Wakes all waiting readers, because a readonly log has an end."""
         with self.lock:
             self._must_exist()
-            self._readonly = readonly
+            self.readonly = readonly
         self._waiters.wake_all()
 
     def _wake_committed(self) -> None:
-        if self._readonly:
+        if self.readonly:
             self._waiters.commit.wake_all()  # readers may have reached the end of a readonly log
         else:
             self._waiters.commit.wake(self.readable_end_offset(committed=True))

@@ -40,8 +40,10 @@ class LogReader:
         """Return the next batches; None at the end of a log that may grow."""
         if self._cancelled:
             raise ReaderCancelled("the reader was cancelled")
-        was_at_end = self._at_readonly_end()  # before the read, which then sees all that was committed until here
-        found = self._log.read(self.next_offset, bytes_max=self._bytes_max, committed=self._committed)
+        log = self._log
+        # Before the read: records that are committed in the meantime have to be read too.
+        was_at_end = log.readonly and self._at_readonly_end()
+        found = log.read(self.next_offset, bytes_max=self._bytes_max, committed=self._committed)
         if found is not None:
             self.next_offset = found.next_offset
             return found
@@ -83,7 +85,7 @@ class LogReader:
         """Call back once, on any thread, when poll() may return batches or raise. False if it may do so now."""
         waits = self._log.call_when_readable(self, self.next_offset, callback, committed=self._committed)
         # If the log became readonly or the reader was cancelled since the last poll, no later event would wake it.
-        if waits and (self._cancelled or self._at_readonly_end()):
+        if waits and (self._cancelled or (self._log.readonly and self._at_readonly_end())):
             self._log.stop_waiting(self)
             return False
         return waits

@@ -24,6 +24,8 @@ class LeaderEpochs:
         self._path = f"{directory}/{EPOCHS_FILE}"
         self._cache = cache
         self._unsaved = False
+        self.entered = -1
+        """The latest epoch if it is durable, else −1: appends in it need not `enter`."""
 
     @property
     def latest(self) -> int:
@@ -53,6 +55,7 @@ class LeaderEpochs:
         if self._must_not_be_older(epoch) < epoch:
             self._cache.assign(epoch, start_offset)
             self._unsaved = True
+            self.entered = -1
 
     def _must_not_be_older(self, epoch: int) -> int:
         latest = self._cache.latest_epoch
@@ -68,8 +71,10 @@ class LeaderEpochs:
         latest = self._cache.latest_epoch if epoch is None else self._must_not_be_older(epoch)
         if epoch is None or epoch == latest:
             self.save()
+            self.entered = latest
             return latest
         before = self._cache.entries
+        self.entered = -1
         self._cache.assign(epoch, start_offset)
         try:
             self._save()
@@ -80,10 +85,12 @@ class LeaderEpochs:
 
     def clear_latest(self, offset: int) -> None:
         """Remove the epochs that begin at or after `offset`."""
+        self.entered = -1
         if self._cache.clear_latest(offset):
             self._save()
 
     def clear_earliest(self, offset: int) -> None:
+        self.entered = -1
         if self._cache.clear_earliest(offset):
             self._save()
 

@@ -16,7 +16,8 @@ def read_forward(segment: Segment, offset: int, end_offset: int, bytes_max: int)
     At least one batch, then as many as fit `bytes_max`. Raises CorruptBatch if `offset` is in damaged bytes.
     """
     size = segment.size
-    start = position = start_position(segment, offset)
+    newest_offset, newest_position = segment.newest_batch
+    start = position = newest_position if offset == newest_offset else start_position(segment, offset)
     want = bytes_max + limits.INDEX_INTERVAL_BYTES
     while position < size:
         data = segment.file.read(min(want, size - position), position)

@@ -35,6 +35,7 @@ class Segment:
         "file",
         "first_timestamp",
         "last_timestamp",
+        "newest_batch",
         "next_offset",
         "pool",
         "records",
@@ -49,6 +50,8 @@ class Segment:
         self.records = totals.records
         self.first_timestamp = totals.first_timestamp
         self.last_timestamp = totals.last_timestamp
+        self.newest_batch = (-1, 0)
+        """Base offset and position of the batch that was appended last: readers at the end of the log find it without the index."""
         self.file = PooledFile(pool, segment_path(directory, self.base_offset))
         self._index_file = PooledFile(pool, segment_path(directory, self.base_offset, INDEX_SUFFIX))
         self._index: SparseIndex | None = None
@@ -99,19 +102,21 @@ class Segment:
 
     def account(self, header: records.BatchHeader, position: int) -> None:
         """Add the batch at `position` to the totals and the index."""
-        index = self.index()
+        index = self._index if self._index is not None else self.index()
         if index.wants(position, limits.INDEX_INTERVAL_BYTES):
             index.add(header.base_offset, position, header.first_timestamp)
         self.records += header.count
         if self.first_timestamp < 0:
             self.first_timestamp = header.first_timestamp
         self.last_timestamp = header.max_timestamp
+        self.newest_batch = (header.base_offset, position)
         self.size = position + header.length
         self.next_offset = header.last_offset + 1
 
     def cut(self, totals: SegmentTotals) -> None:
         """Truncate the segment to `totals`."""
         index = self.index()
+        self.newest_batch = (-1, 0)
         self.size = totals.bytes
         self.next_offset = totals.end_offset
         self.records = totals.records

@@ -40,6 +40,8 @@ class SegmentList:
     def holding(self, offset: int) -> Segment:
         """Return the segment whose range holds `offset`; the oldest one for earlier offsets."""
         segments = self._segments
+        if offset >= segments[-1].base_offset:
+            return segments[-1]
         slot = bisect_right(segments, offset, key=lambda segment: segment.base_offset)
         return segments[max(0, slot - 1)]
 

@@ -30,12 +30,15 @@ class LogView:
         return self._retry(lambda: self._read(offset, end_offset, bytes_max))
 
     def _read(self, offset: int, end_offset: int, bytes_max: int) -> BatchSlice | None:
-        offset = max(offset, self._segments.oldest.base_offset)
         while offset < end_offset:
             segment = self._segments.holding(offset)
+            offset = max(offset, segment.base_offset)
+            if offset >= end_offset:
+                break
             data, next_offset = read_forward(segment, offset, end_offset, bytes_max)
             if len(data):
-                return BatchSlice(data, offset, end_offset, min(next_offset, end_offset), self._sealer, segment.path)
+                next_offset = min(next_offset, end_offset)
+                return BatchSlice(data, offset, end_offset, next_offset, self._sealer, segment.file.path)
             following = self._segments.after(segment)
             if following is None:
                 break

@@ -24,7 +24,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.lost = asyncio.Event()
         self.bytes_discarded = 0
-        self.on_read: Callable[[], None] = _ignore
+        self.on_read: Callable[[], object] = _ignore
         self.on_room: Callable[[], None] = _ignore
         self._loop = asyncio.get_running_loop()
         self._reader = reader
@@ -101,7 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         except MemoryError as error:
             self._end(str(error))
             return
-        self.on_read()
+        try:
+            self.on_read()
+        except Exception as error:
+            # A receiver that fails must not cost the connection.
+            context = {"message": "messages from NATS were not handled", "exception": error}
+            self._loop.call_exception_handler(context)
         if events:
             self._handle(events)
         if len(self._reader.output) and not self._is_over:

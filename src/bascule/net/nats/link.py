@@ -91,8 +91,7 @@ class NatsLink:
         """Connected or not, and the server or the reason."""
         self.on_error: Callable[[str], None] = _ignore
         """An error that a server sent, or the reason why no connection was made."""
-        self.on_read: Callable[[list[MessageSink]], None] = _ignore
-        """After each read, the sinks that got messages."""
+        self._on_read: Callable[[], object] = self.reader.touched
         self.on_room: Callable[[], None] = _ignore
         """The socket has taken output that had to wait."""
         self._servers = ServerList(options.servers)
@@ -107,6 +106,17 @@ class NatsLink:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # ── state ──
+
+    @property
+    def on_read(self) -> Callable[[], object]:
+        """Called after each read; has to call `reader.touched()`, which returns the sinks that got messages."""
+        return self._on_read
+
+    @on_read.setter
+    def on_read(self, callback: Callable[[], object]) -> None:
+        self._on_read = callback
+        if self._connection is not None:
+            self._connection.on_read = callback
 
     @property
     def connected(self) -> bool:
@@ -201,7 +211,7 @@ class NatsLink:
         loop = asyncio.get_running_loop()
         self.reader.reset()
         connection = Connection(self.reader, self._on_events, self._on_lost)
-        connection.on_read = self._after_read
+        connection.on_read = self._on_read
         connection.on_room = self._after_room
         self._connection = connection
         await loop.create_connection(lambda: connection, *address.place)
@@ -362,11 +372,6 @@ class NatsLink:
             self._connection.resume_reading()
 
     # ── callbacks of the connection ──
-
-    def _after_read(self) -> None:
-        touched = self.reader.touched()
-        if touched:
-            self._tell(self.on_read, touched)
 
     def _after_room(self) -> None:
         self._tell(self.on_room)

@@ -72,6 +72,7 @@ class Follower:
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.options = options
+        self._answer_timeout_ns = options.answer_timeout_ns
         self.state = FollowerState.IDLE
         self.leader_log_end_offset = -1
         """The leader's log end in its last answer."""
@@ -125,7 +126,7 @@ class Follower:
     def _ask_again_ns(self) -> int:
         if self.state is FollowerState.WAITING:
             return self._until_ns
-        return self._asked_ns + self.options.answer_timeout_ns
+        return self._asked_ns + self._answer_timeout_ns
 
     # ── step ─────────────────────────────────────────────────────────────────────────────────────
 

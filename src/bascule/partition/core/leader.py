@@ -17,7 +17,7 @@ The leader holds no log. Duties of the shell:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from bascule.partition.core.follower_events import AdvanceHighWatermark
@@ -70,13 +70,14 @@ class Leader:
         self.server_id = server_id
         self.leader_epoch = leader_epoch
         self.options = options
+        self._hold_ns = options.hold_ns
         self._log_start_offset = ends.log_start_offset
         self._log_end_offset = self._epoch_start_offset = ends.log_end_offset
         self._synced_end_offset = ends.synced_end_offset
         self._high_watermark = ends.high_watermark
         self._in_sync = self._including_self(in_sync_replicas)
         self._partition_epoch = partition_epoch
-        self._followers = {name: FollowerProgress(now_ns, now_ns) for name in replicas if name != server_id}
+        self.followers = {name: FollowerProgress(now_ns, now_ns) for name in replicas if name != server_id}
         self._acked_end_offset = 0
         self._all_wanted_to = 0
         self._outstanding: set[str] = set()
@@ -94,10 +95,6 @@ class Leader:
         return frozenset(in_sync_replicas) | {self.server_id}
 
     @property
-    def followers(self) -> dict[str, FollowerProgress]:
-        return self._followers
-
-    @property
     def knows_what_is_committed(self) -> bool:
         """Whether the high watermark covers everything that earlier leaders may have committed."""
         return self._high_watermark + 1 >= self._epoch_start_offset
@@ -111,25 +108,23 @@ class Leader:
 
     def has_everything(self, replica: str) -> bool:
         """Whether this in-sync follower has the whole log."""
-        progress = self._followers.get(replica)
+        progress = self.followers.get(replica)
         return progress is not None and replica in self._in_sync and progress.log_end_offset >= self._log_end_offset
 
     @property
     def deadline_ns(self) -> int | None:
         """When a LeaderTick is due; None as long as no event sets a deadline."""
-        return min(self._deadlines(), default=None)
-
-    def _deadlines(self) -> Iterator[int]:
-        options = self.options
-        for name, progress in self._followers.items():
+        deadlines: list[int] = []
+        for name, progress in self.followers.items():
             if progress.parked is not None:
-                yield progress.parked_ns + options.hold_ns
+                deadlines.append(progress.parked_ns + self._hold_ns)
             if name in self._in_sync and name not in self._outstanding:
-                yield max(self._lags_at(progress), progress.retry_ns)
+                deadlines.append(max(self._lags_at(progress), progress.retry_ns))
             elif progress.admitted_ns:
-                yield progress.admitted_ns + ADMISSION_NS
-            if progress.is_in_doubt or self._waits_to_join(name, progress):
-                yield progress.retry_ns
+                deadlines.append(progress.admitted_ns + ADMISSION_NS)
+            if progress.is_in_doubt or (progress.is_refused and self._waits_to_join(name, progress)):
+                deadlines.append(progress.retry_ns)
+        return min(deadlines, default=None)
 
     def _lags_at(self, progress: FollowerProgress) -> int:
         """When the follower will have been silent, or behind, for too long."""
@@ -164,31 +159,36 @@ class Leader:
                 return self._notify_all()
 
     def _notify_all(self) -> list[LeaderEffect]:
-        return [Notify(name, is_beginning=True) for name in self._followers]
+        return [Notify(name, is_beginning=True) for name in self.followers]
 
     # ── committing ───────────────────────────────────────────────────────────────────────────────
 
-    def _counted(self) -> Iterator[FollowerProgress]:
+    def _counted(self) -> list[FollowerProgress]:
         """The followers that could be elected."""
-        for name, progress in self._followers.items():
+        counted = []
+        for name, progress in self.followers.items():
             if name in self._in_sync or progress.is_counted:
-                yield progress
+                counted.append(progress)
+        return counted
 
     def _commit(self) -> list[LeaderEffect]:
         if not self.can_commit:
             return []
         written = self._log_end_offset
         synced = min(written, self._synced_end_offset)
-        for progress in self._counted():
-            written = min(written, progress.log_end_offset)
-            synced = min(synced, progress.log_end_offset, progress.synced_end_offset)
+        followers = self.followers
+        if followers:
+            for progress in self._counted():
+                written = min(written, progress.log_end_offset)
+                synced = min(synced, progress.log_end_offset, progress.synced_end_offset)
         committed = (synced if self.options.commits_wait_for_disk else written) - 1
         acked = synced if self.options.acks_wait_for_disk else written
         effects: list[LeaderEffect] = []
         if committed > self._high_watermark:
             self._high_watermark = committed
             effects.append(AdvanceHighWatermark(committed))
-            effects += [Notify(name) for name, one in self._followers.items() if one.parked is not None]
+            if followers:
+                effects += [Notify(name) for name, one in followers.items() if one.parked is not None]
         if acked > self._acked_end_offset:
             self._acked_end_offset = acked
             effects.append(Acknowledge(acked))
@@ -199,11 +199,11 @@ class Leader:
         self._synced_end_offset = max(self._synced_end_offset, event.synced_end_offset)
         if event.wants_all:
             self._all_wanted_to = end_offset
-        for progress in self._followers.values():
+        for progress in self.followers.values():
             if progress.parked is not None and progress.parked.log_end_offset < end_offset:
                 progress.last_caught_up_ns = event.now_ns  # until this moment it had everything
         effects = self._commit()
-        for name in self._followers:
+        for name in self.followers:
             effects += self._serve(name)
         return effects
 
@@ -212,7 +212,7 @@ class Leader:
     def _refusal(self, replica: str, leader_epoch: int) -> Verdict | None:
         if leader_epoch != self.leader_epoch:
             return Verdict.OLD_EPOCH if leader_epoch < self.leader_epoch else Verdict.NEW_EPOCH
-        return None if replica in self._followers else Verdict.NO_REPLICA
+        return None if replica in self.followers else Verdict.NO_REPLICA
 
     def _fetched(self, event: FetchReceived) -> list[LeaderEffect]:
         replica, fetch, now_ns = event.replica, event.fetch, event.now_ns
@@ -220,7 +220,7 @@ class Leader:
         refusal = self._refusal(replica, fetch.leader_epoch)
         if refusal is not None:
             return [self._empty_answer(replica, fetch.number, refusal)] if fetch.is_fetch else []
-        progress = self._followers[replica]
+        progress = self.followers[replica]
         if not progress.is_newer(fetch):
             return []
         if fetch.log_end_offset > self._log_end_offset:
@@ -246,7 +246,7 @@ class Leader:
 
     def _serve(self, replica: str) -> list[LeaderEffect]:
         """Answer the parked fetch if there is data, a sync to ask for, or a reason to hurry."""
-        progress = self._followers[replica]
+        progress = self.followers[replica]
         fetch = progress.parked
         if fetch is None:
             return []
@@ -301,7 +301,7 @@ class Leader:
         )
 
     def _answer_with(self, request: ReadBatches, data: bytes | memoryview | None) -> list[LeaderEffect]:
-        progress = self._followers.get(request.replica)
+        progress = self.followers.get(request.replica)
         if progress is not None:
             progress.high_watermark = self._high_watermark
         verdict = Verdict.UNREADABLE if data is None else Verdict.OK
@@ -311,7 +311,7 @@ class Leader:
 
     def _notice(self, replica: str, is_beginning: bool) -> list[LeaderEffect]:
         """Nothing if the replica was removed, or an answer has told it the high watermark meanwhile."""
-        progress = self._followers.get(replica)
+        progress = self.followers.get(replica)
         if progress is None or (not is_beginning and progress.high_watermark >= self._high_watermark):
             return []
         progress.high_watermark = self._high_watermark
@@ -321,7 +321,7 @@ class Leader:
         replica, query = event.replica, event.query
         refusal = self._refusal(replica, query.leader_epoch)
         if refusal is None:
-            self._followers[replica].last_seen_ns = event.now_ns
+            self.followers[replica].last_seen_ns = event.now_ns
         verdict = refusal or Verdict.OK
         return [SendTo(replica, EpochAnswer(query.leader_epoch, query.number, verdict, event.epoch, event.end_offset))]
 
@@ -360,24 +360,24 @@ class Leader:
     def _set_changed(self, event: SetChanged) -> list[LeaderEffect]:
         before, self._in_sync = self._in_sync, self._including_self(event.in_sync_replicas)
         for name in before | self._in_sync:
-            if name in self._followers:
-                self._followers[name].is_refused = False
+            if name in self.followers:
+                self.followers[name].is_refused = False
         if event.partition_epoch > self._partition_epoch:
             self._partition_epoch = event.partition_epoch
-            for progress in self._followers.values():
+            for progress in self.followers.values():
                 # A proposal for an older state of the partition was applied, and is visible, or never will be.
                 if progress.proposed_epoch < event.partition_epoch:
                     progress.proposed_epoch = -1
                     progress.is_in_doubt = False
         followers = [name for name in event.replicas if name != self.server_id]
-        self._followers = {
-            name: self._followers.get(name) or FollowerProgress(event.now_ns, event.now_ns) for name in followers
+        self.followers = {
+            name: self.followers.get(name) or FollowerProgress(event.now_ns, event.now_ns) for name in followers
         }
         return self._commit()
 
     def _settled(self, event: ProposalSettled) -> list[LeaderEffect]:
         self._outstanding.discard(event.replica)
-        progress = self._followers.get(event.replica)
+        progress = self.followers.get(event.replica)
         if progress is None:
             return []
         progress.retry_ns = event.now_ns + self.options.back_off_ns
@@ -400,8 +400,8 @@ class Leader:
 
     def _ticked(self, now_ns: int) -> list[LeaderEffect]:
         effects: list[LeaderEffect] = []
-        for name, progress in self._followers.items():
-            if progress.parked is not None and now_ns >= progress.parked_ns + self.options.hold_ns:
+        for name, progress in self.followers.items():
+            if progress.parked is not None and now_ns >= progress.parked_ns + self._hold_ns:
                 effects.append(self._answer_parked(name, progress, Verdict.OK))
             if progress.admitted_ns and now_ns >= progress.admitted_ns + ADMISSION_NS:
                 progress.admitted_ns = 0

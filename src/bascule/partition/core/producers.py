@@ -1,6 +1,6 @@
-"""The headers of an idempotent producer: what a message says of itself so that it is stored once. Rules: docs/internals/idempotence.md.
+"""The headers of an idempotent producer, which make a broker store a message once. Rules: docs/internals/idempotence.md.
 
-The leader judges messages without making an object of any (kernels/records/producers.pyx); this is for whoever writes the headers.
+This file is for clients, which write the headers. The leader checks them in kernels/records/producers.pyx, without Python objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NUMBER_MAX: Final = 10**18 - 1
 
 
 def producer_id_fault(producer_id: object) -> str | None:
-    """What is wrong with the id of a producer; None when nothing is."""
+    """Why the id of a producer is invalid; None if it is valid."""
     if not isinstance(producer_id, str):
         return "it must be text"
     try:

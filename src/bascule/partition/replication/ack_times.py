@@ -1,7 +1,6 @@
-"""How long publishers of this server's partitions wait for their acks, from a message being received to its ack being sent.
+"""Histograms of the time between receiving a message and sending its ack.
 
-Of a batch the time of its first message counts, once for each kind of ack that it sends: to take every message's own time would cost
-more than to write its ack.
+A batch counts once for each kind of ack, with the time of its first message: measuring every message would cost more than its ack.
 """
 
 from __future__ import annotations

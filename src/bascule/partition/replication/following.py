@@ -1,4 +1,4 @@
-"""A partition's follower at work: does what partition/core/follower.py decides, with the log and the leader."""
+"""A partition's follower at work: carries out what partition/core/follower.py decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from bascule.partition.core.follower_events import (
     Append,
     Diverged,
     EpochAnswerReceived,
-    FollowerEffect,
     FollowerEvent,
     FollowerReconnected,
     FollowerSynced,
@@ -43,11 +42,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 COMPLAINT_NS: Final = 5_000_000_000
-"""The same trouble is told so often."""
+"""Minimum interval between repeated log messages of a partition."""
 
 
 class Following:
-    """Lives in the event loop. What takes time is written by a thread, one thing after the other."""
+    """Lives in the event loop. A thread does writes that may take long, one at a time."""
 
     def __init__(
         self, key: PartitionKey, stream: str, core: Follower, log: PartitionLog, replicator: Replicator
@@ -74,10 +73,10 @@ class Following:
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
-    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+    # ── events ───────────────────────────────────────────────────────────────────────────────────
 
     def received(self, sender: str, answer: FetchAnswer | EpochAnswer | Notice, now_ns: int) -> None:
-        if sender != self.core.leader:
+        if sender != self.core.leader or self.is_over:
             return
         match answer:
             case FetchAnswer():
@@ -97,40 +96,35 @@ class Following:
     def on_time(self, now_ns: int) -> None:
         self._step(FollowerTick(now_ns))
 
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────
+
     def _step(self, event: FollowerEvent) -> None:
         if self.is_over:
             return
+        replicator = self._replicator
         try:
-            self._do(self.core.step(event))
+            for effect in self.core.step(event):
+                match effect:
+                    case Send(message):
+                        replicator.link.send(self.core.leader, self.key, message)
+                    case Append(data):
+                        self._append(data)
+                    case AdvanceHighWatermark(high_watermark):
+                        self.log.advance_high_watermark(high_watermark)
+                    case RequestSync():
+                        self._request_sync()
+                    case Truncate(offset, allow_committed):
+                        self._truncate(offset, allow_committed)
+                    case Reset(offset):
+                        self._reset(offset)
+                    case ReportLeader():
+                        replicator.report_leader(self)
+                    case Rebuild(reason):
+                        replicator.rebuild(self, reason)
+                    case Diverged(reason):
+                        self._complain(reason)
         except BasculeError as error:
             self._complain(error.message)
-
-    # ── what is to be done ───────────────────────────────────────────────────────────────────────
-
-    def _do(self, effects: list[FollowerEffect]) -> None:
-        replicator = self._replicator
-        for effect in effects:
-            match effect:
-                case Send(message):
-                    replicator.link.send(self.core.leader, self.key, message)
-                case Append(data):
-                    self._append(data)
-                case Truncate(offset, allow_committed):
-                    _logger.info("%s: cut at offset %d, as its leader %s has it", self.name, offset, self.core.leader)
-                    self._write(lambda: self.log.truncate(offset, allow_committed=allow_committed))
-                case Reset(offset):
-                    _logger.info("%s: begins anew at offset %d: its leader has nothing before", self.name, offset)
-                    self._write(lambda: self.log.reset_to(offset))
-                case AdvanceHighWatermark(high_watermark):
-                    self.log.advance_high_watermark(high_watermark)
-                case RequestSync():
-                    self._request_sync()
-                case ReportLeader():
-                    replicator.report_leader(self)
-                case Rebuild(reason):
-                    replicator.rebuild(self, reason)
-                case Diverged(reason):
-                    self._complain(reason)
         replicator.timers.arm(self, self.core.deadline_ns)
 
     def _complain(self, text: str) -> None:
@@ -144,11 +138,23 @@ class Following:
     def _append(self, data: bytes | memoryview) -> None:
         if self._replicator.writes_at_once(len(data)):
             began = time.monotonic()
-            failure = _attempt(lambda: self.log.append_replicated(data))
+            failure = None
+            try:
+                self.log.append_replicated(data)
+            except BasculeError as error:
+                failure = error
             self._replicator.note_write(time.monotonic() - began)
             self._finish(failure)
         else:
             self._write(lambda: self.log.append_replicated(data))
+
+    def _truncate(self, offset: int, allow_committed: bool) -> None:
+        _logger.info("%s: truncated to offset %d as in the log of its leader %s", self.name, offset, self.core.leader)
+        self._write(lambda: self.log.truncate(offset, allow_committed=allow_committed))
+
+    def _reset(self, offset: int) -> None:
+        _logger.info("%s: starts again at offset %d, where the log of its leader begins", self.name, offset)
+        self._write(lambda: self.log.reset_to(offset))
 
     def _write(self, action: Callable[[], object]) -> None:
         self._writing = asyncio.ensure_future(self._write_on_thread(action))
@@ -186,10 +192,10 @@ class Following:
             self._finish_sync(error)
             return
         self._sync_to = -1
-        self._step(FollowerSynced(self.log.synced_end_offset))
+        self._on_synced()  # later: the fetch that this step has numbered goes first
 
     def _on_synced(self) -> None:
-        """On the sync thread."""
+        """Called on the sync thread."""
         self._replicator.call_in_loop(self._synced)
 
     def _synced(self) -> None:

@@ -1,7 +1,7 @@
-"""Answers whose data did not fit one NATS message, until their last piece is there.
+"""Answers whose data did not fit one NATS message, until their last piece has arrived.
 
 A leader sends the pieces of an answer one after the other, and NATS keeps the order of a connection: so there is one half answer for
-each leader, and a piece that does not continue it means that something was lost. The follower then asks again.
+each leader, and a piece that does not continue it means that a piece was lost. The follower then fetches again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bascule.partition.core.messages import FetchAnswer
 class _Half:
     key: PartitionKey
     first: FetchAnswer
-    """With the first piece."""
+    """The answer with its first piece."""
     total_bytes: int
     data: bytearray = field(default_factory=bytearray)
-    """Grows with what comes, whatever was announced."""
+    """Grows with the pieces that arrive; the announced size is not trusted."""
 
     def continues_with(self, key: PartitionKey, piece: FetchAnswer, total_bytes: int, position: int) -> bool:
         return (
@@ -35,11 +35,11 @@ class _Half:
 class HalfAnswers:
     def __init__(self, bytes_max: int = limits.REPLICATION_HALF_ANSWERS_BYTES_MAX) -> None:
         self.broken = 0
-        """Answers that were given up because a piece was missing, or for want of room."""
+        """Answers that were dropped because a piece was missing, or memory was short."""
         self._bytes_max = bytes_max
         self._bytes = 0
         self._halves: dict[str, _Half] = {}
-        """By sender, in the order they were begun."""
+        """By sender, oldest first."""
 
     @property
     def held_bytes(self) -> int:
@@ -48,7 +48,7 @@ class HalfAnswers:
     def add(
         self, sender: str, key: PartitionKey, piece: FetchAnswer, total_bytes: int, position: int
     ) -> FetchAnswer | None:
-        """The whole answer, once this was its last piece."""
+        """The whole answer if this was its last piece, else None."""
         half = self._halves.get(sender)
         if half is None or not half.continues_with(key, piece, total_bytes, position):
             if half is not None or position:
@@ -66,7 +66,7 @@ class HalfAnswers:
         return None
 
     def drop(self, sender: str) -> None:
-        """Something else came of this sender: what is missing of its half answer will not."""
+        """Another message of this sender has arrived: the rest of its half answer is lost."""
         if sender in self._halves:
             self.broken += 1
             self._forget(sender)

@@ -1,13 +1,13 @@
-"""What replicas of partitions say to each other, over a connection to NATS of its own.
+"""Messages between the replicas of partitions, over their own connection to NATS.
 
     link = ReplicationLink(nats_link, namespace, server_id)
     link.on_request, link.on_answer = …           # called in the event loop, with the sender and the partition
     link.start()
     link.send("server-2", (stream_id, 0), Fetch(…))
 
-What is said to a server in one turn of the event loop leaves together: as few NATS messages as possible, those of a kind in the order
-they were said. Nothing is repeated here and nothing is kept for later: while there is no connection it is dropped, and after
-each reconnect followers ask again.
+Entries for a server that are sent in one turn of the event loop leave together, in as few NATS messages as possible and in their order
+within each kind. The link repeats nothing and keeps nothing: without a connection it drops entries, and after each reconnect followers
+fetch again.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _PLAIN: Final = envelope.MAGIC + bytes((envelope.VERSION, envelope.HEADER_BYTES,
 """How an envelope without a checksum begins; the type follows."""
 
 _COMPLAINT_NS: Final = 1_000_000_000
-"""What cannot be read is logged this often at most."""
+"""Minimum interval between log messages about malformed messages."""
 
 _JOINED_BYTES_MAX: Final = 16 * limits.KIB
-"""What is larger is not copied once more to be written in one go."""
+"""Larger messages are not copied into one buffer."""
 
 _Parts = list[bytes | memoryview]
 
 
 @dataclass(slots=True)
 class ReplicationLinkStats:
-    """Counted since the link was made. A message is one of NATS; an entry is what one replica says to another."""
+    """Counted since the link was created. A message is one of NATS; an entry is for one partition."""
 
     messages_in: int = 0
     entries_in: int = 0
@@ -71,33 +71,34 @@ class ReplicationLinkStats:
     entries_out: int = 0
     bytes_out: int = 0
     entries_dropped: int = 0
-    """Said while there was no connection, to this server itself, or with a `max_payload` that nothing fits in."""
+    """Dropped: no connection, addressed to this server itself, or larger than `max_payload`."""
     messages_malformed: int = 0
-    """Whatever came that no other server of ours can have sent."""
+    """Received messages that no broker can have sent."""
 
 
 class ReplicationLink:
     def __init__(self, link: NatsLink, namespace: str, server_id: str) -> None:
-        """Takes the link's callbacks for itself."""
+        """Sets the callbacks of `link`."""
         self.link = link
+        self._reader = link.reader
         self.stats = ReplicationLinkStats()
         self.half_answers = HalfAnswers()
         self.on_request: Callable[[str, PartitionKey, Request, int], None] = _ignore
-        """The sender's server id, the partition, what it asks, and the monotonic time in ns."""
+        """The sender's server id, the partition, the request, and the monotonic time in ns."""
         self.on_answer: Callable[[str, PartitionKey, Answer, int], None] = _ignore
-        """The same for answers. Data may be a view of a larger message: copy what is kept for long."""
+        """The same for answers. Data may be a view of a larger message: copy data that is kept for long."""
         self.on_room: Callable[[], None] = _ignore
-        """After `has_room` was False, there is room again; or the connection is lost, and with it what waited."""
+        """Called when there is room again after `has_room` was False, or when the connection is lost."""
         self.on_connected: Callable[[], None] = _ignore
-        """Each time there is a connection: what was asked before it is lost."""
+        """Called after each connect: messages in flight before it are lost."""
         self.on_state: Callable[[bool, str], None] = _ignore
-        """Connected or not, and the server or the reason."""
+        """Called with whether the link is connected, and with the server or the reason."""
         self._subjects = ControlSubjects(namespace)
         self._server_id = server_id
         head = codec.encode_head(server_id)
         self._heads = {kind: _PLAIN + bytes((_TYPES[kind],)) + head for kind in _TYPES}
         self._waiting: dict[tuple[str, type[Message]], list[tuple[bytes, bytes | memoryview]]] = {}
-        """Said in this turn: entries and their data."""
+        """Entries of this turn of the event loop, with their data."""
         self._waiting_bytes = 0
         self._owes_room = False
         self._complained_ns = -_COMPLAINT_NS
@@ -106,7 +107,7 @@ class ReplicationLink:
         link.on_room = self._check_room
 
     def start(self) -> None:
-        """Listen, now and after each reconnect."""
+        """Subscribe, now and after each reconnect."""
         subscriptions = (
             (self._subjects.replication_leader(self._server_id), self._take_requests),
             (self._subjects.replication_follower(self._server_id), self._take_answers),
@@ -115,7 +116,7 @@ class ReplicationLink:
             self._sids.append(self.link.subscribe(subject.encode(), CallbackSink(take)))
 
     def stop(self) -> None:
-        """Listen no more. The link to NATS is its maker's to close."""
+        """Unsubscribe. The owner of the NATS link closes it."""
         for sid in self._sids:
             self.link.unsubscribe(sid)
         self._sids.clear()
@@ -123,7 +124,7 @@ class ReplicationLink:
 
     @property
     def has_room(self) -> bool:
-        """Whether more should be said. Who is told no is told by `on_room` when to go on."""
+        """Whether more data should be sent. After False, `on_room` is called when there is room again."""
         if self._waiting_bytes + self.link.unsent < limits.REPLICATION_OUTPUT_BYTES_MAX:
             return True
         self._owes_room = True
@@ -132,8 +133,8 @@ class ReplicationLink:
     # ── sending ──────────────────────────────────────────────────────────────────────────────────
 
     def send(self, server: str, key: PartitionKey, message: Request | Answer) -> None:
-        """Say it at the end of this turn of the event loop; data must not change until then. May be lost like everything here."""
-        if not self.link.connected or server == self._server_id:
+        """Send at the end of this turn of the event loop; data must not change until then. The message may be lost."""
+        if not self._reader.connected or server == self._server_id:
             self.stats.entries_dropped += 1
             return
         entry = codec.encode_entry(key, message)
@@ -146,7 +147,7 @@ class ReplicationLink:
             return
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-            # Right behind it, so that all of it leaves in the turn that writes it.
+            # After it in the same turn, so that everything leaves in the turn that writes it.
             self.link.schedule_flush()
         self._waiting[place] = [(entry, data)]
 
@@ -154,8 +155,8 @@ class ReplicationLink:
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for (server, kind), entries in waiting.items():
             head = self._heads[kind]
-            payload_bytes_max = min(self.link.max_payload, limits.REPLICATION_MESSAGE_BYTES_MAX)
-            if not self.link.connected or payload_bytes_max - len(head) <= codec.ANSWER_BYTES:
+            payload_bytes_max = min(self._reader.max_payload, limits.REPLICATION_MESSAGE_BYTES_MAX)
+            if not self._reader.connected or payload_bytes_max - len(head) <= codec.ANSWER_BYTES:
                 self.stats.entries_dropped += len(entries)
                 continue
             is_request = kind is Fetch or kind is EpochQuery
@@ -170,7 +171,7 @@ class ReplicationLink:
 
     def _publish(self, subject: bytes, parts: _Parts) -> None:
         size = sum(map(len, parts))
-        output = self.link.output
+        output = self._reader.output
         if size < _JOINED_BYTES_MAX:
             publish(output, subject, b"".join(parts))
         else:
@@ -228,7 +229,7 @@ class ReplicationLink:
 
     def _takes(self, sender: str, data: bytes) -> bool:
         if sender == self._server_id:
-            self._refuse(MalformedReplication("it says that this server itself sent it"))
+            self._refuse(MalformedReplication("its sender is this server itself"))
             return False
         self.stats.messages_in += 1
         self.stats.bytes_in += len(data)
@@ -246,8 +247,11 @@ class ReplicationLink:
             try:
                 listener(sender, key, message, now_ns)
             except Exception as error:
-                # One partition that is in trouble must not cost the others what stands behind it.
-                context = {"message": f"what {sender} said of partition {key} was not handled", "exception": error}
+                # An error in one partition must not cost the other entries of the message.
+                context = {
+                    "message": f"the message of {sender} for partition {key} was not handled",
+                    "exception": error,
+                }
                 asyncio.get_running_loop().call_exception_handler(context)
 
     def _refuse(self, error: Exception) -> None:
@@ -256,7 +260,7 @@ class ReplicationLink:
         if now_ns - self._complained_ns >= _COMPLAINT_NS:
             self._complained_ns = now_ns
             _logger.warning(
-                "A message on a subject of replication was dropped, number %d: %s", self.stats.messages_malformed, error
+                "a malformed replication message was dropped, number %d: %s", self.stats.messages_malformed, error
             )
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────
@@ -273,17 +277,17 @@ class ReplicationLink:
 def _unwrap(data: bytes, kinds: Iterable[int]) -> tuple[int, memoryview]:
     """The type and the payload of an envelope that has one of these types."""
     if len(data) <= envelope.HEADER_BYTES:
-        raise MalformedReplication(f"{len(data)} bytes are no envelope with something in it")
+        raise MalformedReplication(f"{len(data)} bytes are no envelope with a payload")
     kind = data[7]
     if kind not in kinds:
-        raise MalformedReplication(f"type {kind} has no business here")
+        raise MalformedReplication(f"type {kind} is not a type of replication messages")
     if data.startswith(_PLAIN):
         return kind, memoryview(data)[envelope.HEADER_BYTES :]
     return kind, memoryview(envelope.decode(data, MessageType(kind)))
 
 
 def _messages(head: bytes, entries: list[tuple[bytes, bytes | memoryview]], payload_bytes_max: int) -> Iterable[_Parts]:
-    """The parts of as few messages as these entries fit in. Data is cut only when it is too large for a message of its own."""
+    """The parts of as few messages as possible for these entries. Data is split only if it does not fit one message."""
     parts: _Parts = [head]
     room = empty_room = payload_bytes_max - len(head)
     for entry, data in entries:
@@ -307,4 +311,4 @@ def _messages(head: bytes, entries: list[tuple[bytes, bytes | memoryview]], payl
 
 
 def _ignore(*_: object) -> None:
-    """For whom nobody listens."""
+    """The default of a callback."""

@@ -1,7 +1,7 @@
-"""Everything that the replicated partitions of a server share: the line to the other servers, timers, threads, the controller.
+"""The parts that the replicated partitions of a server share: the link to the other servers, timers, threads, the controller.
 
-Messages that arrive go to the partition they are for. Answers with data leave as long as there is room for them on the line, then
-wait their turn; those for replicas that are catching up also keep to the cluster's throttle.
+Messages that arrive go to the partition that they name. Answers with data leave as long as the link has room for them, then wait for
+room in their order; those for replicas that are catching up also respect the cluster's replication throttle.
 """
 
 from __future__ import annotations
@@ -37,12 +37,22 @@ _Role = Leading | Following
 
 
 class Replicator:
-    def __init__(self, link: ReplicationLink, server_id: str) -> None:
+    def __init__(
+        self,
+        link: ReplicationLink,
+        server_id: str,
+        controller: Controller,
+        flush_acks: Callable[[], None],
+        on_broken: Callable[[_Role, str, bool], None],
+    ) -> None:
+        """`flush_acks` sends the acks that were written. `on_broken` is called when a replica here cannot be relied on: with the role,
+        the reason, and whether its log is damaged."""
         self.link = link
         self.server_id = server_id
-        self._throttle = Throttle(self._throttle_rate)
-        self.on_broken: Callable[[_Role, str, bool], None] = _ignore
-        """A replica here cannot be relied on: the role, why, and whether its log is damaged."""
+        self.flush_acks = flush_acks
+        self.throttle = Throttle(lambda: controller.metadata.replication_throttle)
+        self._on_broken = on_broken
+        self._controller = controller
         self._loop = asyncio.get_running_loop()
         self.timers = CoarseTimers(self._loop)
         self._threads = ThreadPoolExecutor(limits.REPLICATION_THREADS, "bascule-replica")
@@ -51,18 +61,11 @@ class Replicator:
         self._deferred: deque[tuple[Leading, ReadBatches]] = deque()
         self._notices: dict[tuple[Leading, str], bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._controller: Controller | None = None
         self._slow_writes = SlowWrites()
         link.on_request = self._on_request
         link.on_answer = self._on_answer
         link.on_room = self._send_deferred
         link.on_connected = self._on_connected
-
-    def connect(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def _throttle_rate(self) -> int:
-        return 0 if self._controller is None else self._controller.metadata.replication_throttle
 
     # ── roles ────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,12 +80,12 @@ class Replicator:
             self._numbers[role.key] = role.core.next_number
 
     def next_number(self, key: PartitionKey) -> int:
-        """Above every number that this process, or one that was stopped cleanly before it, has used for the partition: its leader may
-        be the same, and takes lower ones for old."""
+        """Above every number that this process, or one that was stopped cleanly before it, has used for the partition: a leader
+        ignores lower ones as old."""
         return self._numbers.get(key) or time.time_ns()
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is gone for good."""
+        """The partition is deleted."""
         self._numbers.pop(key, None)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
@@ -103,58 +106,38 @@ class Replicator:
             role.received(sender, answer, now_ns)
 
     def _on_connected(self) -> None:
-        """What was on its way is lost: everybody begins to ask, and to notify, again."""
+        """Messages in flight were lost: followers repeat their requests, leaders their notices."""
         for role in list(self._roles.values()):
             role.reconnected()
 
-    # ── sending batches ──────────────────────────────────────────────────────────────────────────
+    # ── answers with data ────────────────────────────────────────────────────────────────────────
 
-    def send_batches(self, leading: Leading, effect: ReadBatches) -> None:
+    def may_send(self, leading: Leading, request: ReadBatches) -> bool:
+        """Whether to read and send at once. If not, `leading.send_batches` is called as soon as the link and the throttle allow it."""
         if self._deferred or not self.link.has_room:
-            self._deferred.append((leading, effect))
-            return
-        delay = 0.0 if leading.core.is_in_sync(effect.replica) else self._throttle.delay_seconds()
+            self._deferred.append((leading, request))
+            return False
+        if leading.core.is_in_sync(request.replica):
+            return True
+        delay = self.throttle.delay_seconds()
         if delay > 0:
-            self._loop.call_later(delay, self._send_later, leading, effect)
-        else:
-            self._read_and_send(leading, effect)
+            self._loop.call_later(delay, self._send_later, leading, request)
+        return delay <= 0
 
-    def _send_later(self, leading: Leading, effect: ReadBatches) -> None:
-        if not leading.is_over:
-            self.send_batches(leading, effect)
+    def _send_later(self, leading: Leading, request: ReadBatches) -> None:
+        if not leading.is_over and self.may_send(leading, request):
+            leading.send_batches(request)
 
     def _send_deferred(self) -> None:
         while self._deferred and self.link.has_room:
-            leading, effect = self._deferred.popleft()
+            leading, request = self._deferred.popleft()
             if not leading.is_over:
-                self._read_and_send(leading, effect)
-
-    def _read_and_send(self, leading: Leading, effect: ReadBatches) -> None:
-        if leading.slow_reads.expected:
-            self._spawn(self._read_on_thread(leading, effect))
-        else:
-            self._send_answer(leading, effect, self._read(leading, effect))
-
-    def _read(self, leading: Leading, effect: ReadBatches) -> bytes | memoryview | None:
-        began = time.monotonic()
-        data = leading.read(effect, limits.REPLICATION_READ_BYTES)
-        leading.slow_reads.note(time.monotonic() - began)
-        return data
-
-    async def _read_on_thread(self, leading: Leading, effect: ReadBatches) -> None:
-        data = await self.run(lambda: self._read(leading, effect))
-        if not leading.is_over:
-            self._send_answer(leading, effect, data)
-
-    def _send_answer(self, leading: Leading, effect: ReadBatches, data: bytes | memoryview | None) -> None:
-        if data and not leading.core.is_in_sync(effect.replica):
-            self._throttle.spend(len(data))
-        leading.batches_read(effect, data)
+                leading.send_batches(request)
 
     # ── notices ──────────────────────────────────────────────────────────────────────────────────
 
     def notify(self, leading: Leading, replica: str, *, is_beginning: bool) -> None:
-        """A moment later, unless an answer has told it by then: under load most notices are never sent."""
+        """Calls `leading.notice_due` a moment later. Under load an answer tells the high watermark first, and no notice is sent."""
         if not self._notices:
             self._loop.call_later(limits.REPLICATION_NOTICE_SECONDS, self._send_notices)
         self._notices[leading, replica] = is_beginning or self._notices.get((leading, replica), False)
@@ -167,7 +150,7 @@ class Replicator:
     # ── the controller ───────────────────────────────────────────────────────────────────────────
 
     def propose(self, leading: Leading, effect: Shrink | Expand) -> None:
-        self._spawn(self._propose(leading, effect))
+        self.spawn(self._propose(leading, effect))
 
     async def _propose(self, leading: Leading, effect: Shrink | Expand) -> None:
         stream, number = leading.stream, leading.key[1]
@@ -177,7 +160,6 @@ class Replicator:
             _logger.warning("%s: %s leaves the in-sync replicas: %s", leading.name, effect.replica, effect.reason)
         else:
             op = ExpandIsr(*fence, effect.replica_epoch, effect.partition_epoch)
-        assert self._controller is not None
         try:
             refusal = await self._controller.submit(op)
             outcome = ProposalOutcome.DONE if refusal is None else ProposalOutcome.REFUSED
@@ -186,18 +168,17 @@ class Replicator:
             elif isinstance(effect, Expand):
                 _logger.info("%s: %s is in sync", leading.name, effect.replica)
         except BasculeError as error:
-            # Also when this attempt was surely not made: an earlier one may still be under way.
+            # Also when this attempt was certainly not sent: an earlier one may still be in flight.
             outcome = ProposalOutcome.UNKNOWN
             _logger.warning("%s: the in-sync replicas cannot be changed now: %s", leading.name, error.message)
-        # First what the metadata says: it may have been done, and the leader must not believe the contrary for a moment.
+        # The metadata first: the proposal may have been applied, and the leader must not assume the contrary for a moment.
         partition = self._known(leading)
         if partition is not None:
             leading.refresh(partition)
             leading.settled(effect.replica, outcome)
 
     def _known(self, role: Leading) -> Partition | None:
-        """The partition, if the role still is what the metadata says."""
-        assert self._controller is not None
+        """The partition, if the role is still the one in the metadata."""
         stream = self._controller.metadata.streams.get(role.stream)
         partition = None if stream is None or stream.id != role.key[0] else stream.partition(role.key[1])
         return partition if partition is not None and partition.leader_epoch == role.leader_epoch else None
@@ -205,10 +186,9 @@ class Replicator:
     def report_leader(self, following: Following) -> None:
         if not following.is_reporting:
             following.is_reporting = True
-            self._spawn(self._report(following))
+            self.spawn(self._report(following))
 
     async def _report(self, following: Following) -> None:
-        assert self._controller is not None
         core = following.core
         _logger.warning("%s: its leader %s is silent", following.name, core.leader)
         try:
@@ -218,20 +198,20 @@ class Replicator:
             if refusal is not None:
                 _logger.info("%s: the report is refused: %s", following.name, refusal.text)
         except BasculeError as error:
-            _logger.warning("%s: the controller cannot be told: %s", following.name, error.message)
+            _logger.warning("%s: the leader cannot be reported now: %s", following.name, error.message)
         finally:
             following.is_reporting = False
 
     def step_down(self, leading: Leading, reason: str, *, is_damaged: bool) -> None:
-        self.on_broken(leading, reason, is_damaged)
+        self._on_broken(leading, reason, is_damaged)
 
     def rebuild(self, following: Following, reason: str) -> None:
-        self.on_broken(following, reason, True)
+        self._on_broken(following, reason, True)
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
 
     def writes_at_once(self, size: int) -> bool:
-        """Little to write, and the disk has been quick: nobody minds if the event loop waits for it."""
+        """Whether the event loop writes it itself: it is small, and the disk has been fast."""
         return size <= limits.REPLICATION_INLINE_BYTES and not self._slow_writes.expected(time.monotonic())
 
     def note_write(self, seconds: float) -> None:
@@ -241,10 +221,10 @@ class Replicator:
         return self._loop.run_in_executor(self._threads, action)
 
     def call_in_loop(self, callback: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -254,7 +234,3 @@ class Replicator:
         for task in list(self._tasks):
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _ignore(*_: object) -> None:
-    """For whom nobody listens."""

@@ -1,4 +1,4 @@
-"""How much this server sends to replicas that catch up. Those in sync are never held up."""
+"""Limits the data that this server sends to replicas that catch up. In-sync replicas are never delayed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 class Throttle:
     def __init__(self, bytes_per_second: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
-        """`bytes_per_second` is asked each time: the cluster may agree on another one at any moment. 0: no bound."""
+        """`bytes_per_second` is read each time, because the cluster can change it; 0 for no limit."""
         self._rate = bytes_per_second
         self._clock = clock
         self._debt = 0.0
@@ -19,7 +19,7 @@ class Throttle:
         self._debt += size
 
     def delay_seconds(self) -> float:
-        """Until something may be sent again. An answer is never cut for it: what was sent too much is waited for afterwards."""
+        """Seconds until more may be sent. Answers are not split: data above the rate is waited for afterwards."""
         self._settle()
         return self._debt / self._rate() if self._debt else 0.0
 

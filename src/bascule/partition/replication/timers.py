@@ -1,7 +1,7 @@
-"""Deadlines of thousands of partitions, kept together in coarse steps: few wake-ups, none while there is nothing to do.
+"""Deadlines of thousands of partitions, in coarse steps: few wake-ups, and none without a deadline.
 
-Whoever is armed is called at or shortly after its deadline and arms itself anew. A deadline that moves into the future costs nothing:
-the call finds that it came too early.
+An armed owner is called at or shortly after its deadline, and arms itself again. A deadline that moves into the future costs nothing:
+the owner finds that the call is early.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final, Protocol
 STEP_NS: Final = 25_000_000
 FAR_NS: Final = 1_000_000_000
 FAR_STEPS: Final = 20
-"""What is more than a second away is called up to half a second late, together with much else."""
+"""Deadlines more than a second away are rounded up to half a second, so that many share one call."""
 
 
 class Timed(Protocol):
     armed_step: int
-    """For the timers alone; 0 when it is not armed."""
+    """Used by the timers only; 0 if the owner is not armed."""
 
     def on_time(self, now_ns: int) -> None: ...
 
@@ -34,7 +34,7 @@ class CoarseTimers:
         self._is_closed = False
 
     def arm(self, owner: Timed, deadline_ns: int | None) -> None:
-        """Call it at the deadline, unless it will be called before anyway."""
+        """Call `owner.on_time` at the deadline, unless an earlier call is due."""
         if deadline_ns is None or self._is_closed:
             return
         step = max(deadline_ns, 0) // STEP_NS + 1

@@ -1,4 +1,4 @@
-"""When publishers hear of their messages, and readers see them: the table on top of partition/replication/commitment.py."""
+"""When publishers get their acks, and readers see messages: the table on top of partition/replication/leading.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Durable, replicated, ordered streams attached to NATS subjects.
 
-The public face: `connect` gives a client, `blocking.connect` one without asyncio. Errors are reached as `bascule.errors`. What
-is heavy (YAML, cryptography, compression, Arrow, Spark) is an extra and imported by whoever needs it; the client itself is
-imported when it is used.
+`connect` returns a client, `blocking.connect` one without asyncio; errors are in `bascule.errors`. Heavy libraries (YAML, cryptography,
+compression, Arrow, Spark) are extras, imported by the modules that need them. The client itself is imported on first use.
 """
 
 from __future__ import annotations

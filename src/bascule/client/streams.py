@@ -132,7 +132,7 @@ class StreamMethods(ClientCore):
     async def fetch_partition_metadata(
         self, stream: str, partition: int = 0, *, timeout: float | None = None
     ) -> PartitionInfo:
-        """What the partition's leader says: high watermark, newest offset, when it last received a message. Raises
+        """The partition's high watermark, newest offset and time of its last message, from its leader. Raises
         PartitionPaused."""
         options.integer("partition", partition, 0, options.INT32_MAX)
         deadline = self._deadline(timeout)

@@ -36,8 +36,8 @@ def filled(logs: Logs, records: int = 10, **options: Any) -> PartitionLog:
 def begin(log: PartitionLog, gate: FlightGate, **fields: Any) -> Iterator[tuple[list[int], int]]:
     """Offsets, and up to where the range is covered, batch by batch."""
     ticket = ReadTicket(stream="s", partition=0, columns=("offset",), **{"batch_rows": 2, **fields})
-    read = Read(cast(Any, None), gate, ticket, lambda: False)
-    read.begin(cast(Any, SimpleNamespace(log=log)))
+    local = cast(Any, SimpleNamespace(log=log))
+    read = Read(cast(Any, None), gate, ticket, local, lambda: False)
     for batch, covered in read.batches():
         yield batch.column("offset").to_pylist(), int(covered)
 

@@ -68,8 +68,8 @@ class Served:
         return read_local(self.reads.name, _ticket(**fields), start, end)
 
     def by_batches(self, log: PartitionLog, start: int, end: int, **fields: Any) -> pa.Table:
-        read = Read(cast(Any, None), self.gate, _ticket(start=start, end=end, **fields), lambda: False)
-        read.begin(cast(Any, SimpleNamespace(log=log)))
+        local = cast(Any, SimpleNamespace(log=log))
+        read = Read(cast(Any, None), self.gate, _ticket(start=start, end=end, **fields), local, lambda: False)
         return _table(batch for batch, _ in read.batches())
 
 

@@ -89,8 +89,7 @@ class LocalReads:
         partition = directory.partition(stream, ticket.partition)
         if partition.paused or partition.leader != sources.controller.server_id:
             raise Unavailable("the partition is paused, or led elsewhere: what follows takes longer than an answer may")
-        read = Read(sources, self._gate, ticket, lambda: False)
-        read.begin(directory.led(stream, ticket.partition))
+        read = Read(sources, self._gate, ticket, directory.led(stream, ticket.partition), lambda: False)
         return read.files()
 
 

@@ -41,30 +41,19 @@ _logger = logging.getLogger(__name__)
 
 class Read:
     def __init__(
-        self, sources: TableSources, gate: FlightGate, ticket: ReadTicket, is_cancelled: Callable[[], bool]
+        self,
+        sources: TableSources,
+        gate: FlightGate,
+        ticket: ReadTicket,
+        local: LedPartition,
+        is_cancelled: Callable[[], bool],
     ) -> None:
+        """Fix the start and the end of the read. Raises OffsetOutOfRange for a range that cannot be read."""
         self._sources = sources
         self._gate = gate
         self._ticket = ticket
-        self._is_cancelled = is_cancelled
-        self._local: LedPartition | None = None
-        self._next_offset = 0
-        self._end = 0
-
-    @property
-    def _name(self) -> str:
-        return f"{self._ticket.stream}/{self._ticket.partition}"
-
-    def open(self) -> None:
-        """Check everything that can be refused before the first batch."""
-        directory = Directory(self._sources, self._gate.loop)
-        stream = directory.stream(self._ticket.stream, self._ticket.stream_id)
-        self.begin(directory.led(stream, self._ticket.partition))
-
-    def begin(self, local: LedPartition) -> None:
-        """Fix the start and the end of the read."""
-        ticket = self._ticket
         self._local = local
+        self._is_cancelled = is_cancelled
         log = local.log
         readable = log.readable_end_offset(committed=True)
         self._end = readable if ticket.end is None else ticket.end
@@ -78,9 +67,12 @@ class Read:
         if self._next_offset < retained_from(log) and self._next_offset < self._end:
             raise below_start(ticket.stream, ticket.partition, self._next_offset, retained_from(log))
 
+    @property
+    def _name(self) -> str:
+        return f"{self._ticket.stream}/{self._ticket.partition}"
+
     def files(self) -> FileRanges:
         """Return the start of the range as ranges of files, for a local reader. Raises Unavailable if it must read batches."""
-        assert self._local is not None
         log = self._local.log
         if log.sealer.seals:
             raise Unavailable(f"{self._name} is compressed or encrypted, which is opened here")
@@ -134,7 +126,6 @@ class Read:
 
     def _read_on(self) -> BatchSlice | None:
         self._must_go_on()
-        assert self._local is not None
         log = self._local.log
         found = log.read(self._next_offset, bytes_max=limits.FLIGHT_READ_BYTES)
         first = log.readable_end_offset(committed=True) if found is None else found.first_offset
@@ -172,5 +163,4 @@ class Read:
 
     async def _has_other_replica(self, reason: str) -> bool:
         await asyncio.sleep(0)
-        assert self._local is not None
         return self._local.found_damage(reason)

@@ -146,8 +146,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         sources = self._gate.parts()
         wanted = parse_ticket(ticket.ticket)
         sources.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
-        read = Read(sources, self._gate, wanted, context.is_cancelled)
-        read.open()
+        directory = Directory(sources, self._gate.loop)
+        local = directory.led(directory.stream(wanted.stream, wanted.stream_id), wanted.partition)
+        read = Read(sources, self._gate, wanted, local, context.is_cancelled)
         return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

@@ -121,7 +121,7 @@ class Login:
         if self.nkey_seed is not None:
             key = read_seed(self.nkey_seed)
             return {"nkey": key.public, "sig": key.sign(nonce)}
-        assert self.creds is not None
+        assert self.creds is not None  # else `signs` is false
         jwt, key = read_creds(self.creds)
         return {"jwt": jwt, "sig": key.sign(nonce)}
 

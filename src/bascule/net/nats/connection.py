@@ -58,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._early_events.popleft()
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        assert self._transport is not None
+        assert self._transport is not None  # the handshake follows the server's INFO line
         self._is_tls = True
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name)
         if transport is None or self._is_over:

@@ -103,7 +103,6 @@ class NatsLink:
         self._is_closing = False
         self._refusals = 0
         self._maintainer: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     # ── state ──
 
@@ -145,7 +144,6 @@ class NatsLink:
 
     async def connect(self) -> None:
         """Connect to one of the servers, and from then on reconnect automatically. Raises Unavailable when none answers."""
-        self._loop = asyncio.get_running_loop()
         self.options.login.check()
         problem = ""
         for attempt in range(self.options.connect_attempts):
@@ -156,7 +154,7 @@ class NatsLink:
                 break
         else:
             raise Unavailable(f"no NATS server can be used at {self._servers}: {problem}", hint=self._hint())
-        self._maintainer = self._loop.create_task(self._maintain(), name="nats-link")
+        self._maintainer = asyncio.create_task(self._maintain(), name="nats-link")
 
     def _hint(self) -> str:
         if self._refusals:
@@ -165,7 +163,7 @@ class NatsLink:
 
     async def _maintain(self) -> None:
         while not self._is_closing:
-            assert self._connection is not None
+            assert self._connection is not None  # this task starts after the first connection
             await self._connection.lost.wait()
             while not self._is_closing:
                 await asyncio.sleep(self._wait_seconds())
@@ -251,7 +249,7 @@ class NatsLink:
 
     async def _expect(self, kind: str) -> dict[str, Any]:
         """Wait for a control line of the login."""
-        assert self._connection is not None
+        assert self._connection is not None  # the caller logs in over it
         outcome = await self._connection.next_event()
         if outcome[0] == "-ERR":
             text = _quoted(outcome[1])
@@ -439,8 +437,8 @@ class NatsLink:
             self._report(error)
 
     def _report(self, error: Exception) -> None:
-        assert self._loop is not None
-        self._loop.call_exception_handler({"message": "what came from NATS was not handled", "exception": error})
+        trouble = {"message": "a callback of the NATS link failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(trouble)
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:

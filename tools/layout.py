@@ -32,6 +32,7 @@ _LISTED: Final = """
 errors
 limits
 names                   limits
+producers               limits
 exits                   errors
 proto
 kernels
@@ -73,7 +74,6 @@ partition.core          limits
 security                errors limits config.sections
 metadata                errors limits proto kernels.wire net net.nats net.grpc config.values config.sections config
                         metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
-                        partition.core
 partition.replication   errors limits proto kernels.nats kernels.ingest net.nats metadata.core.model log.disk
                         log.partition log partition.core metadata
 partition               errors limits proto kernels.wire kernels.records kernels.nats kernels.ingest kernels.calls
@@ -85,14 +85,14 @@ operations              errors limits proto net net.nats net.grpc config.section
                         raft.core.model raft metadata partition readers
 flight                  errors limits kernels.arrow
 client.connection       errors limits names kernels.grpc net net.grpc
-client.publish          errors kernels.nats kernels.window kernels.client net.nats net.grpc partition.core
+client.publish          errors producers kernels.nats kernels.window kernels.client net.nats net.grpc
                         client.connection
 client.consume          errors kernels.client net.grpc client.connection
 client                  errors kernels.window kernels.client net.nats client.connection client.publish
                         client.consume
 client.admin            errors client.connection client
-client.arrow            errors limits kernels.records kernels.arrow kernels.window net flight
-                        client.connection client.publish client
+client.arrow            errors limits kernels.records kernels.arrow kernels.window net flight client.connection
+                        client.publish client
 __init__                errors client.connection client.consume client client.arrow
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
                         metadata.core.model metadata.core log.disk log security metadata partition readers
@@ -110,14 +110,12 @@ lake.latest             errors kernels.wire flight client.arrow lake
 spark.options           errors limits config.values config.sections flight client.connection
 spark.errors            errors config.values
 spark.values            errors spark.options
-spark.read              errors limits config.values client client.arrow lake spark.options
-                        spark.values
+spark.read              errors limits config.values client client.arrow lake spark.options spark.values
 spark.write             errors config.values client client.arrow spark.options
 spark                   errors spark.options spark.values spark.read spark.write
 pipeline.spec           errors config.values spark.options
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
-pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options
-                        spark.errors spark.read
+pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
 pipeline                errors exits config.values lake spark.options spark.errors spark.values spark.read spark
                         pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks

@@ -22,11 +22,12 @@ from bascule.log.disk.operations import PosixDisk
 from bascule.log.sync.group_commit import Syncer
 from bascule.metadata.core.model.streams import Partition, Stream
 from bascule.metadata.core.state import ClusterMetadata
-from bascule.metadata.stream_options import StreamSettings, replica_options
+from bascule.metadata.stream_options import StreamSettings
 from bascule.net.nats.envelope import MessageType, encode
 from bascule.net.nats.link import LinkOptions, NatsLink
 from bascule.partition import replica as partitions
 from bascule.partition.ingest import Ingest
+from bascule.partition.replica import replica_options
 from bascule.partition.replication.leading import Leading
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.replication.replicator import Replicator

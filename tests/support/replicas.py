@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 from tests.support.api_client import Api, grpc, pb
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import ASK_SECONDS, RECOVERY_SECONDS, Cluster

@@ -13,11 +13,10 @@ from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.stream import StreamConfig, resolve
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import InvalidConfig
-from bascule.log import LogOptions, SyncPolicy
+from bascule.log import LogOptions
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM
 from bascule.metadata.core.model.ops import ConfigValue
 from bascule.metadata.core.model.streams import Stream
-from bascule.partition.core.options import ReplicaOptions
 
 CURSORS_STREAM: Final = "__cursors"
 RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
@@ -113,18 +112,3 @@ def _fits(name: str, value: Any) -> bool:
     except InvalidConfig:
         return False
     return True
-
-
-def replica_options(settings: StreamSettings, cluster: ClusterConfig) -> ReplicaOptions:
-    """The options of the replicas of a stream's partitions."""
-    replication = cluster.replication
-    sync = settings.log_options.sync
-    return ReplicaOptions(
-        min_insync_replicas=settings.min_insync_replicas,
-        acks_wait_for_disk=sync is not SyncPolicy.INTERVAL,
-        commits_wait_for_disk=sync is SyncPolicy.ALWAYS,
-        max_lag_ns=replication.replica_max_lag_time_ns,
-        leader_timeout_ns=replication.replica_max_leader_timeout_ns,
-        idle_wait_ns=replication.replica_max_idle_wait_ns,
-        fetch_timeout_ns=replication.replica_fetch_timeout_ns,
-    )

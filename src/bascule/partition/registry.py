@@ -32,7 +32,7 @@ from bascule.metadata.core.state import (
 )
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStatus
-from bascule.metadata.stream_options import StreamSettings, replica_options, settings_of
+from bascule.metadata.stream_options import StreamSettings, settings_of
 from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
 from bascule.partition.auto_pause import AutoPause
@@ -42,7 +42,7 @@ from bascule.partition.hand_over import HandOverReport, HandOvers
 from bascule.partition.ingest import Ingest
 from bascule.partition.reassignments import HAND_OVER_SECONDS, Reassignments
 from bascule.partition.repairs import Opened, Repairs
-from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition, nats_subject
+from bascule.partition.replica import FollowedPartition, LedPartition, LocalPartition, nats_subject, replica_options
 from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
 from bascule.partition.replication.link import ReplicationLink

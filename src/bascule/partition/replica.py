@@ -9,15 +9,17 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Protocol
 
+from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import BasculeError, EncryptionKeyError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.records.producers import ProducerTable
-from bascule.log import PartitionLog
+from bascule.log import PartitionLog, SyncPolicy
 from bascule.log.partition.batches import Appended
 from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.stream_options import StreamSettings
 from bascule.net.grpc.status import Status
+from bascule.partition.core.options import ReplicaOptions
 from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
 from bascule.proto.api_pb2 import Ack
@@ -253,3 +255,18 @@ def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 def nats_subject(subject: str, number: int) -> str:
     """The subject of a partition: the stream's subject, followed by the number for all partitions but the first."""
     return subject if number == 0 else f"{subject}.{number}"
+
+
+def replica_options(settings: StreamSettings, cluster: ClusterConfig) -> ReplicaOptions:
+    """The options of the replicas of a stream's partitions."""
+    replication = cluster.replication
+    sync = settings.log_options.sync
+    return ReplicaOptions(
+        min_insync_replicas=settings.min_insync_replicas,
+        acks_wait_for_disk=sync is not SyncPolicy.INTERVAL,
+        commits_wait_for_disk=sync is SyncPolicy.ALWAYS,
+        max_lag_ns=replication.replica_max_lag_time_ns,
+        leader_timeout_ns=replication.replica_max_leader_timeout_ns,
+        idle_wait_ns=replication.replica_max_idle_wait_ns,
+        fetch_timeout_ns=replication.replica_fetch_timeout_ns,
+    )

@@ -10,7 +10,7 @@ import pytest
 
 import bascule
 from bascule.net.nats.envelope import MessageType, encode
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.cluster import ASK_SECONDS, Cluster

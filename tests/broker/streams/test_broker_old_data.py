@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -10,7 +10,7 @@ import pytest
 import bascule
 from bascule import errors
 from bascule.client.publish.publisher import IdempotentPublisher
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess

@@ -16,7 +16,7 @@ import pytest
 
 from bascule.log import LogOptions, SyncPolicy
 from bascule.log.cleaning.cleaner import clean
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 from bascule.proto.api_pb2 import ALL, LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 

@@ -11,7 +11,7 @@ import pytest
 
 from bascule.log import LogOptions, SyncPolicy
 from bascule.log.cleaning.cleaner import apply_retention
-from bascule.partition.core.producers import NUMBER_MAX, producer_headers, producer_id_fault
+from bascule.producers import NUMBER_MAX, producer_headers, producer_id_fault
 from bascule.proto.api_pb2 import ALL, LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 

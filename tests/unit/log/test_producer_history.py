@@ -13,7 +13,7 @@ from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.cleaning.cleaner import clean
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import PosixDisk
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 
 
 def open_log(directory: Path, **options: Any) -> PartitionLog:

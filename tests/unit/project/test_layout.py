@@ -37,6 +37,11 @@ def test_every_room_is_listed_after_the_rooms_that_it_imports() -> None:
         seen.add(room)
 
 
+def test_no_two_concepts_import_each_other() -> None:
+    reached = {(room.partition(".")[0], target.partition(".")[0]) for room in ROOMS for target in ROOMS[room]}
+    assert [(one, other) for one, other in reached if one < other and (other, one) in reached] == []
+
+
 def plant(root: Path, files: dict[str, str], rooms: dict[str, tuple[str, ...]] | None = None) -> list[str]:
     """The problems of a tree with just these files. Rooms that ROOMS lists as imported and are not are left out."""
     for file, text in files.items():

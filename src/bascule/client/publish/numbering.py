@@ -20,7 +20,7 @@ from bascule.client.publish.resend_rule import ResendRule
 from bascule.errors import BasculeError, OutOfSequence, ProducerFenced, Unavailable
 from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import PublishTarget
-from bascule.partition.core.producers import producer_headers
+from bascule.producers import producer_headers
 
 TRY_SECONDS = 3.0
 """How long an attempt waits for its ack: the message may have met no leader, and a needless attempt costs little."""

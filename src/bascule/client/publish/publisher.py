@@ -35,7 +35,7 @@ from bascule.errors import BasculeError
 from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import Ack, PublishTarget
 from bascule.net.nats.auth import Login
-from bascule.partition.core.producers import NUMBER_MAX, producer_id_fault
+from bascule.producers import NUMBER_MAX, producer_id_fault
 
 SMALL_BYTES: Final = 512 << 10
 """A message with a value up to this size is not large, whatever its headers: they have at most RECORD_HEADERS_BYTES_MAX."""

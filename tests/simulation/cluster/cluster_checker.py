@@ -221,7 +221,9 @@ class Checker:
             self._compare(replica, truth, range(first, log.high_watermark + 1))
             replica.is_checked = True
             return
-        for offset in range(max(before + 1, log.log_start_offset), log.high_watermark + 1):
+        # After a loss the leader's own watermark may be above what the new truth knows: those offsets are committed now too.
+        first = min(before + 1, len(truth.committed))
+        for offset in range(max(first, log.log_start_offset), log.high_watermark + 1):
             found = self._content(replica, offset)
             if offset < len(truth.committed):
                 if found is not None and found != truth.committed[offset]:

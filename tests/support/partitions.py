@@ -60,7 +60,10 @@ class MoodyDisk(PosixDisk):
         super().write(handle, data, position)
 
     def sync(self, handle: int) -> None:
-        self.sync_gate.wait(PATIENCE_SECONDS)
+        if (
+            threading.current_thread() is not threading.main_thread()
+        ):  # the first append saves the epoch on the event loop
+            self.sync_gate.wait(PATIENCE_SECONDS)
         super().sync(handle)
 
 

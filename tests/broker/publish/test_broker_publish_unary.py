@@ -165,7 +165,7 @@ def test_requests_that_are_no_protobuf_are_refused_and_nobody_is_hurt(api: Api) 
 
 def test_unknown_fields_are_tolerated_by_every_call(api: Api, make_stream: MakeStream) -> None:
     stream = make_stream()
-    unknown = bytes.fromhex("ca3e03616263") + bytes.fromhex("d03e07") + bytes.fromhex("d93e0102030405060708")
+    unknown = bytes.fromhex("cab80203616263") + bytes.fromhex("d0b80207") + bytes.fromhex("d9b8020102030405060708")
     answer = api.raw("Publish", pb.PublishRequest(stream=stream.name, value=b"x").SerializeToString() + unknown)
     assert pb.PublishResponse.FromString(answer).ack.offset == 0
     name = unique_name("unknown")

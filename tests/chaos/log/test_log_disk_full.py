@@ -76,7 +76,7 @@ def run_writer(directory: Path, ending: str) -> dict[str, Any]:
 @pytest.mark.parametrize("ending", ["close", "vanish"])
 def test_appends_beyond_a_limit_fail_whole_and_go_on_when_it_is_lifted(tmp_path: Path, ending: str) -> None:
     told = run_writer(tmp_path / "log", ending)
-    assert "room" in told["refused"]
+    assert "free disk space" in told["refused"]
     assert told["unchanged"] and told["again"] == 20
     assert told["synced"] == told["end"] == told["base_offset"]
     log = PartitionLog(str(tmp_path / "log"), syncer=ManualSyncer())

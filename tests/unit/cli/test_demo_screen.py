@@ -21,7 +21,7 @@ class Partitions:
         return SimpleNamespace(log=SimpleNamespace(record_count=100, high_watermark=99), subscriber_count=2)
 
 
-BROKER: Any = SimpleNamespace(data_plane=SimpleNamespace(partitions=Partitions()))
+BROKER: Any = SimpleNamespace(partitions=Partitions())
 
 
 def shown(archive: DemoArchive | None) -> str:

@@ -15,7 +15,7 @@ from bascule.cli.cluster.watch import move_document
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal.output import known, say, show_json, show_rows
-from bascule.client.connection.brokers import show
+from bascule.config.values.address import Address
 from bascule.config.values.shown import bytes_per_second, milliseconds, plural
 from bascule.errors import BasculeError, OperatorError, PermissionDenied
 
@@ -262,7 +262,7 @@ async def _latency(target: Target, broker: BrokerInfo) -> float | None:
     import bascule
 
     try:
-        async with bascule.connect(show((broker.host, broker.port)), **target.client_options()) as client:
+        async with bascule.connect(str(Address(broker.host, broker.port)), **target.client_options()) as client:
             started = monotonic()
             await client.fetch_metadata([])
             return monotonic() - started

@@ -25,7 +25,7 @@ from bascule.flight.tickets import ReadTicket
 from tests.broker.nats.test_broker_doors import MODEL, Guarded
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, pause
 from tests.support.certificates import Authority, Certificate
 from tests.support.monitoring import scrape
 from tests.support.nats_server import NatsServer
@@ -165,7 +165,7 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
             return None
 
         batches = eventually(begun, "a read has begun")
-        os.kill(broker.pid, signal.SIGSTOP)
+        pause(broker.pid)
         try:
             with pytest.raises(errors.Unavailable):
                 for _ in batches:
@@ -180,7 +180,7 @@ def test_a_server_that_stops_without_a_word_is_given_up(start_broker: StartBroke
             return False
 
         eventually(reads, "it can be read")
-        os.kill(broker.pid, signal.SIGSTOP)
+        pause(broker.pid)
         try:
             with pytest.raises(errors.Unavailable):  # also before it has said anything
                 read_rows(anew, "s", 0, 0, 1000)

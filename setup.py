@@ -23,11 +23,15 @@ def kernel(source: Path) -> Extension:
 
 
 sources = sorted(KERNELS.rglob("*.pyx"))
-if "--inplace" in sys.argv:  # no wheel contains them
+package_dir = {
+    "": "src"
+}  # with another entry, an editable install hides pyspark_bascule from Spark's search for data sources
+if "--inplace" in sys.argv:  # no wheel contains the kernels of the tests
     sources += sorted(TEST_KERNELS.glob("*.pyx"))
+    package_dir["tests"] = "tests"
 
 setup(
-    package_dir={"": "src", "tests": "tests"},
+    package_dir=package_dir,
     ext_modules=cythonize(
         [kernel(source) for source in sources],
         include_path=["src"],

@@ -108,13 +108,20 @@ def running(tmp_path: Path, names: str) -> Iterator[tuple[NatsServer, BrokersInT
         nats.stop()
 
 
-def walk(tracer: Tracer, action: Callable[[], None]) -> Counter[Call]:
-    """The calls that most traces of the action have, each as often as in the middle one; without Raft, whose heartbeats go on."""
+def walk(tracer: Tracer, action: Callable[[], None]) -> tuple[Counter[Call], int]:
+    """The calls that most traces of the action have, each as often as in the middle one, and the calls of the shortest trace.
+
+    A slow machine only adds calls: a follower fetches once more, a notice goes by itself. Raft is left out: its heartbeats go on.
+    """
     for _ in range(3):
         action()
-    traces = [tracer.trace(action) for _ in range(TRACES)]
-    functions = {call for trace in traces for call in trace if not call[0].startswith("raft/")}
-    return +Counter({call: sorted(trace[call] for trace in traces)[TRACES // 2] for call in functions})
+    traces = [
+        Counter({call: count for call, count in tracer.trace(action).items() if not call[0].startswith("raft/")})
+        for _ in range(TRACES)
+    ]
+    functions = {call for trace in traces for call in trace}
+    usual = +Counter({call: sorted(trace[call] for trace in traces)[TRACES // 2] for call in functions})
+    return usual, min(trace.total() for trace in traces)
 
 
 def test_a_plain_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tracer) -> None:
@@ -129,10 +136,10 @@ def test_a_plain_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tr
                 publisher.sendall(b"PUB orders 5\r\nhello\r\n")
                 assert reader.take(1)[0].value == b"hello"
 
-            calls = walk(tracer, publish)
+            calls, least = walk(tracer, publish)
         reader.cancel()
         api.close()
-    check("Plain message", calls, files_max=22, calls_max=88)
+    check("Plain message", calls, least, files_max=22, calls_max=88)
 
 
 def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tracer) -> None:
@@ -148,16 +155,16 @@ def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, trace
             session.send("orders", b"hello", ackPolicy=pb.ALL)
             assert session.take(1)[0].ack.offset >= 0
 
-        calls = walk(tracer, publish)
+        calls, least = walk(tracer, publish)
         session.finish()
         for api in apis:
             api.close()
-    check("PublishAsync with three replicas", calls, files_max=37, calls_max=720)
+    check("PublishAsync with three replicas", calls, least, files_max=37, calls_max=720)
 
 
-def check(section: str, calls: Counter[Call], *, files_max: int, calls_max: int) -> None:
+def check(section: str, calls: Counter[Call], least: int, *, files_max: int, calls_max: int) -> None:
     listed = "\n".join(f"{count:3d} {file} {name}" for (file, name), count in sorted(calls.items()))
     files = {file for file, _ in calls}
     assert files == files_of(section), listed
     assert len(files) <= files_max, listed
-    assert calls.total() <= calls_max, listed
+    assert least <= calls_max, listed

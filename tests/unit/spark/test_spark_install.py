@@ -31,6 +31,12 @@ except OperatorError as error:
     assert f"`{missing}`" in said and 'pip install "bascule[spark]"' in said
 
 
+def test_spark_finds_the_data_source_by_its_search() -> None:
+    """Spark looks through the folders of `sys.path` for modules named `pyspark_…`; an import hook alone is not found."""
+    program = "import pkgutil; print('pyspark_bascule' in {found.name for found in pkgutil.iter_modules()})"
+    assert run(program) == "True\n"
+
+
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
 def test_sessions_that_only_look_for_data_sources_are_not_disturbed(missing: str) -> None:
     """Spark imports every `pyspark_…` module: one that raised would take all of a session's sources with it."""

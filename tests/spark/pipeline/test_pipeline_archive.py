@@ -334,7 +334,7 @@ def test_the_command_line_archives_shows_and_proves(
     proved = run("verify", str(lake))
     assert proved.stdout.startswith("file-missing: data/date=")
     assert isinstance(proved.exception, ArchiveDamaged)
-    assert "1 fault" in proved.exception.message
+    assert "1 difference" in proved.exception.message
 
 
 def test_a_stream_that_is_not_there_leaves_no_folder(tables: BrokerProcess, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from bascule.broker.api.metadata import MetadataApi
 from bascule.broker.api.streams import StreamApi
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.sections.server import ServerConfig
+from bascule.errors import BasculeError
 from bascule.log import LogStore, PartitionLog, new_batch
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.controller import Controller
@@ -169,11 +170,17 @@ class FakePublisher:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.failures: list[GrpcError] = []
+        """Each fails one publish."""
+        self.is_down = False
         self.published: list[tuple[str, int, bytes, bytes]] = []
 
     async def publish(
         self, stream: str, partition: int, *, key: bytes = b"", value: bytes = b"", **_more: Any
     ) -> api.Ack | None:
+        if self.is_down:
+            # The test's naps take no time. Without this wait the retries would keep the loop from everything else.
+            await asyncio.sleep(0.01)
+            raise GrpcError(Status.UNKNOWN, "down")
         if self.failures:
             raise self.failures.pop(0)
         found = self.server.controller.metadata.streams.get(stream)
@@ -333,6 +340,13 @@ class Cluster:
                         await server.controller.fresh_metadata()
                         return server
                 await asyncio.sleep(0.01)
+
+    async def transfer_leadership(self, to: Server) -> None:
+        """Also when a slow machine has the servers elect another leader in the meantime."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (leader := await self.leader()) is not to:
+                with suppress(BasculeError):
+                    await leader.controller.driver.transfer_leadership(to.name, timeout=PATIENCE_SECONDS)
 
     async def stop(self) -> None:
         for server in self.servers.values():

@@ -132,14 +132,13 @@ def test_the_next_leader_publishes_what_the_last_one_did_not(tmp_path: Path) -> 
             old = await cluster.leader()
             await settled(old)
             for server in cluster.servers.values():
-                server.publisher.failures = [GrpcError(Status.UNKNOWN, "down")] * 1_000_000
+                server.publisher.is_down = True
             await old.call("CreateStream", name="orders", subject="s")
             await until(lambda: old.naps)
             new = next(server for server in cluster.servers.values() if server is not old)
-            await old.controller.driver.transfer_leadership(new.name, timeout=60)
-            await until(lambda: new.controller.is_leader)
+            await cluster.transfer_leadership(new)
             for server in cluster.servers.values():
-                server.publisher.failures = []
+                server.publisher.is_down = False
             await until(lambda: [event.createStreamOp.stream for event in published(new)] == ["orders"])
             assert [event.createStreamOp.stream for event in published(old)] == ["__activity"]
             await until(lambda: not new.controller.metadata.activity)
@@ -152,7 +151,7 @@ def test_events_that_wait_survive_a_restart(tmp_path: Path) -> None:
         async with running(tmp_path, config=configured(activity=ENABLED)) as cluster:
             server = cluster.alone
             await settled(server)
-            server.publisher.failures = [GrpcError(Status.UNKNOWN, "down")] * 1_000_000
+            server.publisher.is_down = True
             await server.call("CreateStream", name="orders", subject="s")
             server = await cluster.restart()
             assert [event.createStreamOp.stream for event in await settled(server)] == ["orders"]

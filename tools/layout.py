@@ -69,7 +69,7 @@ log                     errors limits names log.core log.disk log.segments log.s
 raft.core.model         errors limits
 raft.core               errors limits raft.core.model
 raft.disk               errors limits kernels.wire log.disk raft.core.model
-raft                    errors net.nats raft.core.model raft.core
+raft                    errors limits net.nats raft.core.model raft.core
 partition.core          limits
 security                errors limits config.sections
 metadata                errors limits proto kernels.wire net net.nats net.grpc config.values config.sections config

@@ -140,6 +140,16 @@ RAFT_SESSION_RESULT_BYTES_MAX: Final = 4 * KIB
 RAFT_MEMBERS_MAX: Final = 1024
 """Voters and learners of one group. A membership is one entry, and part of every chunk of a snapshot."""
 
+RAFT_NUMBER_MAX: Final = (1 << 63) - 1
+"""Terms, indexes and request numbers in messages of other servers; a message with a larger one is refused."""
+
+RAFT_TERM_JUMP_MAX: Final = 1 << 32
+"""Terms by which a message may exceed the receiver's own; with more it is refused. Each election raises the term by one, so that a
+server that was away for a century of elections still returns, and no single message uses the terms up."""
+
+RAFT_INBOX_MAX: Final = 65_536
+"""Events that wait for the Raft node; messages beyond it are dropped, which Raft tolerates."""
+
 RAFT_SEGMENT_BYTES: Final = 16 * MIB
 """Approximate size of one file of the Raft log. A file is deleted whole once a snapshot covers it."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from bascule import limits
 from bascule.errors import InvalidConfig, RejectedEnvelope, StateError, Unavailable
 from bascule.metadata.identity import random_id
 from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
@@ -19,6 +20,8 @@ from bascule.raft.transport import Bus, publish_quietly
 JOIN_ATTEMPTS: Final = 30
 JOIN_WAIT_SECONDS: Final = 1.0
 SEED_INTERVAL_SECONDS: Final = 10.0
+WORD_BYTES_MAX: Final = 8 * limits.NAME_CHARACTERS_MAX + 64
+"""Size of a seed's announcement: two names and two numbers. Longer ones are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,11 @@ async def by_joining(
 def decode_join_request(data: bytes) -> str:
     """The id of the server that asks. Raises RejectedEnvelope."""
     node_id = unpack_message(RaftJoinRequest, data, MessageType.RAFT_JOIN_REQUEST).node_id
-    if not node_id or any(char.isspace() or char in ".*>" for char in node_id):
+    if (
+        not 0 < len(node_id) <= limits.NAME_CHARACTERS_MAX
+        or not node_id.isprintable()
+        or any(char.isspace() or char in ".*>" for char in node_id)
+    ):
         raise RejectedEnvelope(f"a join request names the impossible id {node_id!r}")
     return node_id
 
@@ -95,8 +102,9 @@ def encode_join_response(cluster_id: str, error: str = "") -> bytes:
 class SeedWatch:
     """Detects a second server that was started as seed: there would be two clusters in one namespace.
 
-    The seed with fewer members stops, and among equals the one with fewer log entries; if these are equal too, both stop. Seeds of the
-    same cluster may meet, because a restarted server still has the flag on its command line.
+    Only a seed that has nothing to lose stops: one that started without state, which no server has joined and which has no stream.
+    Of two such seeds the one with fewer log entries stops; if these are equal, both stop. A cluster that has begun logs the other
+    seed and goes on. Seeds of the same cluster may meet, because a restarted server still has the flag on its command line.
     """
 
     def __init__(
@@ -106,14 +114,17 @@ class SeedWatch:
         server_id: str,
         cluster_id: str,
         weight: Callable[[], tuple[int, int]],
+        has_begun: Callable[[], bool],
         on_rival: Callable[[str, bool], None],
     ) -> None:
-        """`weight` returns the members and log entries of this cluster; `on_rival` gets the rival's id and whether this seed stops."""
+        """`weight` returns the members and log entries of this cluster, `has_begun` whether it has state to lose; `on_rival` gets the
+        rival's id and whether this seed stops."""
         self._bus = bus
         self._subjects = subjects
         self._server_id = server_id
         self._cluster_id = cluster_id
         self._weight = weight
+        self._has_begun = has_begun
         self._on_rival = on_rival
         self._task: asyncio.Task[None] | None = None
 
@@ -126,11 +137,13 @@ class SeedWatch:
         return f"{self._server_id} {self._cluster_id} {members} {entries}".encode()
 
     async def _on_word(self, data: bytes, _reply: str) -> None:
+        if len(data) > WORD_BYTES_MAX:
+            return
         fields = data.decode("utf-8", "replace").split(" ")
         if len(fields) != 4 or not (fields[2].isdecimal() and fields[3].isdecimal()) or fields[1] == self._cluster_id:
             return
         weight = (int(fields[2]), int(fields[3]))
-        self._on_rival(fields[0], weight >= self._weight())
+        self._on_rival(fields[0], not self._has_begun() and weight >= self._weight())
 
     async def _tell(self, interval_seconds: float) -> None:
         while True:

@@ -53,6 +53,8 @@ IDLE_SECONDS: Final = 1.0
 """Interval between checks for learners to promote, while there are none."""
 OPS_OUTSTANDING_MAX: Final = 64
 """Half of the window of ops that a session keeps."""
+PROPAGATED_MAX: Final = 4096
+"""Requests of other servers that are answered at the same time; further ones are dropped, and their senders ask again."""
 
 GRPC_CODES: Final = {
     "INVALID_ARGUMENT": 3,
@@ -74,6 +76,8 @@ class ControllerOptions:
     leader_timeout_ns: int = 15_000_000_000
     coordinator_timeout_ns: int = 15_000_000_000
     is_seed: bool = False
+    has_state: bool = False
+    """The metadata log is from an earlier run."""
 
 
 class Controller:
@@ -109,7 +113,13 @@ class Controller:
             on_failure=on_failure,
         )
         self._seed_watch = SeedWatch(
-            bus, subjects, node.id, cluster_id, self._weight, on_rival_seed or (lambda _id, _give_way: None)
+            bus,
+            subjects,
+            node.id,
+            cluster_id,
+            self._weight,
+            self._has_begun,
+            on_rival_seed or (lambda _id, _give_way: None),
         )
         self._session = 0
         self._sequence = 0
@@ -145,6 +155,12 @@ class Controller:
     def _weight(self) -> tuple[int, int]:
         node = self.driver.node
         return len(node.membership.members), node.commit_index
+
+    def _has_begun(self) -> bool:
+        """Whether this cluster has state to lose: from an earlier run, of other members, or streams that are not internal ones."""
+        if self._options.has_state or len(self.members) > 1:
+            return True
+        return any(not name.startswith("__") for name in self.metadata.streams)
 
     def _on_role_change(self, leads: bool) -> None:
         if not leads:
@@ -341,6 +357,8 @@ class Controller:
             request = unpack_message(PropagatedRequest, data, MessageType.PROPAGATED_REQUEST)
         except RejectedEnvelope:
             return
+        if len(self._answering) >= PROPAGATED_MAX:
+            return  # the sender asks again
         # Concurrently: when a server dies, hundreds of partitions need a new leader, and one round of Raft serves many of them.
         answering = asyncio.create_task(self._answer(request, reply), name="propagated")
         self._answering.add(answering)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bascule import limits
 from bascule.config.values.address import Address
 from bascule.errors import RejectedEnvelope, Unavailable
 from bascule.net.nats.envelope import MessageType, pack_message, unpack_message
@@ -124,6 +125,13 @@ class ServerDirectory:
         try:
             found = unpack_message(ServerInfoResponse, data, MessageType.SERVER_INFO_RESPONSE)
         except RejectedEnvelope:
+            return
+        if len(self._known) >= limits.RAFT_MEMBERS_MAX and found.id not in self._known:
+            return
+        if any(
+            len(text) > limits.HOST_NAME_CHARACTERS_MAX or not text.isprintable()
+            for text in (found.id, found.host, found.rack)
+        ):
             return
         if found.id and 0 <= found.port <= 65535 and 0 <= found.flight_port <= 65535:
             info = ServerInfo(found.id, found.host, found.port, found.rack, found.flight_port)

@@ -50,7 +50,8 @@ async def start_controller(
     """Open this server's member of the metadata group and start it. State on disk takes precedence over the options."""
     subjects = ControlSubjects(options.namespace)
     directory = f"{data_directory}/raft"
-    if not wal_exists(disk, directory):
+    has_state = wal_exists(disk, directory)
+    if not has_state:
         disk.make_directory(data_directory)
         beginning = await _begin(bus, subjects, options)
         create_wal(
@@ -86,6 +87,7 @@ async def start_controller(
             leader_timeout_ns=options.leader_timeout_ns,
             coordinator_timeout_ns=options.coordinator_timeout_ns,
             is_seed=options.is_seed,
+            has_state=has_state,
         ),
         on_rival_seed,
         on_failure,

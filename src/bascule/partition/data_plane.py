@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 
 from bascule import limits
@@ -52,7 +53,8 @@ class DataPlane:
         self._patience = config.cluster.replication.replica_max_leader_timeout_ns / 1e9
         self._stopping = False
         namespace = config.cluster.replication.namespace
-        self.router = AckRouter(f"{namespace}.ack.{server_id}.".encode())
+        # Any message on an inbox counts as an ack of a leader: other processes must not be able to guess it.
+        self.router = AckRouter(f"{namespace}.ack.{server_id}.{secrets.token_hex(16)}.".encode())
         self.router.on_fault = _report
         self.acks = AckWriter(link.reader, self.router)
         self.targets = Targets()

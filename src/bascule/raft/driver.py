@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bascule import limits
 from bascule.errors import CallerError, OutcomeUnknown, StateError, Unavailable
 from bascule.raft.core.model.effects import Effects, Proposed, Reason, Refused
 from bascule.raft.core.model.entries import Entry, EntryKind
@@ -99,6 +100,8 @@ class RaftDriver:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="bascule-raft")
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: BaseException | None = None
+        self.messages_dropped = 0
+        """Messages of other servers that were dropped because too many events waited."""
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
@@ -122,7 +125,10 @@ class RaftDriver:
         self._disk.shutdown()
 
     def receive(self, message: RaftMessage) -> None:
-        self._inbox.put_nowait(Receive(message))
+        if self._inbox.qsize() < limits.RAFT_INBOX_MAX:
+            self._inbox.put_nowait(Receive(message))
+        else:
+            self.messages_dropped += 1
 
     async def _tick(self) -> None:
         while True:

@@ -275,22 +275,33 @@ def test_a_join_request_must_be_one(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("has_begun", "word", "expected"),
     [
-        (b"b other 3 100", [("b", True)]),
-        (b"b other 1 5", [("b", False)]),
-        (b"b other 2 10", [("b", True)]),
-        (b"b mine 9 9", []),
-        (b"nonsense", []),
-        (b"b other x y", []),
-        (b"\xff\xfe", []),
+        (False, b"b other 3 100", [("b", True)]),
+        (False, b"b other 1 5", [("b", False)]),
+        (False, b"b other 2 10", [("b", True)]),
+        (True, b"b other 3 100", [("b", False)]),
+        (True, b"b other 9223372036854775807 9223372036854775807", [("b", False)]),
+        (False, b"b mine 9 9", []),
+        (False, b"nonsense", []),
+        (False, b"b other x y", []),
+        (False, b"b other 1 " + b"9" * 100_000, []),
+        (False, b"\xff\xfe", []),
     ],
 )
-def test_of_two_seeds_the_lighter_one_gives_way(word: bytes, expected: list[tuple[str, bool]]) -> None:
+def test_of_two_seeds_the_lighter_one_gives_way_unless_it_has_begun(
+    has_begun: bool, word: bytes, expected: list[tuple[str, bool]]
+) -> None:
     async def scenario() -> None:
         bus, heard = MemoryBus(), []
         watch = SeedWatch(
-            bus, SUBJECTS, "a", "mine", lambda: (2, 10), lambda rival, yields: heard.append((rival, yields))
+            bus,
+            SUBJECTS,
+            "a",
+            "mine",
+            lambda: (2, 10),
+            lambda: has_begun,
+            lambda rival, yields: heard.append((rival, yields)),
         )
         await watch.start(1000)
         await bus.publish(SUBJECTS.bootstrap, word)

@@ -51,6 +51,9 @@ _IS_URGENT: Final = 0x02
 _WANTS_SYNC: Final = 0x01
 _IS_BEGINNING: Final = 0x01
 
+_MAX: Final = (1 << 63) - 1
+"""The largest epoch and number of a message: offsets and epochs are signed in the log."""
+
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
 _SENDER: Final = re.compile(rf"[^\s.*>/\\\x00-\x20\x7f]{{1,{limits.NAME_CHARACTERS_MAX}}}")
 _SENDER_BYTES_MAX: Final = 4 * limits.NAME_CHARACTERS_MAX
@@ -141,7 +144,7 @@ def decode_fetches(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionK
     sender, entries = _open(data, _FETCH)
     found = []
     for stream, partition, epoch, number, log_end, synced_end, replica_epoch, flags in _FETCH.iter_unpack(entries):
-        if log_end < 0 or synced_end < 0 or flags > _IS_FETCH | _IS_URGENT:
+        if log_end < 0 or synced_end < 0 or flags > _IS_FETCH | _IS_URGENT or max(epoch, number, replica_epoch) > _MAX:
             raise MalformedReplication(f"a fetch at {log_end}, synced to {synced_end}, with flags {flags:#04x}")
         fetch = Fetch(
             epoch, number, log_end, synced_end, replica_epoch, flags & _IS_FETCH != 0, flags & _IS_URGENT != 0
@@ -152,17 +155,19 @@ def decode_fetches(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionK
 
 def decode_epoch_queries(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionKey, EpochQuery]]]:
     sender, entries = _open(data, _EPOCH_QUERY)
-    return sender, [
-        ((stream, partition), EpochQuery(leader_epoch, number, epoch))
-        for stream, partition, leader_epoch, number, epoch in _EPOCH_QUERY.iter_unpack(entries)
-    ]
+    found = []
+    for stream, partition, leader_epoch, number, epoch in _EPOCH_QUERY.iter_unpack(entries):
+        if max(leader_epoch, number, epoch) > _MAX:
+            raise MalformedReplication(f"a query {number} for epoch {epoch} in leader epoch {leader_epoch}")
+        found.append(((stream, partition), EpochQuery(leader_epoch, number, epoch)))
+    return sender, found
 
 
 def decode_epoch_answers(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionKey, EpochAnswer]]]:
     sender, entries = _open(data, _EPOCH_ANSWER)
     found = []
     for stream, partition, leader_epoch, number, verdict, epoch, end in _EPOCH_ANSWER.iter_unpack(entries):
-        if end < 0:
+        if end < 0 or max(leader_epoch, number, epoch) > _MAX:
             raise MalformedReplication(f"an epoch that ends at {end}")
         answer = EpochAnswer(leader_epoch, number, _verdict(verdict), epoch, end)
         found.append(((stream, partition), answer))
@@ -173,7 +178,7 @@ def decode_notices(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionK
     sender, entries = _open(data, _NOTICE)
     found = []
     for stream, partition, leader_epoch, high_watermark, flags in _NOTICE.iter_unpack(entries):
-        if high_watermark < -1 or flags > _IS_BEGINNING:
+        if high_watermark < -1 or flags > _IS_BEGINNING or leader_epoch > _MAX:
             raise MalformedReplication(f"a notice of the high watermark {high_watermark} with flags {flags:#04x}")
         found.append(((stream, partition), Notice(leader_epoch, high_watermark, flags != 0)))
     return sender, found
@@ -196,7 +201,7 @@ def decode_answers(data: bytes | memoryview) -> tuple[str, list[tuple[PartitionK
         stream, partition, epoch, number, verdict, flags, high_watermark, log_start, log_end, total, position, size = (
             fields
         )
-        if high_watermark < -1 or log_start < 0 or log_end < 0 or flags > _WANTS_SYNC:
+        if high_watermark < -1 or log_start < 0 or log_end < 0 or flags > _WANTS_SYNC or max(epoch, number) > _MAX:
             raise MalformedReplication(f"an answer with offsets {fields[6:9]} and flags {flags:#04x}")
         if size > end - at or position + size > total or total > limits.REPLICATION_ANSWER_BYTES_MAX:
             raise MalformedReplication(f"a piece of {size} bytes at {position} of {total}, of which {end - at} came")

@@ -11,6 +11,7 @@ from bascule.raft.core.model.messages import (
     AppendReply,
     Heartbeat,
     HeartbeatReply,
+    RaftMessage,
     SnapshotChunk,
     SnapshotReply,
 )
@@ -19,8 +20,26 @@ from bascule.raft.core.state import Role, State
 FromLeader = AppendEntries | Heartbeat | SnapshotChunk
 
 
+def can_be_from_leader(state: State, message: RaftMessage) -> bool:
+    """Return whether the leader of the message's term, not below this node's, can have sent it. A term has one leader, a heartbeat
+    commits entries that this node has confirmed, and the terms of a log never fall."""
+    if message.term == state.term and state.leader is not None and message.sender != state.leader:
+        return False
+    match message:
+        case Heartbeat():
+            return message.commit_index <= state.log.last_index
+        case AppendEntries():
+            return _fits_log(state, message)
+    return True
+
+
+def _fits_log(state: State, append: AppendEntries) -> bool:
+    """Return whether entries after the commit index have no lower term than the last committed entry."""
+    uncommitted = [entry for entry in append.entries if entry.index > state.commit_index]
+    return not uncommitted or uncommitted[0].term >= (state.log.term(state.commit_index) or 0)
+
+
 def hear_leader(state: State, message: FromLeader) -> None:
-    assert state.role is not Role.LEADER, "two leaders in one term"
     if state.role is not Role.FOLLOWER:
         state.become_follower(message.term, message.sender)
     state.leader = message.sender

@@ -161,7 +161,7 @@ def on_heartbeat_reply(state: State, leadership: Leadership, reply: HeartbeatRep
     if progress is None:
         return
     progress.is_active = True
-    if reply.read_round > progress.read_round:
+    if progress.read_round < reply.read_round <= leadership.reads.round:
         progress.read_round = reply.read_round
         answer_reads(state, leadership)
     progress.is_paused = False

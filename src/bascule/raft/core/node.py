@@ -151,6 +151,11 @@ class RaftNode:
         return self._state.membership
 
     @property
+    def messages_refused(self) -> int:
+        """Received messages that contradict this node's state, so that no member of the group can have sent them."""
+        return self._state.messages_refused
+
+    @property
     def log_offset(self) -> int:
         return self._state.log.offset
 
@@ -186,6 +191,9 @@ class RaftNode:
 def _receive(state: State, message: RaftMessage) -> None:
     if message.to != state.id or message.sender == state.id:
         return
+    if not state.is_possible_term(message.term):
+        state.messages_refused += 1
+        return
     kind = type(message)
     if kind in _WITHOUT_TERM:
         _WITHOUT_TERM[kind](state, message)
@@ -203,6 +211,9 @@ def _receive_from_leader(state: State, message: RaftMessage) -> None:
     if message.term < state.term:
         if not isinstance(message, TimeoutNow):
             follower.answer_deposed(state, message)  # type: ignore[arg-type]
+        return
+    if not follower.can_be_from_leader(state, message):
+        state.messages_refused += 1
         return
     if message.term > state.term:
         state.become_follower(message.term, message.sender)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum, unique
 
+from bascule import limits
 from bascule.raft.core.chance import SplitMix64
 from bascule.raft.core.incoming import IncomingSnapshot
 from bascule.raft.core.leadership import Leadership
@@ -40,6 +41,7 @@ class State:
         "log",
         "memberships",
         "messages",
+        "messages_refused",
         "options",
         "proposed",
         "reads",
@@ -85,6 +87,8 @@ class State:
         self.unstable_index = self.log.last_index + 1
         assert self.log.last_term <= self.term, "the log has entries of a later term than the hard state"
         self.messages: list[RaftMessage] = []
+        self.messages_refused = 0
+        """Received messages that contradict this node's state, so that no member of the group can have sent them."""
         self.proposed: list[Proposed] = []
         self.refused: list[Refused] = []
         self.reads: list[ReadReady] = []
@@ -114,6 +118,10 @@ class State:
         if self.role is Role.LEADER:
             return True
         return self.leader is not None and self.elapsed_ticks < self.options.election_ticks
+
+    def is_possible_term(self, term: int) -> bool:
+        """Return whether a member can have reached this term: each election raises it by one."""
+        return term <= min(self.term + limits.RAFT_TERM_JUMP_MAX, limits.RAFT_NUMBER_MAX)
 
     # ── transitions ──────────────────────────────────────────────────────────────────────────────
 

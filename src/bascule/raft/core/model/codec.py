@@ -138,7 +138,7 @@ def read_entry(reader: Reader) -> Entry:
     if kind not in _KINDS:
         raise Malformed(f"unknown kind of entry {kind}")
     entry = Entry(index, term, _KINDS[kind], reader.take(size), session, sequence)
-    if index < 1 or term < 1:
+    if not (1 <= index <= limits.RAFT_NUMBER_MAX and 1 <= term <= limits.RAFT_NUMBER_MAX):
         raise Malformed(f"an entry with index {index} and term {term}")
     if entry.kind is EntryKind.MEMBERSHIP and not decode_membership(entry.data).voters:
         raise Malformed("a membership without voters")

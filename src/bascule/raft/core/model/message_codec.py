@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from bascule import limits
 from bascule.errors import CallerError
 from bascule.raft.core.model import messages
 from bascule.raft.core.model.codec import (
@@ -58,6 +59,13 @@ def _encode_entries(entries: tuple[Entry, ...]) -> bytes:
     return U32.pack(len(entries)) + b"".join(map(encode_entry, entries))
 
 
+def _read_number(reader: Reader) -> int:
+    value = reader.number(U64)
+    if value > limits.RAFT_NUMBER_MAX:
+        raise Malformed(f"the number {value} is above {limits.RAFT_NUMBER_MAX}")
+    return value
+
+
 def _read_reason(reader: Reader) -> Reason | None:
     value = reader.number(U8)
     if value > max(Reason):
@@ -74,7 +82,7 @@ def _read_kind(reader: Reader) -> EntryKind:
 
 _Codec = tuple[Callable[[Any], bytes], Callable[[Reader], Any]]
 
-_NUMBER: Final[_Codec] = (U64.pack, lambda reader: reader.number(U64))
+_NUMBER: Final[_Codec] = (U64.pack, _read_number)
 _FLAG: Final[_Codec] = (U8.pack, Reader.flag)
 _BLOB: Final[_Codec] = (encode_blob, Reader.blob)
 _ENTRIES: Final[_Codec] = (_encode_entries, _read_entries)
@@ -158,6 +166,8 @@ def _check(message: RaftMessage) -> None:
     """Raise Malformed if fields contradict each other."""
     if not message.sender or not message.to:
         raise Malformed("sender or receiver is empty")
+    if message.term > limits.RAFT_NUMBER_MAX:
+        raise Malformed(f"term {message.term} is above {limits.RAFT_NUMBER_MAX}")
     match message:
         case VoteRequest():
             is_right = message.last_term < message.term and (message.last_index == 0) == (message.last_term == 0)

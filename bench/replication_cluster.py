@@ -102,7 +102,7 @@ def port_of(cluster: Cluster, server: str) -> int:
 
 
 def subject_of(cluster: Cluster, stream: str) -> str:
-    return f"{cluster.namespace}.{stream}"
+    return cluster.subject_of(stream)
 
 
 class JetStreamCluster:

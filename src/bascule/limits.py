@@ -102,6 +102,9 @@ HOST_NAME_CHARACTERS_MAX: Final = 253
 STREAM_NAME_BYTES_MAX: Final = 200
 """Length of a stream's name. It is also a folder's name, and common file systems allow 255 bytes."""
 
+SUBJECT_BYTES_MAX: Final = 1_900
+"""Length of a subject that a client names. A line of the NATS protocol has at most 4 KiB and up to two subjects."""
+
 STREAM_PARTITIONS_MAX: Final = 10_000
 """Partitions of one stream: the number that a single broker is designed for."""
 

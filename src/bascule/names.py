@@ -1,10 +1,16 @@
-"""Rules for the names of streams and subjects. A stream's name is a folder, a token of NATS subjects, and a word in log messages."""
+"""Rules for the names of streams, subjects, groups, consumers and cursors. A stream's name is a folder, a token of NATS subjects, and a
+word in log messages."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from bascule import limits
 
 _FORBIDDEN = set('/\\*>"\0')
+
+SERVER_SUBJECTS: Final = ("$SYS.>", "$JS.API.>")
+"""Subjects that command nats-server itself: a message there would have the permissions of the broker's account."""
 
 
 def stream_name_fault(name: str) -> str | None:
@@ -15,19 +21,110 @@ def stream_name_fault(name: str) -> str | None:
         return 'it has a space, a control character, or one of / \\ * > "'
     if any(not token for token in name.split(".")):
         return "it has an empty part between dots"
-    if len(name.encode("utf-8", "surrogatepass")) > limits.STREAM_NAME_BYTES_MAX:
+    if _size(name) > limits.STREAM_NAME_BYTES_MAX:
         return f"it is longer than {limits.STREAM_NAME_BYTES_MAX} bytes"
     return None
 
 
-def subject_fault(subject: str) -> str | None:
-    """Why `subject` cannot be subscribed to; None when it can. Wildcards are allowed."""
+# ── subjects ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def applied_subject_fault(subject: str) -> str | None:
+    """Why the replicated state refuses a subject. This rule never changes: all servers apply an op with the same result, also an old
+    op. A server checks the stricter `subject_fault` before it proposes an op."""
     if not subject:
         return "it is empty"
     if any(char.isspace() or not char.isprintable() for char in subject):
         return "it has a space, a line end or another character that cannot be printed"
     if any(not token for token in subject.split(".")):
         return "it has an empty part between dots"
-    if len(subject.encode("utf-8", "surrogatepass")) > limits.RECORD_SUBJECT_BYTES_MAX:
+    if _size(subject) > limits.RECORD_SUBJECT_BYTES_MAX:
         return f"it is longer than {limits.RECORD_SUBJECT_BYTES_MAX} bytes"
     return None
+
+
+def subject_fault(subject: str) -> str | None:
+    """Why `subject` cannot be subscribed to; None when it can. Wildcards are allowed."""
+    if _size(subject) > limits.SUBJECT_BYTES_MAX:
+        return f"it is longer than {limits.SUBJECT_BYTES_MAX} bytes"
+    fault = applied_subject_fault(subject)
+    if fault is None and ">" in subject.split(".")[:-1]:
+        return "`>` may only be its last part"
+    return fault
+
+
+def stream_subject_fault(subject: str, partitions: int) -> str | None:
+    """Why a stream of so many partitions cannot have this subject; partition 3 of `orders` has the subject `orders.3`."""
+    fault = subject_fault(subject)
+    if fault is None and partitions > 1:
+        if subject.split(".")[-1] == ">":
+            return "a stream of several partitions appends their numbers to it, and `>` may only be the last part"
+        fault = subject_fault(f"{subject}.{partitions - 1}")
+    return fault
+
+
+def publish_subject_fault(subject: str) -> str | None:
+    """Why no client can publish to `subject`; None when one can."""
+    fault = subject_fault(subject)
+    if fault is not None:
+        return fault
+    if not {"*", ">"}.isdisjoint(subject.split(".")):
+        return "it has a wildcard: a message has one subject"
+    for reserved in SERVER_SUBJECTS:
+        if subject_covers(reserved, subject):
+            return f"`{reserved}` belongs to nats-server"
+    return None
+
+
+def reserved_subject_fault(subject: str, namespace: str, partitions: int = 1) -> str | None:
+    """Why the subject is refused to clients: the servers of the cluster use everything below their namespace."""
+    reserved = f"{namespace}.>"
+    if streams_overlap(subject, partitions, reserved, 1):
+        return f"it overlaps `{reserved}`, which belongs to the servers of the cluster"
+    return None
+
+
+def subject_covers(pattern: str, subject: str) -> bool:
+    """Whether every message of `subject`, which may have wildcards, is one of `pattern`."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > place
+        if place >= len(given) or given[place] == ">" or token not in ("*", given[place]):
+            return False
+    return len(given) == len(wanted)
+
+
+def subjects_overlap(one: str, other: str) -> bool:
+    """Whether a message can be one of both subjects, which may have wildcards."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(left) == len(right)
+
+
+def streams_overlap(subject: str, partitions: int, other: str, other_partitions: int) -> bool:
+    """Whether a message can reach both streams: their subjects overlap, or that of a partition with a number does."""
+    return (
+        subjects_overlap(subject, other)
+        or _numbered_overlap(subject, partitions, other)
+        or _numbered_overlap(other, other_partitions, subject)
+    )
+
+
+def _numbered_overlap(subject: str, partitions: int, other: str) -> bool:
+    """Whether one of `subject.1`, `subject.2` … overlaps the other subject."""
+    place, tokens = subject.count(".") + 1, other.split(".")
+    number = tokens[place] if place < len(tokens) else tokens[-1]
+    if number in ("*", ">"):
+        number = "1"
+    if not (number.isascii() and number.isdigit() and number[0] != "0" and len(number) < 10):
+        return False
+    return int(number) < partitions and subjects_overlap(f"{subject}.{number}", other)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -291,9 +291,13 @@ class Cluster:
         for partition in range(self._config.get("cursors.stream.partitions", 0)):
             self.wait_until_in_sync("__cursors", partition, replicas=factor)
 
+    def subject_of(self, stream: str) -> str:
+        """The subject of a stream that `create_stream` made: no other cluster on the same NATS server has it."""
+        return f"{self.namespace}-streams.{stream}"
+
     def create_stream(self, name: str, *, factor: int = 3, **fields: Any) -> None:
         """Done when every broker that is well has heard of it, and whoever is to lead its partitions does."""
-        fields.setdefault("subject", f"{self.namespace}.{name}")
+        fields.setdefault("subject", self.subject_of(name))
         eventually(lambda: self._create(name, factor, fields), f"the stream {name} can be created", RECOVERY_SECONDS)
         eventually(
             lambda: all(

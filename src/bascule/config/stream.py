@@ -18,8 +18,13 @@ from bascule.config.values.key import Key
 from bascule.config.values.kinds import Unfit
 from bascule.errors import InvalidConfig
 
-SEGMENT_AGE_NS_MIN: Final = SECOND_NS
-"""Minimum age of a segment; a shorter one is raised to it. It would only create more files."""
+INTERVALS_NS_MIN: Final = {
+    "segment_max_age_ns": SECOND_NS,
+    "cleaner_interval_ns": 100 * MILLISECOND_NS,
+    "auto_pause_time_ns": 100 * MILLISECOND_NS,
+    "sync_interval_ns": 10 * MILLISECOND_NS,
+}
+"""Minimum of intervals; a shorter one is raised to it. It would only create more files, or cost CPU for nothing. 0 stays 0."""
 
 
 WITHOUT_EFFECT: Final = frozenset({"compact_max_goroutines"})
@@ -92,8 +97,9 @@ def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) ->
     values |= _checked(overrides or StreamOverrides())
     if values["segment_max_age_ns"] is None:
         values["segment_max_age_ns"] = values["retention_max_age_ns"]
-    if values["segment_max_age_ns"] > 0:
-        values["segment_max_age_ns"] = max(values["segment_max_age_ns"], SEGMENT_AGE_NS_MIN)
+    for name, shortest in INTERVALS_NS_MIN.items():
+        if values[name] > 0:
+            values[name] = max(values[name], shortest)
     if values["segment_max_bytes"] == 0:
         values["segment_max_bytes"] = limits.SEGMENT_BYTES_DEFAULT
     return StreamConfig(**values)

@@ -80,7 +80,7 @@ class DataPlane:
         self.starts = PartitionStarts(bus, ControlSubjects(namespace), controller, self.partitions)
         resume = self.starts.resume
         payload_bytes_max = config.cluster.replication.replication_max_bytes
-        self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max)
+        self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max, namespace)
         self.gate = self._shell.gate
         self.publisher = InternalPublisher(self.gate, resume)
         self.in_flight = InFlight(self.gate, link)

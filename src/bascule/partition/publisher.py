@@ -11,12 +11,14 @@ from bascule import limits
 from bascule.errors import Unavailable
 from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream, Targets
 from bascule.kernels.ingest.acks import AckRouter
+from bascule.names import publish_subject_fault, reserved_subject_fault
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.link import NatsLink
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
-from bascule.security.authorization import Authorizer
+from bascule.security.authorization import Authorizer, denial
 
 _OUTPUT_POLL_SECONDS: Final = 0.002
+_SUBJECTS_REMEMBERED_MAX: Final = 1_024
 
 Resume = Callable[[str, int], Awaitable[None]]
 
@@ -32,9 +34,12 @@ class PublishShell:
         targets: Targets,
         router: AckRouter,
         payload_bytes_max: int,
+        namespace: str,
     ) -> None:
         self._link = link
         self._authorizer = authorizer
+        self._namespace = namespace
+        self._subject_faults: dict[bytes, str | None] = {}
         self._resume_partition = resume_partition
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +61,28 @@ class PublishShell:
     def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
         if self._authorizer.allows(peer, resource, action):
             return None
-        return f"The client is not authorized to call {action} on resource {resource}"
+        return denial(resource, action)
+
+    def subject_refusal(self, peer: Any, subject: bytes, field: str) -> tuple[int, str] | None:
+        """Status and text if the client may not publish to this subject, which is a request's subject or ack inbox; None if it may."""
+        known = self._subject_faults
+        if subject not in known:
+            if len(known) >= _SUBJECTS_REMEMBERED_MAX:
+                known.clear()
+            known[subject] = self._subject_fault(subject)
+        if (fault := known[subject]) is not None:
+            return int(Status.INVALID_ARGUMENT), f"{field} is invalid: {fault}"
+        text = subject.decode()
+        if self._authorizer.allows_subject(peer, text, "PublishToSubject"):
+            return None
+        return int(Status.PERMISSION_DENIED), denial(text, "PublishToSubject")
+
+    def _subject_fault(self, subject: bytes) -> str | None:
+        try:
+            text = subject.decode()
+        except UnicodeDecodeError:
+            return "it is not UTF-8"
+        return publish_subject_fault(text) or reserved_subject_fault(text, self._namespace)
 
     def half_closed(self, stream: PublishAsyncStream) -> None:
         self._loop.call_later(limits.PUBLISH_HALF_CLOSE_SECONDS, stream.give_up)

@@ -1,8 +1,8 @@
 """Authorization by a casbin model and a policy of lines `p, <common name>, <resource>, <action>`.
 
 A client is identified by the common name of its certificate. Resources are stream names, group ids, NATS subjects and `*` for
-metadata; actions have the names of RPCs. Anything that no line grants is denied. The files are read at the start and on
-`reload`; when a file cannot be used on reload, the previous policy stays in force.
+metadata; actions have the names of RPCs. Anything that no line grants is denied. See `subjects` for lines on subjects. The files are
+read at the start and on `reload`; when a file cannot be used on reload, the previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from bascule import limits
 from bascule.config.sections.listener import Tls
 from bascule.errors import InvalidConfig, PermissionDenied
+from bascule.security.subjects import SUBJECT_PREFIX, SubjectGrants
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +34,10 @@ class Authorizer:
         """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`."""
         self._model = model
         self._policy = policy
-        self._enforcer = None if model is None or policy is None else _load(model, policy)
+        self._enforcer: Any = None
+        self._subjects: SubjectGrants | None = None
+        if model is not None and policy is not None:
+            self._enforcer, self._subjects = _load(model, policy)
         self._decided: dict[tuple[str, str, str], bool] = {}
         self.generation = 0
         """Increases with every new policy; callers may cache decisions of the same generation."""
@@ -60,15 +64,45 @@ class Authorizer:
         asked = (name, resource, action)
         decided = self._decided.get(asked)
         if decided is None:
-            if len(self._decided) >= limits.AUTHORIZATIONS_REMEMBERED_MAX:
-                self._decided.clear()
-            decided = self._decided[asked] = bool(self._enforcer.enforce(*asked))
+            decided = self._decide(asked, bool(self._enforcer.enforce(*asked)))
+        return decided
+
+    def _decide(self, asked: tuple[str, str, str], decided: bool) -> bool:
+        if len(self._decided) >= limits.AUTHORIZATIONS_REMEMBERED_MAX:
+            self._decided.clear()
+        self._decided[asked] = decided
         return decided
 
     def require(self, peer: CertifiedPeer | None, resource: str, action: str) -> None:
         """Raises PermissionDenied, with the text that clients know."""
         if not self.allows(peer, resource, action):
-            raise PermissionDenied(f"The client is not authorized to call {action} on resource {resource}")
+            raise PermissionDenied(denial(resource, action))
+
+    # ── subjects ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def names_subjects(self) -> bool:
+        """Whether the policy has lines on subjects. One without was written for Liftbridge, which checks no subject of a stream."""
+        return self._subjects is not None and not self._subjects.is_empty
+
+    def allows_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> bool:
+        """Whether a line on subjects, or on everything, grants the action. A line of PublishToSubject may also name the subject as it
+        is, as for Liftbridge."""
+        if self._subjects is None:
+            return True
+        name = None if peer is None else peer.common_name
+        if not name:
+            return False
+        asked = (name, SUBJECT_PREFIX + subject, action)
+        decided = self._decided.get(asked)
+        if decided is None:
+            decided = self._decide(asked, self._subjects.allows(name, subject, action))
+        return decided or (action == "PublishToSubject" and self.allows(peer, subject, action))
+
+    def require_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> None:
+        """Raises PermissionDenied."""
+        if not self.allows_subject(peer, subject, action):
+            raise PermissionDenied(denial(SUBJECT_PREFIX + subject, action))
 
     def reload(self) -> bool:
         """Read the files again. When they cannot be used, logs an error, keeps the present policy and returns False."""
@@ -76,7 +110,7 @@ class Authorizer:
             _logger.info("authorization is off: there is no policy to read again")
             return True
         try:
-            self._enforcer = _load(self._model, self._policy)
+            self._enforcer, self._subjects = _load(self._model, self._policy)
         except InvalidConfig as error:
             _logger.error("the authorization policy was not changed: %s (%s)", error.message, error.hint)
             return False
@@ -86,7 +120,12 @@ class Authorizer:
         return True
 
 
-def _load(model_file: Path, policy_file: Path) -> Any:
+def denial(resource: str, action: str) -> str:
+    """The text of a refusal, which clients know."""
+    return f"The client is not authorized to call {action} on resource {resource}"
+
+
+def _load(model_file: Path, policy_file: Path) -> tuple[Any, SubjectGrants]:
     casbin = _casbin()
     try:
         model = casbin.Enforcer.new_model(str(model_file))
@@ -97,7 +136,11 @@ def _load(model_file: Path, policy_file: Path) -> Any:
         raise InvalidConfig(f"`tls.client.authz.model`, {model_file}, cannot be used: {error!r}") from None
     _check_policy(policy_file, {name: len(model["p"][name].tokens) for name in model["p"]}, "g" in model.model)
     try:
-        return casbin.Enforcer(model, casbin.persist.adapters.FileAdapter(str(policy_file)))
+        enforcer = casbin.Enforcer(model, casbin.persist.adapters.FileAdapter(str(policy_file)))
+        bare = casbin.Enforcer(casbin.Enforcer.new_model(str(model_file)))
+        return enforcer, SubjectGrants(bare, enforcer.get_model().model)
+    except InvalidConfig:
+        raise
     except Exception as error:
         raise InvalidConfig(
             f"`tls.client.authz.policy`, {policy_file}, cannot be used: {error!r}", hint=_HINT

@@ -22,11 +22,11 @@ import bascule
 from bascule import TlsOptions, errors
 from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
-from tests.broker.nats.test_broker_doors import MODEL, Guarded
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess, pause
 from tests.support.certificates import Authority, Certificate
+from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.monitoring import scrape
 from tests.support.nats_server import NatsServer
 from tests.support.tables import SERVING, Counting, handles_of, log_directory, numbers, read_rows

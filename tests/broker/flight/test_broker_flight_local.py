@@ -9,9 +9,9 @@ import pytest
 
 from bascule import TlsOptions, limits
 from bascule.client.arrow.reader import FlightConnection
-from tests.broker.nats.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
+from tests.support.guarded_broker import Guarded
 from tests.support.monitoring import scrape
 from tests.support.tables import (
     SERVING,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -18,19 +17,10 @@ from tests.support.api_client import Api, Health, Status, pb, refused
 from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority
+from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.nats_client import NatsClient
 from tests.support.waiting import eventually
 
-MODEL: Final = """
-[request_definition]
-r = sub, obj, act
-[policy_definition]
-p = sub, obj, act
-[policy_effect]
-e = some(where (p.eft == allow))
-[matchers]
-m = r.sub == p.sub && r.obj == p.obj && r.act == p.act
-"""
 NOT_AUTHORIZED: Final = "The client is not authorized to call"
 
 
@@ -60,36 +50,6 @@ def test_services_can_be_listed_by_reflection(broker: BrokerProcess) -> None:
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Guarded:
-    """A broker behind TLS. The plain door it has is closed, so readiness is asked with a certificate."""
-
-    def __init__(self, start_broker: StartBroker, directory: Path, config: dict[str, Any]) -> None:
-        directory.mkdir()
-        self.authority = Authority(directory)
-        server = self.authority.issue("server")
-        self.broker = start_broker(
-            {"tls.cert": str(server.cert), "tls.key": str(server.key), **self._with_files(config)}, launch_only=True
-        )
-        self.admin = self.authority.issue("admin")
-        self.admin_api = eventually(self._ready, "the broker serves")
-
-    def _with_files(self, config: dict[str, Any]) -> dict[str, Any]:
-        return {key: str(self.authority.file) if value == "the authority" else value for key, value in config.items()}
-
-    def _ready(self) -> Api | None:
-        assert self.broker.is_running, self.broker.tail()
-        if not self.broker.addresses_file.exists():
-            return None
-
-        self.broker.address = json.loads(self.broker.addresses_file.read_text())["grpc"]
-        self.broker.nats_url = json.loads(self.broker.addresses_file.read_text())["nats"]
-        return self.api("admin")
-
-    def api(self, common_name: str | None) -> Api:
-        own = self.admin if common_name == "admin" else self.authority.issue(common_name)
-        return Api(self.broker.address, self.authority.credentials(own))
 
 
 def test_tls_serves_who_trusts_the_certificate_and_nobody_in_the_clear(

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.nats.test_broker_doors import MODEL, Guarded
 from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
+from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.monitoring import Answer, get, scrape
 from tests.support.nats_server import NatsServer
 from tests.support.waiting import eventually

@@ -11,9 +11,9 @@ from bascule import blocking, errors
 from bascule.spark.options.reading import ConnectionOptions
 from bascule.spark.read.cluster import FlightCluster
 from bascule.spark.read.state import retention_text
-from tests.broker.nats.test_broker_doors import Guarded
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
+from tests.support.guarded_broker import Guarded
 from tests.support.tables import SERVING
 
 CURSORS = {"cursors.stream.partitions": 1, "cursors.stream.auto.pause.time": 0}

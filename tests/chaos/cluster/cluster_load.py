@@ -294,7 +294,7 @@ class ClusterLoad:
     def _envelopes_over(self, nats: NatsClient, history: PartitionHistory, writer: Writer) -> None:
         """Until the connection is lost: a window of messages under way."""
         inbox = f"_INBOX.chaos.{self._cluster.namespace}.{history.stream}.{history.partition}.{writer.identity}"
-        subject = f"{self._cluster.namespace}.{history.stream}" + f".{history.partition}" * (history.partition > 0)
+        subject = self._cluster.subject_of(history.stream) + f".{history.partition}" * (history.partition > 0)
         policy = pb.ALL if writer.policy == ALL else pb.LEADER
         nats.subscribe(inbox)
         outstanding: set[int] = set()

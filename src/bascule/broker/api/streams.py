@@ -27,7 +27,13 @@ from bascule.metadata.partition_starts import PartitionStarts
 from bascule.metadata.requests import leader_known, reachable, submit
 from bascule.metadata.server_directory import ServerDirectory
 from bascule.metadata.stream_options import RESERVED_STREAMS, stored_config
-from bascule.names import stream_name_fault, subject_fault
+from bascule.names import (
+    reserved_subject_fault,
+    stream_name_fault,
+    stream_subject_fault,
+    streams_overlap,
+    subject_fault,
+)
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
@@ -62,8 +68,9 @@ class StreamApi:
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
         deadline = deadline_of(call)
         partitions = request.partitions or 1
-        _check_request(request, partitions)
+        _check_request(request, partitions, self._defaults.replication.namespace)
         self._authorizer.require(call.peer, request.name, "CreateStream")
+        self._require_subject(call, request.subject, partitions)
         config = self._resolved(request)
         if config.encryption:
             _check_master_key()
@@ -89,6 +96,23 @@ class StreamApi:
         await submit(self._controller, op, deadline)
         await self._starts.started(request.name, range(partitions), deadline)
         return api.CreateStreamResponse()
+
+    def _require_subject(self, call: Call, subject: str, partitions: int) -> None:
+        """The client may attach a stream to this subject: the rules of docs/guides/authorization.md, section "Subjects"."""
+        authorizer, peer = self._authorizer, call.peer
+        if authorizer.allows_subject(peer, subject, "CreateStream"):
+            return
+        sharing = [
+            stream
+            for stream in self._controller.metadata.streams.values()
+            if streams_overlap(subject, partitions, stream.subject, len(stream.partitions))
+        ]
+        is_own = not authorizer.names_subjects or any(stream.subject == subject for stream in sharing)
+        if not (is_own or all(authorizer.allows(peer, name, "CreateStream") for name in _names_like(subject))):
+            authorizer.require_subject(peer, subject, "CreateStream")
+        for stream in sharing:
+            if not all(authorizer.allows(peer, stream.name, action) for action in ("Publish", "Subscribe")):
+                authorizer.require_subject(peer, subject, "CreateStream")
 
     def _resolved(self, request: api.CreateStreamRequest) -> StreamConfig:
         try:
@@ -124,12 +148,23 @@ class StreamApi:
         return api.SetStreamReadonlyResponse()
 
 
-def _check_request(request: api.CreateStreamRequest, partitions: int) -> None:
+def _names_like(subject: str) -> tuple[str, ...]:
+    """The subject as a stream's name, and two names that its wildcards cover."""
+    tokens = subject.split(".")
+    if {"*", ">"}.isdisjoint(tokens):
+        return (subject,)
+    return (subject, *(".".join({"*": "0", ">": rest}.get(token, token) for token in tokens) for rest in ("0", "0.0")))
+
+
+def _check_request(request: api.CreateStreamRequest, partitions: int, namespace: str) -> None:
     """Raises for the first fault, in the order that clients rely on."""
     if not request.name:
         raise GrpcError(Status.INVALID_ARGUMENT, "Name cannot be empty")
-    if subject_fault(request.subject):
-        raise GrpcError(Status.INVALID_ARGUMENT, "Subject is invalid")
+    fault = stream_subject_fault(request.subject, partitions)
+    if fault is None:
+        fault = reserved_subject_fault(request.subject, namespace, partitions)
+    if fault is not None:
+        raise GrpcError(Status.INVALID_ARGUMENT, f"Subject is invalid: {fault}")
     if request.name in RESERVED_STREAMS:
         raise GrpcError(Status.INVALID_ARGUMENT, "Stream is reserved")
     if (fault := stream_name_fault(request.name)) is not None:

@@ -55,7 +55,7 @@ class StreamDefaults:
         "streams.cleaner.interval",
         Duration(minimum_ns=MILLISECOND_NS),
         5 * MINUTE_NS,
-        meaning="The interval at which retention and compaction check a partition.",
+        meaning="The interval at which retention and compaction check a partition. Below 100ms it is raised to 100ms.",
         consequence="A partition may exceed its limits for this time.",
     )
     segment_max_bytes: int = setting(
@@ -108,7 +108,7 @@ class StreamDefaults:
         "streams.auto.pause.time",
         Duration(),
         0,
-        meaning="Pause a partition that has received no message for this time. 0: never.",
+        meaning="Pause a partition that has received no message for this time. 0: never; below 100ms it is raised to 100ms.",
         consequence="The next message resumes it.",
     )
     auto_pause_disable_if_subscribers: bool = setting(
@@ -154,6 +154,6 @@ class StreamDefaults:
         "streams.sync.interval",
         Duration(minimum_ns=MILLISECOND_NS),
         limits.SYNC_INTERVAL_MS_DEFAULT * MILLISECOND_NS,
-        meaning="The interval at which messages are synced to disk when no ack waits for a sync.",
+        meaning="The interval at which messages are synced to disk when no ack waits for a sync. Below 10ms it is raised to 10ms.",
         consequence="With `interval`, a power failure may lose the messages of the last interval.",
     )

@@ -18,7 +18,6 @@ cdef enum Verdict:
     PAUSED
     DISCONNECTED
     TOO_LARGE
-    BAD_SUBJECT
     DENIED
 
 

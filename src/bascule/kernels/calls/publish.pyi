@@ -23,6 +23,8 @@ class Shell(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer: ...
     def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
         """Why this client may not do that; None when it may."""
+    def subject_refusal(self, peer: Any, subject: bytes, field: str) -> tuple[int, str] | None:
+        """Status and text if the client may not publish to this subject; None if it may. `field` is the request's."""
 
 @final
 class Targets:

@@ -15,7 +15,7 @@ from bascule.kernels.envelope.messages cimport (
 )
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
-from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub, is_subject
+from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub
 
 # gRPC statuses and the codes of PublishAsyncError.
 cdef enum:
@@ -53,7 +53,6 @@ cdef tuple ANSWERS = (
     (STATUS_INTERNAL, ASYNC_INTERNAL, b"partition is paused and could not be resumed"),
     (STATUS_UNKNOWN, ASYNC_INTERNAL, b"not connected to NATS"),
     (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"message exceeds max replication size"),
-    (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"subject is invalid: empty, too long, or with spaces or control characters"),
     (STATUS_PERMISSION_DENIED, ASYNC_PERMISSION_DENIED, b"permission denied"),
 )
 
@@ -527,15 +526,18 @@ cdef class PublishStream(GrpcStream):
         if not good:
             return self.refuse(MALFORMED)
         if self.to_subject:
-            if not is_subject(view.subject, view.subject_size):
-                return self.refuse(BAD_SUBJECT)
-            if self.denied(view.subject[:view.subject_size], "PublishToSubject"):
+            if self.refused_subject(view.subject[:view.subject_size], "subject"):
                 return 0
+        else:
+            target = self.gate.judge(&view, &verdict)
+            if verdict != NO_STREAM and self.denied(view.stream[:view.stream_size]):
+                return 0
+        # The partition's leader publishes the ack to the inbox: the client writes there through the broker.
+        if view.ack_inbox_size and self.refused_subject(view.ack_inbox[:view.ack_inbox_size], "ackInbox"):
+            return 0
+        if self.to_subject:
             view.expected_offset = 0
             return self.send(&view, view.subject, view.subject_size)
-        target = self.gate.judge(&view, &verdict)
-        if verdict != NO_STREAM and self.denied(view.stream[:view.stream_size], "Publish"):
-            return 0
         if verdict == PAUSED:
             self.gate.shell.resume(self, target.stream.decode(), target.partition)
             return 0
@@ -543,20 +545,22 @@ cdef class PublishStream(GrpcStream):
             return self.refuse(verdict)
         return self.send(&view, <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject))
 
-    def denied(self, bytes resource, str action):
-        if not self.gate.checks_authorization:
-            return False
-        text = self.gate.shell.why_not(self.connection.peer, resource.decode(), action)
+    def denied(self, bytes stream):
+        text = self.gate.shell.why_not(self.connection.peer, stream.decode()) if self.gate.checks_authorization else None
         if text is not None:
             self.finish(STATUS_PERMISSION_DENIED, text)
         return text is not None
 
+    def refused_subject(self, bytes subject, str field):
+        refusal = self.gate.shell.subject_refusal(self.connection.peer, subject, field)
+        if refusal is not None:
+            self.finish(refusal[0], refusal[1])
+        return refusal is not None
+
     def resumed(self, text):
-        if self.is_over():
-            return
-        if text is not None:
+        if text is not None and not self.is_over():
             self.finish(STATUS_INTERNAL, text)
-        else:
+        elif not self.is_over():
             self.start()
 
     cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size) except -1:
@@ -604,7 +608,7 @@ cdef class PublishStream(GrpcStream):
         if PyBytes_GET_SIZE(self.client_inbox):
             ack.ack_inbox = <const uint8_t*> PyBytes_AS_STRING(self.client_inbox)
             ack.ack_inbox_size = <uint32_t> PyBytes_GET_SIZE(self.client_inbox)
-            if is_subject(ack.ack_inbox, ack.ack_inbox_size) and self.gate.nats.connected:
+            if self.gate.nats.connected:
                 self.pass_on(ack)
         if ack.error != ACK_OK and not self.to_subject:
             answer = answer_to_ack(ack.error)

@@ -13,7 +13,7 @@ from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.metadata.core.model.placement import place
 from bascule.metadata.core.model.refusal import NO_PARTITION, NO_STREAM, STREAM_EXISTS, Refusal, invalid
 from bascule.metadata.core.model.streams import Partition, Stream
-from bascule.names import stream_name_fault, subject_fault
+from bascule.names import applied_subject_fault, stream_name_fault
 
 
 def create_stream(contents: Contents, index: int, op: ops.CreateStream) -> Outcome:
@@ -38,7 +38,7 @@ def _creation_fault(op: ops.CreateStream, staying: Sequence[BrokerPlace]) -> Ref
     """The first fault of a request to create a stream, in the order that clients rely on; None if there is none."""
     if not op.name:
         return invalid("Name cannot be empty")
-    if subject_fault(op.subject):
+    if applied_subject_fault(op.subject):
         return invalid("Subject is invalid")
     if (fault := stream_name_fault(op.name)) is not None:
         return invalid(f"Name is invalid: {fault}")

@@ -37,7 +37,7 @@ def rows(systems: Systems) -> Iterator[Row | LoadRow]:
                 _fill(broker, streams, size, messages)
                 yield from _reads(broker, streams, location, size, messages)
     with broker.streams(1) as streams:
-        yield _put(broker, streams, location, systems.messages(PUT_MESSAGES))
+        yield _put(broker, streams, systems.messages(PUT_MESSAGES))
 
 
 def _flight_port(broker: Broker) -> int:
@@ -98,9 +98,9 @@ def _path() -> str:
     return ":".join([str(Path(__file__).resolve().parent.parent), *filter(None, sys.path)])
 
 
-def _put(broker: Broker, streams: Streams, location: str, messages: int) -> Row:
+def _put(broker: Broker, streams: Streams, messages: int) -> Row:
     arguments: dict[str, object] = {"stream": streams.names[0], "messages": messages}
-    outcome, usage = _measure(broker.process, "put", location, arguments)
+    outcome, usage = _measure(broker.process, "put", f"127.0.0.1:{broker.port}", arguments)
     millions = outcome.messages / 1e6
     conditions = (
         f"128 B, acks of all; CPU-s/M: client {outcome.client_cpu / millions:.2f}, broker {usage.cpu / millions:.2f}"

@@ -1,5 +1,7 @@
 """Reads tables, or writes one, as a process of its own: `python -m bench.flight_load read|read-columns|put --location … --stream …`.
 
+`put` takes the gRPC address of a broker as its location.
+
 Batches are counted and dropped: what is measured is the server and the way to the client's memory.
 """
 
@@ -34,10 +36,10 @@ def read(location: str, stream: str, partitions: int, columns: tuple[str, ...] |
         return sum(pool.map(rows_of, range(partitions)))
 
 
-def put(location: str, stream: str, messages: int, size: int) -> int:
+def put(address: str, stream: str, messages: int, size: int) -> int:
     batch = pa.record_batch({"value": [b"x" * size] * PUT_ROWS_AT_ONCE})
     count = max(1, messages // PUT_ROWS_AT_ONCE)
-    with FlightConnection(location) as tables:
+    with FlightConnection(address) as tables:
         return sum(answer["rows"] for answer in tables.put(stream, [batch] * count))
 
 

@@ -97,7 +97,7 @@ __init__                errors client.connection client.consume client client.ar
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
                         metadata.core.model metadata.core log.disk log security metadata partition readers
                         operations flight
-broker.flight           errors limits proto kernels.calls kernels.arrow net net.grpc config.values config.sections
+broker.flight           errors limits kernels.arrow net net.grpc config.values config.sections
                         metadata.core.model log.segments log.partition log security metadata partition flight
 broker.metrics          errors limits proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security metadata partition.replication partition readers operations

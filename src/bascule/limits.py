@@ -467,16 +467,16 @@ FLIGHT_READ_BYTES: Final = 1 * MIB
 """Size of one read from the log for a Flight reader."""
 
 FLIGHT_CALLS_MAX: Final = 128
-"""Concurrent Flight reads and writes, each with a thread and a few batches in memory. More are refused and can be retried."""
+"""Concurrent Flight reads, lists and lookups of offsets, each with a thread and some memory. More are refused and can be retried."""
 
 FLIGHT_REQUEST_BYTES_MAX: Final = 64 * KIB
 """Size of a ticket, a descriptor or the body of an action, in JSON."""
 
-FLIGHT_PUT_WINDOW: Final = 4_096
-"""Messages of one table write whose acks are outstanding."""
+FLIGHT_DESCRIBING_MAX: Final = 1
+"""Flight threads that describe streams at the same time. Each such thread delays the event loop by Python's switch interval of 5 ms."""
 
-FLIGHT_PUT_WINDOW_BYTES: Final = 16 * MIB
-"""Bytes of one table write whose acks are outstanding; one message may be larger."""
+NAME_PATTERN_CHARACTERS_MAX: Final = 256
+"""Characters of a pattern of stream names in ListFlights: a match of one name takes at most this many steps per character."""
 
 FLIGHT_CALL_SECONDS: Final = 10.0
 """Time that a Flight call waits for the event loop, to look up servers or to resume a paused partition."""

@@ -377,7 +377,6 @@ async def _serve(
                 servers=directory,
                 partitions=plane.partitions,
                 starts=plane.starts,
-                publishing=plane.gate,
                 authorizer=authorizer,
                 uses_tls=config.tls.is_on,
             )

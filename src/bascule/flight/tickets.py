@@ -3,7 +3,7 @@
     ticket      {"stream": "orders", "stream_id": 17, "partition": 0, "start": 0, "end": 1000, "columns": ["key", "value"],
                  "batch_rows": 10000, "batch_bytes": 4194304}
     descriptor  a path of one part, the stream; or a command {"stream": "orders", "partitions": [0, 1], "columns": ["value"]}
-    put         a path of one part, the stream; or a command {"stream": "orders", "ack_policy": "all"}
+    criteria    {"pattern": "orders-*"}
     offsets     {"streams": ["orders"], "timestamps": {"orders": {"0": 1700000000000000000}}}
 
 Only `stream` and `partition` are required. `start` is an offset or "earliest"; `end` is exclusive, and null means the high
@@ -98,27 +98,6 @@ def parse_command(data: bytes) -> TableCommand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutCommand:
-    """The stream that a table is published to, and its ack policy."""
-
-    stream: str
-    ack_policy: str = "all"
-
-    def encode(self) -> bytes:
-        return json.dumps({"stream": self.stream, "ack_policy": self.ack_policy}).encode()
-
-
-def parse_put_command(data: bytes) -> PutCommand:
-    given = _Given("command", data)
-    policy = given.take("ack_policy", "all")
-    if policy not in ("leader", "all"):
-        raise CallerError(f"command: ack_policy is {policy!r}", hint="give `leader` or `all`")
-    command = PutCommand(stream=given.text("stream"), ack_policy=policy)
-    given.must_be_empty()
-    return command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsQuery:
     """A request of the action `offsets`. None: all streams."""
 
@@ -161,14 +140,46 @@ def _partition(given: _Given, text: str) -> int:
     return given.checked("timestamps", number, 0, INT32_MAX)
 
 
-def parse_pattern(data: bytes) -> str | None:
-    """The criteria of ListFlights: a regular expression that must match a stream's whole name; None for all streams."""
+def parse_pattern(data: bytes) -> NamePattern | None:
+    """Parse the criteria of ListFlights. Returns None for all streams."""
     if not data:
         return None
     given = _Given("criteria", data)
     pattern = given.text("pattern")
     given.must_be_empty()
-    return pattern
+    if len(pattern) > limits.NAME_PATTERN_CHARACTERS_MAX:
+        raise CallerError(
+            f"criteria: pattern has {len(pattern)} characters",
+            hint=f"give at most {limits.NAME_PATTERN_CHARACTERS_MAX}",
+        )
+    return NamePattern(pattern)
+
+
+class NamePattern:
+    """A pattern of whole names: `*` stands for any characters, `?` for one, every other character for itself.
+
+    A regular expression of a client could take exponential time. This match takes at most name × pattern steps.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def matches(self, name: str) -> bool:
+        pattern, place, at = self._pattern, 0, 0
+        star, resume = -1, 0
+        while at < len(name):
+            if place < len(pattern) and pattern[place] == "*":
+                star, resume = place, at
+                place += 1
+            elif place < len(pattern) and pattern[place] in ("?", name[at]):
+                place += 1
+                at += 1
+            elif star >= 0:
+                resume += 1  # the latest star takes one more character
+                place, at = star + 1, resume
+            else:
+                return False
+        return set(pattern[place:]) <= {"*"}
 
 
 class _Given:

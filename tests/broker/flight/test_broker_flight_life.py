@@ -29,7 +29,7 @@ from tests.support.certificates import Authority, Certificate
 from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.monitoring import scrape
 from tests.support.nats_server import NatsServer
-from tests.support.tables import SERVING, Counting, handles_of, log_directory, numbers, read_rows
+from tests.support.tables import SERVING, Counting, log_directory, numbers, read_rows
 from tests.support.waiting import eventually
 
 
@@ -223,7 +223,7 @@ def test_rows_whose_acks_were_lost_with_nats_may_or_may_not_be_stored(
         outcome: list[Exception] = []
 
         def publish() -> None:
-            with FlightConnection(f"grpc://{broker.flight_address}") as tables:
+            with FlightConnection(broker.address) as tables:
                 try:
                     tables.put("s", itertools.repeat(batch))  # until it cannot go on
                 except errors.BasculeError as error:
@@ -268,42 +268,6 @@ def test_tables_behind_tls(start_broker: StartBroker, tmp_path: Path) -> None:
         pytest.raises(errors.Unavailable),
     ):
         distrusting.offsets()
-
-
-def inner_ports(broker: BrokerProcess, known: set[int]) -> list[int]:
-    """Ports on which the broker listens beside those it tells of."""
-    inodes = handles_of(broker.pid)
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            port = int(fields[1].rpartition(":")[2], 16)
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes and port not in known:
-                found.append(port)
-    return found
-
-
-def test_nobody_gets_past_tls(start_broker: StartBroker, tmp_path: Path) -> None:
-    """Behind TLS there is a port in the clear, on this machine only. Whoever finds it is refused."""
-    guarded = Guarded(start_broker, tmp_path / "tls", dict(SERVING))
-    guarded.admin_api.CreateStream(name="s", subject="s")
-    addresses = json.loads(guarded.broker.addresses_file.read_text())
-    known = {int(addresses[name].rpartition(":")[2]) for name in ("grpc", "flight", "http")}
-    (inner,) = inner_ports(guarded.broker, known)
-    with flight.FlightClient(f"grpc://127.0.0.1:{inner}") as client:
-        ticket = flight.Ticket(ReadTicket(stream="s", partition=0).encode())
-        for call in (
-            lambda: list(client.list_flights()),
-            lambda: client.get_flight_info(flight.FlightDescriptor.for_path("s")),
-            lambda: client.do_get(ticket).read_all(),
-            lambda: list(client.do_action(flight.Action("offsets", b"{}"))),
-        ):
-            with pytest.raises(flight.FlightUnauthenticatedError):
-                call()
-        with pytest.raises(
-            pa.ArrowException, match="PERMISSION_DENIED"
-        ):  # here pyarrow loses what kind of error it was
-            client.get_schema(flight.FlightDescriptor.for_path("s"))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,7 +115,6 @@ def test_no_bytes_do_anything_but_be_refused(data: bytes) -> None:
     parsers = (
         tickets.parse_ticket,
         tickets.parse_command,
-        tickets.parse_put_command,
         tickets.parse_offsets_query,
         tickets.parse_pattern,
     )
@@ -128,18 +128,56 @@ def test_no_bytes_do_anything_but_be_refused(data: bytes) -> None:
 def test_commands_that_were_written_are_read_again() -> None:
     command = tickets.TableCommand(stream="orders", partitions=(1, 2), columns=("key",))
     assert tickets.parse_command(command.encode()) == command
-    put = tickets.PutCommand(stream="orders", ack_policy="leader")
-    assert tickets.parse_put_command(put.encode()) == put
     query = tickets.OffsetsQuery(streams=("orders",), timestamps={"orders": {0: 5}})
     assert tickets.parse_offsets_query(query.encode()) == query
     assert tickets.parse_offsets_query(b"") == tickets.OffsetsQuery()
-    assert (tickets.parse_pattern(b""), tickets.parse_pattern(b'{"pattern": "a.*"}')) == (None, "a.*")
+    assert tickets.parse_pattern(b"") is None
+
+
+PATTERNS = [
+    ("orders", "orders", True),
+    ("orders", "order", False),
+    ("orders", "orders2", False),
+    ("orders-*", "orders-eu", True),
+    ("orders-*", "orders", False),
+    ("*", "", True),
+    ("*.eu", "a.eu.eu", True),
+    ("a*b*c", "a-b-b-c", True),
+    ("a*b*c", "a-b-b-d", False),
+    ("o?ders", "orders", True),
+    ("o?ders", "oders", False),
+    ("a.c", "abc", False),
+    ("([a-z]+)+!", "aaaa!", False),
+    ("[ab]", "a", False),
+    ("", "x", False),
+]
+
+
+@pytest.mark.parametrize(("pattern", "name", "expected"), PATTERNS)
+def test_a_pattern_is_a_glob(pattern: str, name: str, expected: bool) -> None:
+    assert tickets.NamePattern(pattern).matches(name) is expected
+
+
+@given(st.text("ab*?", max_size=8), st.text("ab", max_size=8))
+def test_a_pattern_matches_as_its_regular_expression_does(pattern: str, name: str) -> None:
+    translated = "".join({"*": ".*", "?": "."}.get(one, one) for one in pattern)
+    assert tickets.NamePattern(pattern).matches(name) is (re.fullmatch(translated, name) is not None)
+
+
+def test_no_pattern_takes_long() -> None:
+    """256 stars and a name of 4,096 characters: a million steps, where backtracking would not end."""
+    assert not tickets.NamePattern("a*" * 127 + "b").matches("a" * 4_096)
+    assert not tickets.NamePattern("*a" * 127 + "*b").matches("a" * 4_096)
+
+
+def test_a_pattern_that_is_too_long_is_refused() -> None:
+    with pytest.raises(errors.CallerError, match="257 characters"):
+        tickets.parse_pattern(json.dumps({"pattern": "x" * 257}).encode())
 
 
 @pytest.mark.parametrize(
     ("parse", "data"),
     [
-        (tickets.parse_put_command, {"stream": "s", "ack_policy": "none"}),
         (tickets.parse_offsets_query, {"streams": "orders"}),
         (tickets.parse_offsets_query, {"timestamps": {"orders": 5}}),
         (tickets.parse_offsets_query, {"timestamps": {"orders": {"first": 5}}}),

@@ -20,7 +20,7 @@ from bascule.net.grpc.status import GrpcError
 from bascule.partition.replica import LedPartition
 
 if TYPE_CHECKING:
-    from bascule.kernels.calls.publish import PublishGate
+    from bascule.broker.flight.service import FlightGate
     from bascule.metadata.controller import Controller
     from bascule.metadata.partition_starts import PartitionStarts
     from bascule.partition.registry import Partitions
@@ -31,23 +31,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSources:
-    """The parts of a broker that Arrow Flight reads from and writes to."""
+    """The parts of a broker that Arrow Flight reads from."""
 
     controller: Controller
     servers: ServerDirectory
     partitions: Partitions
     starts: PartitionStarts
-    publishing: PublishGate
-    """For the event loop only."""
     authorizer: Authorizer
     uses_tls: bool
 
 
 class Directory:
-    def __init__(self, sources: TableSources, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sources: TableSources, gate: FlightGate) -> None:
         self._sources = sources
         self._server_id = sources.controller.server_id
-        self._loop = loop
+        self._loop = gate.loop
+        self._describing = gate.describing
 
     # ── streams ──────────────────────────────────────────────────────────────────────────────────
 
@@ -115,32 +114,28 @@ class Directory:
 
     def offsets(self, query: OffsetsQuery) -> dict[str, Any]:
         """Return leader and location of each partition, and the offsets of those that this server leads."""
-        timestamps = query.timestamps or {}
-        streams = self.streams() if query.streams is None else [self.stream(name) for name in query.streams]
+        names = None if query.streams is None else dict.fromkeys(query.streams)
+        streams = self.streams() if names is None else [self.stream(name) for name in names]
         locations = self.locations()
-        return {
-            "server": self._server_id,
-            "locations": locations,
-            "streams": {
-                stream.name: {
-                    "id": stream.id,
-                    "subject": stream.subject,
-                    "retention": _retention(stream),
-                    "partitions": {
-                        str(partition.id): {
-                            "leader": partition.leader,
-                            "location": locations.get(partition.leader),
-                            "leader_epoch": partition.leader_epoch,
-                            "paused": partition.paused,
-                            **self._ends(stream, partition, resumes=query.streams is not None),
-                            **self._at(stream, partition, timestamps.get(stream.name, {}).get(partition.id)),
-                        }
-                        for partition in list(stream.partitions)
-                    },
+        described = {stream.name: self._described(stream, query, locations) for stream in streams}
+        return {"server": self._server_id, "locations": locations, "streams": described}
+
+    def _described(self, stream: Stream, query: OffsetsQuery, locations: dict[str, str]) -> dict[str, Any]:
+        times = (query.timestamps or {}).get(stream.name, {})
+        partitions: dict[str, Any] = {}
+        for partition in list(stream.partitions):
+            if partition.paused and partition.leader == self._server_id and query.streams is not None:
+                self._resume(stream.name, partition.id)  # waits for the event loop, hence before the semaphore
+            with self._describing:
+                partitions[str(partition.id)] = {
+                    "leader": partition.leader,
+                    "location": locations.get(partition.leader),
+                    "leader_epoch": partition.leader_epoch,
+                    "paused": partition.paused,
+                    **self._ends(stream, partition, resumes=query.streams is not None),
+                    **self._at(stream, partition, times.get(partition.id)),
                 }
-                for stream in streams
-            },
-        }
+        return {"id": stream.id, "subject": stream.subject, "retention": _retention(stream), "partitions": partitions}
 
     def _ends(self, stream: Stream, partition: Partition, *, resumes: bool) -> dict[str, int | None]:
         unknown = dict.fromkeys(("log_start", "high_watermark", "log_end", "last_timestamp", "size_bytes"))

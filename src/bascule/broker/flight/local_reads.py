@@ -84,7 +84,7 @@ class LocalReads:
     def _find(self, ticket: ReadTicket) -> FileRanges:
         sources = self._gate.parts()
         sources.authorizer.require(None, ticket.stream, "Subscribe")
-        directory = Directory(sources, self._gate.loop)
+        directory = Directory(sources, self._gate)
         stream = directory.stream(ticket.stream, ticket.stream_id)
         partition = directory.partition(stream, ticket.partition)
         if partition.paused or partition.leader != sources.controller.server_id:

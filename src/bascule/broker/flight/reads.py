@@ -157,7 +157,7 @@ class Read:
     def _damaged(self, error: CorruptBatch) -> BasculeError:
         """Return Unavailable if another replica has the damaged range, so that the reader retries there; else StorageError."""
         _logger.error("%s: %s", self._name, error.message)
-        if Directory(self._sources, self._gate.loop).in_loop(self._has_other_replica(error.message)):
+        if Directory(self._sources, self._gate).in_loop(self._has_other_replica(error.message)):
             return Unavailable(f"this replica is damaged: {error.message}")
         return StorageError(error.message, hint="`bascule log verify` says what can still be read")
 

@@ -1,48 +1,58 @@
-"""The methods of Arrow Flight: they authorize and parse a call. `reads` executes DoGet, `puts` executes DoPut.
+"""The methods of Arrow Flight: they authorize and parse a call. `reads` executes DoGet.
 
 The actions that the authorizer checks have the names of the gRPC calls, so that one policy serves both ports:
 
     ListFlights, and offsets of all streams           FetchMetadata on *
     GetFlightInfo, GetSchema, offsets of a stream     FetchPartitionMetadata on the stream
     DoGet                                             Subscribe on the stream
-    DoPut                                             Publish on the stream
+
+There is no DoPut, no DoExchange and no Handshake: pyarrow decodes record batches before a check is possible, and a few kilobytes of
+zstd or of nulls become gigabytes. `DoorKeeper` ends such a call before its first message is read. Clients publish over gRPC.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from bascule.broker.flight.directory import Directory
-from bascule.broker.flight.puts import put
+from bascule.broker.flight.directory import Directory, TableSources
 from bascule.broker.flight.reads import Read
 from bascule.broker.flight.service import FlightGate
-from bascule.config.values.address import Address
-from bascule.errors import BasculeError, CallerError
+from bascule.errors import BasculeError, CallerError, StreamNotFound
 from bascule.flight.failures import to_flight
 from bascule.flight.schema import schema_of
 from bascule.flight.tickets import (
     OFFSETS_ACTION,
-    PutCommand,
+    OffsetsQuery,
     ReadTicket,
     TableCommand,
     parse_command,
     parse_offsets_query,
     parse_pattern,
-    parse_put_command,
     parse_ticket,
 )
 
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+METHODS: Final = frozenset(
+    {
+        flight.FlightMethod.LIST_FLIGHTS,
+        flight.FlightMethod.GET_FLIGHT_INFO,
+        flight.FlightMethod.GET_SCHEMA,
+        flight.FlightMethod.LIST_ACTIONS,
+        flight.FlightMethod.DO_ACTION,
+        flight.FlightMethod.DO_GET,
+    }
+)
+"""The calls that are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,33 +62,50 @@ class Caller:
     common_name: str | None
 
 
-def make_server(address: Address, gate: FlightGate) -> Any:
+class DoorKeeper(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """Refuses calls that this service does not have, before their first message is read into memory."""
+
+    def start_call(self, info: Any, headers: Any) -> None:
+        del headers
+        if info.method not in METHODS:
+            raise flight.FlightUnauthorizedError(
+                f"UNSUPPORTED: {info.method.name} is not served here. Publish over the gRPC port, as FlightConnection.put does"
+            )
+
+
+def make_server(location: str, gate: FlightGate) -> Any:
     """Start a server, which runs on its own threads."""
-    return FlightServer(f"grpc://{address}", gate)
+    return FlightServer(location, gate)
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
     def __init__(self, location: str, gate: FlightGate) -> None:
         self._gate = gate
-        super().__init__(location)
+        super().__init__(location, middleware={"door": DoorKeeper()})
 
     # ── streams and offsets ────────────────────────────────────────────────────────────────────────────
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
-        return iter(_answer(lambda: self._list(context, criteria)))
+        return _guarded(_answer(lambda: self._list(context, criteria)))
 
-    def _list(self, context: Any, criteria: bytes) -> list[Any]:
+    def _list(self, context: Any, criteria: bytes) -> Iterator[Any]:
         sources = self._gate.parts()
         sources.authorizer.require(self._caller(context), "*", "FetchMetadata")
         pattern = parse_pattern(criteria)
-        try:
-            matches = re.compile(pattern).fullmatch if pattern is not None else lambda _name: True
-        except re.error as error:
-            raise CallerError(f"criteria: pattern {pattern!r} is no regular expression: {error}") from None
-        directory = Directory(sources, self._gate.loop)
-        names = [stream.name for stream in directory.streams() if matches(stream.name)]
-        locations = directory.locations()
-        return [self._info(directory, TableCommand(stream=name), None, locations) for name in names]
+        directory = Directory(sources, self._gate)
+        names = [stream.name for stream in directory.streams() if pattern is None or pattern.matches(stream.name)]
+        return self._listed(directory, names, directory.locations())
+
+    def _listed(self, directory: Directory, names: list[str], locations: dict[str, str]) -> Iterator[Any]:
+        """Yield one description at a time, so that a client that does not read costs no memory."""
+        with self._gate.call():
+            for name in names:
+                try:
+                    with self._gate.describing:
+                        info = self._info(directory, TableCommand(stream=name), None, locations)
+                except StreamNotFound:
+                    continue  # deleted meanwhile
+                yield info
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         return _answer(lambda: self._describe(context, descriptor))
@@ -87,14 +114,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         sources = self._gate.parts()
         command = _command(descriptor)
         sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
-        directory = Directory(sources, self._gate.loop)
-        return self._info(directory, command, descriptor, directory.locations())
+        directory = Directory(sources, self._gate)
+        locations = directory.locations()
+        with self._gate.describing:
+            return self._info(directory, command, descriptor, locations)
 
     def _info(
         self, directory: Directory, command: TableCommand, descriptor: Any | None, locations: dict[str, str]
     ) -> Any:
         stream = directory.stream(command.stream)
-        numbers = command.partitions if command.partitions is not None else range(len(stream.partitions))
+        asked = command.partitions
+        numbers = range(len(stream.partitions)) if asked is None else tuple(dict.fromkeys(asked))
         endpoints = []
         for number in numbers:
             partition = directory.partition(stream, number)
@@ -112,7 +142,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         sources = self._gate.parts()
         command = _command(descriptor)
         sources.authorizer.require(self._caller(context), command.stream, "FetchPartitionMetadata")
-        Directory(sources, self._gate.loop).stream(command.stream)
+        Directory(sources, self._gate).stream(command.stream)
         return flight.SchemaResult(schema_of(command.columns))
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -120,9 +150,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         return [(OFFSETS_ACTION, "Offsets, leaders and locations of partitions, and offsets by time, as JSON")]
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        return iter(_answer(lambda: self._act(context, action)))
+        return _guarded(_answer(lambda: self._act(context, action)))
 
-    def _act(self, context: Any, action: Any) -> list[Any]:
+    def _act(self, context: Any, action: Any) -> Iterator[Any]:
         sources = self._gate.parts()
         if action.type != OFFSETS_ACTION:
             raise CallerError(f"there is no action {action.type!r}", hint=f"there is `{OFFSETS_ACTION}`")
@@ -132,12 +162,19 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
             sources.authorizer.require(caller, "*", "FetchMetadata")
         for name in {*(query.streams or ()), *(query.timestamps or ())}:
             sources.authorizer.require(caller, name, "FetchPartitionMetadata")
-        local_reads = self._gate.local_reads
-        answer = Directory(sources, self._gate.loop).offsets(query)
-        answer["local"] = None if local_reads is None else local_reads.name
-        return [flight.Result(json.dumps(answer).encode())]
+        return self._offsets(sources, query)
 
-    # ── reading and writing ──────────────────────────────────────────────────────────────────────
+    def _offsets(self, sources: TableSources, query: OffsetsQuery) -> Iterator[Any]:
+        """Yield the answer within a counted call: it may wait long for a client that does not read."""
+        local_reads = self._gate.local_reads
+        with self._gate.call():
+            answer = Directory(sources, self._gate).offsets(query)
+            answer["local"] = None if local_reads is None else local_reads.name
+            with self._gate.describing:
+                result = flight.Result(json.dumps(answer).encode())
+            yield result
+
+    # ── reading ──────────────────────────────────────────────────────────────────────
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         return _answer(lambda: self._read(context, ticket))
@@ -146,23 +183,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         sources = self._gate.parts()
         wanted = parse_ticket(ticket.ticket)
         sources.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
-        directory = Directory(sources, self._gate.loop)
+        directory = Directory(sources, self._gate)
         local = directory.led(directory.stream(wanted.stream, wanted.stream_id), wanted.partition)
         read = Read(sources, self._gate, wanted, local, context.is_cancelled)
         return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
-
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        _answer(lambda: self._put(context, descriptor, reader, writer))
-
-    def _put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        sources = self._gate.parts()
-        if descriptor.descriptor_type == flight.DescriptorType.CMD:
-            command = parse_put_command(descriptor.command)
-        else:
-            command = PutCommand(stream=_stream_in(descriptor))
-        sources.authorizer.require(self._caller(context), command.stream, "Publish")
-        with self._gate.call():
-            put(sources, self._gate, command, reader, writer)
 
     def _caller(self, context: Any) -> Caller:
         relay = self._gate.relay

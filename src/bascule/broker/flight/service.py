@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bascule import limits
-from bascule.broker.flight.tls_relay import TlsRelay
+from bascule.broker.flight.tls_relay import InnerSocket, TlsRelay
 from bascule.config.sections.server import ServerConfig
-from bascule.config.values.address import LOOPBACK, Address
+from bascule.config.values.address import Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
 from bascule.net.gate import Gate
@@ -113,16 +113,18 @@ class FlightGate(Gate["TableSources"]):
         self.relay: TlsRelay | None = None
         """Ends TLS for all connections; None without TLS."""
         self.local_reads: LocalReads | None = None
+        self.describing = threading.BoundedSemaphore(limits.FLIGHT_DESCRIBING_MAX)
+        """Held while an answer about many partitions is built, which runs Python for long."""
         self._lock = threading.Lock()
         self._calls = 0
         self._rows = 0
         self._bytes = 0
 
     def enter(self) -> None:
-        """Count a call that reads or writes; `leave` ends it. Raises Unavailable when too many are in progress."""
+        """Count a call that sends much; `leave` ends it. Raises Unavailable when too many are in progress."""
         with self._lock:
             if self._calls >= limits.FLIGHT_CALLS_MAX:
-                raise Unavailable(f"{self._calls} tables are being read already", hint="retry in a moment")
+                raise Unavailable(f"{self._calls} Flight calls are in progress", hint="retry in a moment")
             self._calls += 1
 
     def leave(self) -> None:
@@ -157,12 +159,13 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
     tls = config.tls
     try:
         if not tls.is_on:
-            server = make_server(wanted, gate)
+            server = make_server(f"grpc://{wanted}", gate)
             gate.local_reads = _local_reads(config, gate)
             return FlightService(server, gate)
         context = server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
-        server = make_server(Address(LOOPBACK, 0), gate)
-        gate.relay = TlsRelay(wanted, context, server.port)
+        inner = InnerSocket()
+        server = make_server(inner.location, gate)
+        gate.relay = TlsRelay(wanted, context, inner)
         gate.relay.start()
         return FlightService(server, gate)
     except OSError as error:

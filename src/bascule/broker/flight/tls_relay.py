@@ -1,32 +1,83 @@
 """Ends TLS for Arrow Flight, with the context of the gRPC port, and knows the client of each connection.
 
 pyarrow could end TLS itself, but gives only the first name in a client's certificate, while policies use the common name. The relay
-runs in its own thread and connects to Flight's port on the loopback address. It remembers the common name by the local port of that
-connection. Flight refuses connections that do not come from the relay.
+runs in its own thread and connects to Flight over a Unix socket:
+
+    client ── TLS ──► relay, bound to <folder>/<random name> ──► <folder>/flight, where pyarrow listens
+
+The folder belongs to the broker's user and has mode 0700, so no other user can connect to Flight or take a name in it. The kernel
+reports the random name to Flight as the peer of each call; the relay maps it to the common name. Flight refuses all other peers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
+import shutil
+import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, cast
 
-from bascule.config.values.address import LOOPBACK, Address
+from bascule.config.values.address import Address
 from bascule.net.tls import common_name
 
 BUFFER_BYTES: Final = 1 << 20
 """Maximum buffered for a side that does not read; then the relay stops reading from the other side."""
 
+HANDSHAKE_SECONDS: Final = 10.0
+"""Time for the TLS handshake of a client; then its connection is closed."""
+TEMPORARY_BYTES_MAX: Final = 40
+"""Length of the path of the temporary folder: the address of a Unix socket has at most 107 bytes."""
+
+
+class InnerSocket:
+    """The folder with the socket that Flight listens on behind the relay. Only this user can enter it."""
+
+    def __init__(self) -> None:
+        temporary = tempfile.gettempdir()
+        if len(temporary) > TEMPORARY_BYTES_MAX:
+            temporary = "/tmp"
+        self._folder = tempfile.mkdtemp(prefix="bascule-flight-", dir=temporary)  # with mode 0700, whatever the umask
+        self.path = f"{self._folder}/flight"
+
+    @property
+    def location(self) -> str:
+        """The location for pyarrow."""
+        return f"grpc+unix://{self.path}"
+
+    def named_socket(self) -> tuple[socket.socket, str]:
+        """Return a socket bound to a new random name in the folder, and the name."""
+        name = secrets.token_hex(16)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            made.bind(f"{self._folder}/{name}")
+        except OSError:
+            made.close()
+            raise
+        return made, name
+
+    def forget(self, name: str) -> None:
+        """Remove the file of a name. A connected socket keeps its name."""
+        with contextlib.suppress(OSError):
+            Path(self._folder, name).unlink()
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
 
 class TlsRelay:
-    def __init__(self, address: Address, context: ssl.SSLContext, inner_port: int) -> None:
+    def __init__(self, address: Address, context: ssl.SSLContext, inner: InnerSocket) -> None:
         """`start` listens. Raises OSError when the address cannot be used."""
         self.context = context
         self._address = address
-        self._inner_port = inner_port
-        self._names: dict[int, str | None] = {}
+        self._inner = inner
+        self._names: dict[str, str | None] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flight tls", daemon=True)
         self._server: asyncio.Server | None = None
@@ -43,7 +94,11 @@ class TlsRelay:
 
     async def _listen(self) -> None:
         self._server = await self._loop.create_server(
-            lambda: _Outside(self), self._address.host, self._address.port, ssl=self.context
+            lambda: _Outside(self),
+            self._address.host,
+            self._address.port,
+            ssl=self.context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -54,6 +109,7 @@ class TlsRelay:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+        self._inner.remove()
 
     async def _end(self) -> None:
         if self._server is not None:
@@ -63,11 +119,11 @@ class TlsRelay:
         await asyncio.sleep(0)
 
     def name_of(self, peer: str) -> str | None:
-        """Return the common name of the client of a relayed connection, by an address such as `ipv4:127.0.0.1:40000`.
+        """Return the common name of the client of a relayed connection, by a peer such as `unix:/tmp/bascule-flight-x/4be0…`.
 
         Raises LookupError for a connection that the relay did not make.
         """
-        return self._names[int(peer.rpartition(":")[2])]
+        return self._names[peer.rpartition("/")[2]]
 
     # ── in the relay's own loop ──────────────────────────────────────────────────────────────────
 
@@ -80,13 +136,22 @@ class TlsRelay:
     async def connect(self, outside: _Outside) -> None:
         inside = _Side(self)
         try:
-            await self._loop.create_connection(lambda: inside, LOOPBACK, self._inner_port)
+            made, name = self._inner.named_socket()
         except OSError:
             outside.abort()
             return
-        port = inside.transport.get_extra_info("sockname")[1]
-        self._names[port] = common_name(outside.transport.get_extra_info("peercert"))
-        inside.on_lost = lambda: self._names.pop(port, None)
+        self._names[name] = common_name(outside.transport.get_extra_info("peercert"))
+        inside.on_lost = lambda: self._names.pop(name, None)
+        try:
+            await self._loop.sock_connect(made, self._inner.path)
+            await self._loop.create_unix_connection(lambda: inside, sock=made)
+        except OSError:
+            made.close()
+            self._names.pop(name, None)
+            outside.abort()
+            return
+        finally:
+            self._inner.forget(name)
         outside.join(inside)
 
     def begin(self, outside: _Outside) -> None:

@@ -5,7 +5,8 @@
     offsets = future.result()
 
 Messages without an ack are sent again until the timeout: each is stored at least once, in the order of the columns unless something
-fails. With a producer every message has a sequence number, which is stored once: then each message is stored exactly once and in order.
+fails. Another rule may send fewer again. With a producer every message has a sequence number, which is stored once: then each message
+is stored exactly once and in order.
 """
 
 from __future__ import annotations
@@ -176,8 +177,9 @@ def _pick(data: memoryview, ends: memoryview, rows: Sequence[int]) -> tuple[memo
 class AsyncColumnPublisher:
     """Publishes columns; see the top of the file. `window` messages to each broker may wait for their ack."""
 
-    def __init__(self, brokers: Brokers, *, window: int, timeout: float) -> None:
+    def __init__(self, brokers: Brokers, *, window: int, timeout: float, rule: ResendRule = RULE) -> None:
         self._timeout = timeout
+        self._rule = rule
         self._engine = Engine(brokers, PublishSessions(brokers, window, _ignore), _ignore)
 
     async def publish(self, stream: str, partition: int, columns: MessageColumns, ack: str) -> array[int]:
@@ -185,7 +187,7 @@ class AsyncColumnPublisher:
 
         Raises what a broker refused, or why not all were stored in time: Unavailable when some surely were not, OutcomeUnknown else.
         """
-        lane = Lane(self._engine, PublishTarget(stream, partition, options.ack_policy(ack)), RULE)
+        lane = Lane(self._engine, PublishTarget(stream, partition, options.ack_policy(ack)), self._rule)
         batch = _Batch.of(columns)
         deadline = monotonic() + self._timeout
         first, count = 0, len(batch.offsets)
@@ -209,7 +211,7 @@ class AsyncColumnPublisher:
         deadline = monotonic() + self._timeout
         encode = partial(encode_publish_to_subject, subject, ack_policy=policy)
         for row in range(len(batch.offsets)):
-            lane = Lane(self._engine, PublishTarget("", 0, policy), RULE)
+            lane = Lane(self._engine, PublishTarget("", 0, policy), self._rule)
             message = call_message(lane, "PublishToSubject", batch.request(row, encode), deadline)
             await deliver_alone(lane, message, batch, row)
             if batch.errors:
@@ -250,10 +252,12 @@ class ColumnPublisher:
         self._portal.run(self._publisher.close())
 
 
-def column_publisher(client: BlockingClient, *, window: int, timeout: float) -> ColumnPublisher:
-    """A publisher of columns on a client's connections."""
+def column_publisher(
+    client: BlockingClient, *, window: int, timeout: float, rule: ResendRule = RULE
+) -> ColumnPublisher:
+    """A publisher of columns on a client's connections. `rule` says which messages without an ack are sent again."""
     size = options.integer("window", window, 1, 1 << 20)
     brokers = client._part._brokers
     return ColumnPublisher(
-        client, client._portal.call(lambda: AsyncColumnPublisher(brokers, window=size, timeout=timeout))
+        client, client._portal.call(lambda: AsyncColumnPublisher(brokers, window=size, timeout=timeout, rule=rule))
     )

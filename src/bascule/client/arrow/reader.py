@@ -11,10 +11,10 @@ make one in each process.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from bascule import limits
 from bascule.client.arrow.local import NoShortCut, read_local
 from bascule.client.arrow.servers import FlightServers, Patience, Servers, Tls
-from bascule.errors import IncompleteRead, NotLeader, OutcomeUnknown, StreamNotFound, Unavailable
-from bascule.flight.arrow import require_flight
-from bascule.flight.failures import as_bascule_errors
+from bascule.client.connection.options import wrong
+from bascule.errors import IncompleteRead, NotLeader, StreamNotFound, Unavailable
+from bascule.flight.arrow import require
 from bascule.flight.schema import check_columns, table_schema
-from bascule.flight.tickets import OFFSETS_ACTION, OffsetsQuery, PutCommand, ReadTicket
+from bascule.flight.tickets import OFFSETS_ACTION, OffsetsQuery, ReadTicket
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from bascule.client.arrow.writer import TableWriter
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +53,9 @@ class FlightConnection:
         away, or a partition without leader, is tried again. `local` False has even a server on this machine send record batches,
         where its files would be read."""
         self._servers = FlightServers(servers, tls, token, timeout)
+        self._make_writer: Callable[[], TableWriter] = lambda: _writer(self._servers.brokers, tls, token, timeout)
+        self._writer: TableWriter | None = None
+        self._lock = threading.Lock()
         self._patience = patience
         self._known: list[str] = []
         self._leaders: dict[tuple[str, int], str] = {}
@@ -231,41 +236,22 @@ class FlightConnection:
     ) -> list[dict[str, Any]]:
         """Publish rows: columns `value`, and `key`, `headers` and `partition` where they are wanted. Waits for all acks.
 
-        Of each batch its `rows`, and their `partitions` and `offsets`. Nothing is sent twice: OutcomeUnknown when the connection was
-        lost in between; batches that were answered before are stored.
+        Of each batch its `rows`, and their `partitions` and `offsets`. Rows go to the brokers' gRPC ports, which `servers` must name.
+        Nothing is stored twice: OutcomeUnknown when the connection was lost in between; batches before that one are stored.
         """
-        flight = require_flight()
-        found = iter(batches.to_batches() if hasattr(batches, "to_batches") else batches)
-        first = next(found, None)
-        if first is None:
-            return []
-        if not self._known:
-            self._known = self._servers.find()
-        descriptor = flight.FlightDescriptor.for_command(PutCommand(stream=stream, ack_policy=ack_policy).encode())
-        answers: list[dict[str, Any]] = []
-        try:
-            with as_bascule_errors():
-                client = self._servers.client(self._known[0])
-                writer, answered = client.do_put(descriptor, first.schema, self._servers.options(None))
-                with writer:
-                    for batch in _with_first(first, found):
-                        writer.write_batch(batch)
-                        answer = answered.read()
-                        if answer is None:
-                            break
-                        answers.append(json.loads(answer.to_pybytes()))
-                    writer.done_writing()
-        except Unavailable as error:
-            self._forget()
-            raise OutcomeUnknown(
-                f"{error.message}; {len(answers)} batches are stored, the next may be",
-                hint="look which rows are there before you send them again",
-            ) from None
-        return answers
+        with self._lock:
+            if self._writer is None:
+                self._writer = self._make_writer()
+            writer = self._writer
+        return writer.put(stream, batches.to_batches() if hasattr(batches, "to_batches") else batches, ack_policy)
 
     def close(self) -> None:
         """End all reads; the connection cannot be used again."""
         self._servers.close()
+        with self._lock:
+            writer = self._writer
+        if writer is not None:
+            writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -327,6 +313,12 @@ def _from(ticket: ReadTicket, position: int) -> ReadTicket:
     return replace(ticket, start=position)
 
 
-def _with_first(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
+def _writer(brokers: list[str], tls: Tls, token: str | None, timeout: float) -> TableWriter:
+    if not brokers:
+        raise wrong(
+            "servers", "Flight locations alone", "the gRPC address of a broker, such as `127.0.0.1:9292`, to write"
+        )
+    require()
+    from bascule.client.arrow.writer import TableWriter
+
+    return TableWriter(brokers, tls, token, timeout)

@@ -40,6 +40,8 @@ class FlightServers:
             raise wrong("servers", servers, "at least one address such as `127.0.0.1:9292`")
         self._given = [text for text in texts if isinstance(text, str) and text.startswith(SCHEMES)]
         asked = [text for text in texts if text not in self._given]
+        self.brokers = asked
+        """The gRPC addresses among the servers; rows are published to them."""
         scheme = "grpc+tls" if tls else "grpc"
         self._asked = [f"{scheme}://{bracketed(host)}:{port}" for host, port in (addresses(asked) if asked else ())]
         self._tls_options = _tls_options(tls)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from bascule.client.arrow.columns import MessageColumns, Producer
 from bascule.client.arrow.message_columns import Numbers, key_partitions, message_columns
+from bascule.client.arrow.partitions import RoundRobinRows, automatic_partitions, by_partition, integers
 from bascule.errors import InvalidRecord
 from bascule.spark.options.writing import Partitioner, SinkOptions
 
@@ -42,9 +42,8 @@ class Router:
     def __init__(self, options: SinkOptions, count_partitions: Callable[[str], int], turn: int) -> None:
         self._options = options
         self._count = count_partitions
-        self._first_turn = turn
+        self._turns = RoundRobinRows(turn)
         self._counts: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Group]:
         """The groups of a batch; rows keep their order within each."""
@@ -91,15 +90,8 @@ class Router:
                 f"a row is for partition {low if low < 0 else high} of `{stream}`, which has {self._counts[stream]}",
                 hint="correct the column `partition`, or set `partitioner` to `key` or `round-robin`",
             )
-        if low == high:
-            yield Group(rows, stream, low, None)
-            return
-        order = np.argsort(chosen, kind="stable")
-        ordered = chosen[order]
-        starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-        sorted_rows = rows.take(pa.array(order))
-        for start, end in pairwise(starts):
-            yield Group(sorted_rows.slice(start, end - start), stream, int(ordered[start]), None)
+        for partition, group, _places in by_partition(rows, chosen):
+            yield Group(group, stream, partition, None)
 
     def _partitions(self, stream: str, rows: pa.RecordBatch) -> Numbers:
         target, count = self._options.target, self._counts[stream]
@@ -107,7 +99,7 @@ class Router:
             return np.full(rows.num_rows, target.partition, np.int64)
         match target.partitioner:
             case Partitioner.ROUND_ROBIN:
-                return self._turn(stream, rows.num_rows, count)
+                return self._turns.take(stream, rows.num_rows, count)
             case Partitioner.KEY:
                 return key_partitions(rows.column("key"), count)
             case Partitioner.EXPLICIT:
@@ -117,40 +109,9 @@ class Router:
                         "a row has no partition, but option `partitioner` is `explicit`",
                         hint="fill the column `partition`, or set `partitioner=auto`",
                     )
-                return _numbers(column)
+                return integers(column)
             case _:
-                return self._automatic(stream, rows, count)
-
-    def _automatic(self, stream: str, rows: pa.RecordBatch, count: int) -> Numbers:
-        """The column where it says something, else the key where there is one, else round robin."""
-        names = rows.schema.names
-        given = rows.column("partition") if "partition" in names else None
-        if given is not None and not given.null_count:
-            return _numbers(given)
-        if count == 1 and given is None:
-            return np.zeros(rows.num_rows, np.int64)
-        key = rows.column("key") if "key" in names else None
-        if key is None or key.null_count == rows.num_rows:
-            found = self._turn(stream, rows.num_rows, count)
-        else:
-            found = key_partitions(key, count)
-            if key.null_count:
-                keyless = pc.is_null(key).to_numpy(zero_copy_only=False)
-                found[keyless] = self._turn(stream, int(keyless.sum()), count)
-        if given is not None:
-            is_given = pc.is_valid(given).to_numpy(zero_copy_only=False)
-            found[is_given] = _numbers(pc.fill_null(given, 0))[is_given]
-        return found
-
-    def _turn(self, stream: str, rows: int, count: int) -> Numbers:
-        first = self._turns.get(stream, self._first_turn % count)
-        self._turns[stream] = (first + rows) % count
-        return (first + np.arange(rows, dtype=np.int64)) % count
-
-
-def _numbers(column: pa.Array) -> Numbers:
-    found: Numbers = column.cast(pa.int64()).to_numpy().astype(np.int64)
-    return found
+                return automatic_partitions(stream, rows, count, self._turns)
 
 
 def _by_name(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str | None, pa.RecordBatch]]:

@@ -19,6 +19,7 @@ from typing import Final
 
 from bascule import __version__, limits
 from bascule.broker.api.routes import all_routes
+from bascule.broker.cluster_secret import ClusterSecret
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.ending import BrokerEnding, Closing, PublishersAtWork
 from bascule.broker.flight.directory import TableSources
@@ -26,7 +27,7 @@ from bascule.broker.flight.service import FlightService
 from bascule.broker.http.service import HttpService
 from bascule.broker.metrics.cursors import KnownCursors
 from bascule.broker.metrics.sources import Sources
-from bascule.broker.nats_options import link_options, nats_login, nats_tls
+from bascule.broker.nats_options import BROKER_USER, link_options
 from bascule.config.sections.server import ServerConfig
 from bascule.config.values.address import Address
 from bascule.errors import BasculeError, EncryptionKeyError, OperatorError
@@ -104,6 +105,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
         ending=ending,
         closing=closing,
         authorizer=authorizer,
+        secret=nats.secret,
         certificates=Certificates(config, ports),
         health=health,
         life=parts.life,
@@ -120,6 +122,7 @@ class RunningBroker:
     ending: BrokerEnding
     closing: Closing
     authorizer: Authorizer
+    secret: ClusterSecret
     certificates: Certificates
     health: HealthState
     life: ServerLife
@@ -127,8 +130,9 @@ class RunningBroker:
     drain_seconds: float
 
     def reload(self) -> None:
-        """SIGHUP: read the policy and the certificate again. The present ones stay in force when a file cannot be used."""
+        """SIGHUP: read policy, cluster secret and certificate again. The present ones stay in force when a file cannot be used."""
         self.authorizer.reload()
+        self.secret.reload()
         self.certificates.reload()
 
     async def drain(self) -> None:
@@ -183,7 +187,9 @@ async def _start_parts(
     controller = await _start_controller(config, ending, closing, bus, feed, identity)
     own = ServerInfo(identity, ports.address.host, ports.address.port, flight_port=ports.flight_port)
     directory = ServerDirectory(bus, subjects, own, age_max_seconds=config.metadata.cache_max_age_ns / 1e9)
-    plane = DataPlane(config, nats.streams, nats.replication, bus, store, authorizer, controller, feed)
+    plane = DataPlane(
+        config, nats.streams, nats.replication, bus, nats.secret.channels, store, authorizer, controller, feed
+    )
     closing.add(plane.stop)
     partitions = plane.partitions
 
@@ -208,6 +214,7 @@ async def _start_parts(
         closing.add(part.stop)
     for answering in (directory, plane.starts, cursors, administration, membership):
         await answering.start()
+    nats.secret.on_control_accepted(directory.introduce)
     await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)
     return BrokerParts(controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life)
 
@@ -219,25 +226,28 @@ class NatsConnections:
     streams: NatsLink
     replication: NatsLink
     bus: NatsBus
+    secret: ClusterSecret
     url: str
 
 
 async def _connect_nats(config: ServerConfig, closing: Closing, identity: str) -> NatsConnections:
-    nats = config.nats
-    servers = (await _start_nats(config, closing),) if nats.runs_embedded else nats.servers
-    name = f"{config.cluster.replication.namespace}.{identity}"
-    streams, replication = [
-        NatsLink(link_options(nats, f"{name}.{purpose}", servers)) for purpose in ("streams", "replication")
-    ]
-    for link in (streams, replication):
-        closing.add(link.close)
+    nats, namespace = config.nats, config.cluster.replication.namespace
+    secret = await asyncio.to_thread(ClusterSecret, config, identity)
+    servers = (await _start_nats(config, closing, secret),) if nats.runs_embedded else nats.servers
+    links = {
+        purpose: NatsLink(link_options(nats, f"{namespace}.{identity}.{purpose}", servers, secret.keys))
+        for purpose in ("streams", "replication", "control")
+    }
+    channels = {purpose: secret.channel(purpose, link) for purpose, link in links.items()}
+    bus = NatsBus(links["control"], channels["control"], ControlSubjects(namespace).inbox)
+    for purpose, link in links.items():
+        closing.add(bus.close if purpose == "control" else link.close)
         await link.connect()
-    bus = await NatsBus.connect(servers, f"{name}.control", login=nats_login(nats), tls=nats_tls(nats))
-    closing.add(bus.close)
-    return NatsConnections(streams, replication, bus, ",".join(servers))
+    await secret.introduce()
+    return NatsConnections(links["streams"], links["replication"], bus, secret, ",".join(servers))
 
 
-async def _start_nats(config: ServerConfig, closing: Closing) -> str:
+async def _start_nats(config: ServerConfig, closing: Closing, secret: ClusterSecret) -> str:
     """Start the embedded nats-server; its URL."""
     options = EmbeddedNatsOptions(
         directory=config.data_dir / "nats",
@@ -245,6 +255,9 @@ async def _start_nats(config: ServerConfig, closing: Closing) -> str:
         port=config.nats.embedded_port,
         payload_bytes_max=config.cluster.replication.replication_max_bytes,
         config=config.nats.embedded_config,
+        namespace=config.cluster.replication.namespace,
+        user=BROKER_USER,
+        password=None if secret.keys is None or not config.nats.has_no_login else secret.keys.password(),
         logs=config.logging.nats,
     )
     embedded = EmbeddedNats(options, _log_restart)
@@ -394,6 +407,7 @@ async def _serve(
                 data_plane=plane,
                 store=store,
                 links={"streams": nats.streams, "replication": nats.replication, "control": nats.bus.link},
+                channels=nats.secret.channels,
                 bus=nats.bus,
                 grpc=grpc,
                 http=ports.http.server,

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,11 @@ class EmbeddedNatsOptions:
     """`clustering.replication.max.bytes`."""
     config: Path | None = None
     """The user's own configuration file, which replaces the generated one."""
+    namespace: str = ""
+    """With `password`: only brokers may use the subjects that begin with it."""
+    user: str = "bascule"
+    password: str | None = None
+    """The login of brokers; None: all clients may use all subjects."""
     logs: bool = False
 
 
@@ -91,11 +97,28 @@ def render_config(options: EmbeddedNatsOptions, version: tuple[int, ...]) -> str
         f"max_payload: {payload}",
         "max_pending: 1GB",
     ]
+    if options.password is not None:
+        lines += _authorization(options)
     if version >= (2, 11):
         lines.append("no_fast_producer_stall: false")
     if version >= (2, 12):
         lines.append("write_timeout: retry")
     return "\n".join(lines) + "\n"
+
+
+def _authorization(options: EmbeddedNatsOptions) -> list[str]:
+    """Brokers log in; every other client is the same user without a login, and may use all subjects but the internal ones."""
+    internal = json.dumps(f"{options.namespace}.>")
+    denied = f"{{ publish: {{ deny: [{internal}] }}, subscribe: {{ deny: [{internal}] }} }}"
+    return [
+        "authorization {",
+        "  users: [",
+        f"    {{ user: {json.dumps(options.user)}, password: {json.dumps(options.password)} }}",
+        f"    {{ user: anyone, password: {json.dumps(secrets.token_hex(16))}, permissions: {denied} }}",
+        "  ]",
+        "}",
+        "no_auth_user: anyone",
+    ]
 
 
 class EmbeddedNats:
@@ -149,7 +172,7 @@ class EmbeddedNats:
             shutil.rmtree(ports, ignore_errors=True)
             ports.mkdir(parents=True)
             if self.options.config is None:
-                self._written.write_text(render_config(self.options, read_version(self._binary)), "utf-8")
+                _write_private(self._written, render_config(self.options, read_version(self._binary)))
         except OSError as error:
             raise OperatorError(
                 f"cannot write the configuration of the embedded nats-server: {error}", hint="check `data.dir`"
@@ -283,6 +306,13 @@ class NatsProcess(asyncio.Protocol):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1)
         self.ended.set()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read: it has a password."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _reachable(urls: list[str]) -> str:

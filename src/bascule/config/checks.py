@@ -72,6 +72,16 @@ def _nats_login(config: ServerConfig) -> Iterator[Problem]:
         )
 
 
+def _cluster_secret(config: ServerConfig) -> Iterator[Problem]:
+    secret = config.cluster.secret
+    if secret.secret is not None and secret.secret_file is not None:
+        yield (
+            ("cluster.secret", "cluster.secret.file"),
+            "The cluster secret is set twice",
+            "keep `cluster.secret` or `cluster.secret.file`",
+        )
+
+
 def _nats_schemes(config: ServerConfig) -> Iterator[Problem]:
     if any(url.startswith(("ws://", "wss://")) for url in config.nats.servers):
         yield ("nats.servers",), "NATS over WebSockets is not supported", "use `nats://` or `tls://`"
@@ -92,6 +102,7 @@ _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _certificates,
     _client_certificates,
     _nats_login,
+    _cluster_secret,
     _nats_schemes,
     _idle_wait,
 )

@@ -193,6 +193,11 @@ class Controller:
         return self.driver.node.membership.members
 
     @property
+    def messages_refused(self) -> int:
+        """Raft messages that were malformed, of another cluster, or such that no member can have sent them."""
+        return self._transport.refused + self.driver.node.messages_refused + self.driver.messages_dropped
+
+    @property
     def metadata(self) -> ClusterMetadata:
         """The state of this server, which may be slightly stale; `fresh_metadata` is not."""
         return self._machine.state

@@ -51,10 +51,12 @@ class ServerDirectory:
         self._news = asyncio.Event()
 
     async def start(self) -> None:
-        await self._bus.subscribe(self._subjects.info, self._on_info_request)
-        await self._bus.subscribe(self._subjects.info, self._on_info)
+        await self._bus.subscribe(self._subjects.info, self._on_info_subject)
         await self._bus.subscribe(self._subjects.info_inbox(self._own.id), self._on_info)
-        # The other servers may remember the address of this server's last run and give it to clients.
+        await self.introduce()
+
+    async def introduce(self) -> None:
+        """Announce this server: the other servers may remember the address of its last run and give it to clients."""
         await publish_quietly(self._bus, self._subjects.info, self._introduction())
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────
@@ -105,12 +107,16 @@ class ServerDirectory:
     # ── answering ────────────────────────────────────────────────────────────────────────────────
     # Malformed bytes, or those of another program on these subjects, get no answer.
 
+    async def _on_info_subject(self, data: bytes, reply: str) -> None:
+        """Requests have a reply subject, announcements have none."""
+        await (self._on_info_request(data, reply) if reply else self._on_info(data, reply))
+
     async def _on_info_request(self, data: bytes, reply: str) -> None:
         try:
             asker = unpack_message(ServerInfoRequest, data, MessageType.SERVER_INFO_REQUEST).id
         except RejectedEnvelope:
             return
-        if not reply or asker == self._own.id:
+        if asker == self._own.id:
             return
         await publish_quietly(self._bus, reply, self._introduction())
 

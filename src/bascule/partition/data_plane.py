@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
@@ -21,6 +22,7 @@ from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStarts
 from bascule.metadata.stream_options import StreamSettings
 from bascule.net.nats.link import NatsLink
+from bascule.net.nats.seal import SealedChannel
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.auto_pause import AutoPause
 from bascule.partition.ingest import Ingest
@@ -41,11 +43,13 @@ class DataPlane:
         link: NatsLink,
         replication: NatsLink,
         bus: Bus,
+        channels: Mapping[str, SealedChannel],
         store: LogStore,
         authorizer: Authorizer,
         controller: Controller,
         feed: MetadataFeed,
     ) -> None:
+        """`channels` seal the messages of the links, by purpose; empty: they are not authenticated."""
         self._config = config
         self._controller = controller
         server_id = controller.server_id
@@ -61,7 +65,7 @@ class DataPlane:
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
         self.auto_pause = AutoPause(self._pause)
-        replication_link = ReplicationLink(replication, namespace, server_id)
+        replication_link = ReplicationLink(replication, namespace, server_id, channels.get("replication"))
         self.partitions = Partitions(
             server_id,
             controller,

@@ -39,6 +39,7 @@ tls:
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
 flight: {enabled: false, listen: "0.0.0.0:5052", local: false}
 http: {enabled: false, listen: "0.0.0.0:5051"}
+cluster: {secret: "0123456789abcdef,fedcba9876543210"}
 nats:
   servers: [nats://localhost:4222, "nats://b:4222"]
   user: user
@@ -134,6 +135,8 @@ EXPECTED: dict[str, Any] = {
     "streams.sync": Sync.ALWAYS,
     "streams.sync.interval": 300 * MILLISECOND_NS,
     "clustering.server.id": "foo",
+    "cluster.secret": "0123456789abcdef,fedcba9876543210",
+    "cluster.secret.file": None,  # instead of the former
     "clustering.namespace": "bar",
     "clustering.raft.snapshot.retain": 10,
     "clustering.raft.snapshot.threshold": 100,
@@ -299,6 +302,9 @@ def test_a_key_given_twice_is_refused_with_both_places(tmp_path: Path, text: str
         ("port:", "has no value"),
         ("port: ''", "`port` is ``"),
         ("nats.user: ''", "not empty"),
+        ("cluster.secret: short", "1 to 2 different secrets of at least 16 characters"),
+        ("cluster.secret: 0123456789abcdef,0123456789abcdef", "different secrets"),
+        ("cluster.secret: 0123456789abcdef\ncluster.secret.file: /secret", "set twice"),
         ("port: [1]", "takes one value, not a list"),
         ("port: {a: 1}", "takes a value, not more keys"),
         ("nats.servers: [[a]]", "something else than texts"),

@@ -179,6 +179,20 @@ NATS: Final = (
         "bascule_nats_discarded_bytes_total", "Bytes that were discarded unsent when the connection was lost.", _LINK
     ),
     _gauge("bascule_nats_unsent_bytes", "Bytes that wait to be sent.", _LINK),
+    _gauge(
+        "bascule_security_unauthenticated_control_plane",
+        "1 when this server has no cluster secret, so that any client of NATS can send it internal messages.",
+    ),
+    _counter(
+        "bascule_seal_messages_refused_total",
+        "Internal messages that were ignored: `unsealed`, `forged` (wrong MAC), `replayed`, or `unproven`, which is normal for a "
+        "moment when a server starts.",
+        ("link", "reason"),
+    ),
+    _counter(
+        "bascule_raft_messages_refused_total",
+        "Raft messages that were ignored: malformed, of another cluster, or such that no member can have sent them.",
+    ),
 )
 
 CLUSTER: Final = (

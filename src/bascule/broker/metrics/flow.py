@@ -15,6 +15,7 @@ def collect(page: Page, sources: Sources) -> None:
         # On the control link, messages that did not fit into the queue of their handler count as dropped too.
         dropped = sources.bus.messages_dropped if link is sources.bus.link else 0
         _link(page, link, labels(link=name), dropped)
+    _control_plane(page, sources)
 
 
 def _ingest(page: Page, sources: Sources) -> None:
@@ -44,6 +45,20 @@ def _clients(page: Page, sources: Sources) -> None:
     page.add("bascule_http_connections", len(sources.http.connections))
     for status, count in sorted(sources.http.answered.items()):
         page.add("bascule_http_responses_total", count, labels(status=status))
+
+
+def _control_plane(page: Page, sources: Sources) -> None:
+    page.add("bascule_security_unauthenticated_control_plane", not sources.channels)
+    for name, channel in sources.channels.items():
+        stats = channel.stats
+        for reason, count in (
+            ("unsealed", stats.unsealed),
+            ("forged", stats.forged),
+            ("unproven", stats.unproven),
+            ("replayed", stats.replayed),
+        ):
+            page.add("bascule_seal_messages_refused_total", count, labels(link=name, reason=reason))
+    page.add("bascule_raft_messages_refused_total", sources.controller.messages_refused)
 
 
 def _link(page: Page, link: NatsLink, of_link: str, dropped: int) -> None:

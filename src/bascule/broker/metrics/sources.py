@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bascule.net.http.server import HttpServer
     from bascule.net.nats.bus import NatsBus
     from bascule.net.nats.link import NatsLink
+    from bascule.net.nats.seal import SealedChannel
     from bascule.operations.members import Members
     from bascule.operations.server_life import ServerLife
     from bascule.partition.data_plane import DataPlane
@@ -46,6 +47,8 @@ class Sources:
     store: LogStore
     links: Mapping[str, NatsLink]
     """The connections to NATS by purpose: `streams`, `replication`, `control`."""
+    channels: Mapping[str, SealedChannel]
+    """The seals of the connections by purpose; empty without a cluster secret."""
     bus: NatsBus
     grpc: GrpcServer
     http: HttpServer

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
 from bascule import limits
 from bascule.config.sections.streams import StreamDefaults
 from bascule.config.values.duration import MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import setting
-from bascule.config.values.kinds import Boolean, Choice, Duration, Integer, Name, Size
+from bascule.config.values.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Name, Size, Unfit
 
 
 class PublishAckPolicy(StrEnum):
@@ -159,11 +161,72 @@ class Groups:
     )
 
 
+SECRETS_MAX: Final = 2
+"""Cluster secrets that are valid at the same time: the present one and, during a rotation, another one."""
+_SECRET_CHARACTERS_MIN: Final = 16
+
+
+def split_secrets(text: str) -> tuple[str, ...]:
+    """Return the secrets in the text, separated by spaces, commas or line breaks; empty if they are too many, too short or equal."""
+    found = tuple(text.replace(",", " ").split())
+    if (
+        len(found) > SECRETS_MAX
+        or len(set(found)) < len(found)
+        or any(len(one) < _SECRET_CHARACTERS_MIN for one in found)
+    ):
+        return ()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecrets(Kind[str]):
+    """One or two secrets."""
+
+    name = "text"
+
+    def parse(self, text: str) -> str:
+        if not split_secrets(text):
+            raise Unfit(
+                f"1 to {SECRETS_MAX} different secrets of at least {_SECRET_CHARACTERS_MIN} characters, separated by commas"
+            )
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """Cluster secret"""
+
+    secret: str | None = setting(
+        "cluster.secret",
+        ClusterSecrets(),
+        None,
+        default_text="with the embedded nats-server a random one, kept in the data directory; otherwise none",
+        example="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822c",
+        is_secret=True,
+        meaning="The secret with which brokers authenticate their messages to each other. All brokers of a cluster need the same one.",
+        consequence="A broker with a secret ignores internal messages of brokers with another secret or none. Without a secret, every "
+        "NATS client that may publish to `<namespace>.>` can control the cluster, and the broker warns of it at its start.",
+        advice="Set it in every cluster with a NATS of its own: `openssl rand -hex 32`. To change it without downtime, give two "
+        "secrets, separated by a comma: the first one signs, both are accepted. Prefer the environment variable or "
+        "`cluster.secret.file`. The value is never shown or logged.",
+    )
+    secret_file: Path | None = setting(
+        "cluster.secret.file",
+        FilePath(),
+        None,
+        example="/etc/bascule/cluster.secret",
+        meaning="A file with the cluster secret, or with two of them on two lines, instead of `cluster.secret`.",
+        consequence="The broker reads it at its start and on SIGHUP.",
+        advice="Make the file readable by the broker's user only.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """The settings that must be equal on all brokers of a cluster."""
 
     replication: Replication = field(default_factory=Replication)
+    secret: Secret = field(default_factory=Secret)
     streams: StreamDefaults = field(default_factory=StreamDefaults)
     activity: Activity = field(default_factory=Activity)
     cursors: CursorStream = field(default_factory=CursorStream)

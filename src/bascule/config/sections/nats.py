@@ -23,7 +23,15 @@ class Nats:
         "scheme gets `nats://`; `tls://` requires encryption. Ignored with `nats.embedded`.",
         advice="Name several servers of the NATS cluster; the broker learns the others from them.",
     )
-    user: str | None = setting("nats.user", Text(), None, example="bascule", meaning="The user to log in to NATS with.")
+    user: str | None = setting(
+        "nats.user",
+        Text(),
+        None,
+        example="bascule",
+        meaning="The user to log in to NATS with.",
+        consequence="`bascule` without a password is the login to another broker's embedded nats-server, with the same "
+        "`cluster.secret`.",
+    )
     password: str | None = setting(
         "nats.password",
         Text(),
@@ -89,7 +97,8 @@ class Nats:
         False,
         flags=("--embedded-nats", "-e"),
         meaning="Start a nats-server as a child process of this broker and use it.",
-        consequence="No other NATS server is needed. The child starts and stops with the broker.",
+        consequence="No other NATS server is needed. The child starts and stops with the broker. Its clients need no login for the "
+        "subjects of streams; only brokers with the same `cluster.secret` can use `<namespace>.>`.",
         advice="Use it on a single machine and for tests; run separate NATS servers for a cluster.",
     )
     embedded_host: str = setting(
@@ -117,6 +126,10 @@ class Nats:
         meaning="The configuration file of the embedded nats-server.",
         consequence="Implies `nats.embedded`.",
     )
+
+    @property
+    def has_no_login(self) -> bool:
+        return self.user is None and self.token is None and self.nkey_seed is None and self.creds is None
 
     @property
     def runs_embedded(self) -> bool:

@@ -1,5 +1,6 @@
 """NATS for the control plane, over its own link: a few messages a second, and requests with an answer.
 
+With a cluster secret every message is sealed, and messages without a valid seal reach no handler: see seal.py.
 Publishing while the connection is down fails at once instead of being buffered: a Raft message that arrives minutes late is useless.
 """
 
@@ -17,6 +18,7 @@ from bascule.errors import CallerError, Unavailable
 from bascule.kernels.nats.protocol import CallbackSink
 from bascule.net.nats.auth import Login
 from bascule.net.nats.link import LinkOptions, NatsLink
+from bascule.net.nats.seal import SealedChannel
 
 Handler = Callable[[bytes, str], Awaitable[None]]
 """Gets the data of a message and the subject to answer to, which is empty when the sender wants no answer."""
@@ -26,14 +28,16 @@ _NO_SUBSCRIBER: Final = b"NATS/1.0 503"
 
 
 class NatsBus:
-    def __init__(self, link: NatsLink) -> None:
+    def __init__(self, link: NatsLink, channel: SealedChannel | None = None, inbox: str = "_INBOX") -> None:
+        """`channel` seals the messages of `link`; None: they are not authenticated. Answers come to subjects below `inbox`."""
         self.link = link
+        self.channel = channel
         self.on_state: Callable[[bool, str], None] = _ignore
         """Connected or not, and the server or the reason."""
         self.messages_dropped = 0
         """Messages that were dropped because their handler's queue was full."""
         link.on_state = self._on_state
-        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
+        self._inbox = f"{inbox}.{secrets.token_hex(11)}"
         self._numbers = itertools.count(1)
         self._answers: dict[str, asyncio.Future[bytes]] = {}
         self._workers: list[asyncio.Task[None]] = []
@@ -54,6 +58,8 @@ class NatsBus:
 
     async def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unavailable while the connection is down."""
+        if self.channel is not None:
+            data = self.channel.seal(subject.encode(), data, reply.encode()) + data
         try:
             self.link.publish(subject.encode(), data, reply.encode())
         except CallerError as error:
@@ -79,7 +85,12 @@ class NatsBus:
         """Call a handler for each message of a subject, one after the other."""
         waiting: asyncio.Queue[tuple[bytes, str]] = asyncio.Queue(limits.BUS_MESSAGES_WAITING_MAX)
 
-        def take(_subject: bytes, reply: bytes, _headers: bytes | None, payload: bytes) -> None:
+        def take(to: bytes, reply: bytes, _headers: bytes | None, payload: bytes) -> None:
+            if self.channel is not None:
+                opened = self.channel.open(to, payload, reply)
+                if opened is None:
+                    return
+                payload = bytes(opened)
             try:
                 waiting.put_nowait((payload, reply.decode(errors="replace")))
             except asyncio.QueueFull:
@@ -101,11 +112,13 @@ class NatsBus:
     def _on_answer(self, subject: bytes, _reply: bytes, headers: bytes | None, payload: bytes) -> None:
         answer = self._answers.get(subject.decode(errors="replace"))
         if answer is None or answer.done():
-            return
+            return  # late, and not worth the work of opening it
         if headers is not None and headers.startswith(_NO_SUBSCRIBER) and not payload:
             answer.set_exception(_NoSubscriber())
-        else:
+        elif self.channel is None:
             answer.set_result(payload)
+        elif (opened := self.channel.open(subject, payload)) is not None:
+            answer.set_result(bytes(opened))
 
     def _on_state(self, connected: bool, reason: str) -> None:
         if not connected:

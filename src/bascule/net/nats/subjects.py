@@ -33,6 +33,11 @@ class ControlSubjects:
         """Every server answers with its address."""
         return f"{self.namespace}.raft.metadata.info"
 
+    @property
+    def inbox(self) -> str:
+        """Answers to requests of servers; each adds a random token and a number."""
+        return f"{self.namespace}.inbox"
+
     def info_inbox(self, server_id: str) -> str:
         """Answers to one server's request for addresses."""
         return f"{self.namespace}.raft.metadata.fetch.{server_id}"

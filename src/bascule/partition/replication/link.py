@@ -25,6 +25,7 @@ from bascule.kernels.nats.protocol import CallbackSink, publish
 from bascule.net.nats import envelope
 from bascule.net.nats.envelope import MessageType
 from bascule.net.nats.link import NatsLink
+from bascule.net.nats.seal import SealedChannel
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.core import codec
 from bascule.partition.core.codec import Answer, MalformedReplication, PartitionKey, Request
@@ -77,9 +78,13 @@ class ReplicationLinkStats:
 
 
 class ReplicationLink:
-    def __init__(self, link: NatsLink, namespace: str, server_id: str) -> None:
-        """Sets the callbacks of `link`."""
+    def __init__(self, link: NatsLink, namespace: str, server_id: str, channel: SealedChannel | None = None) -> None:
+        """Sets the callbacks of `link`. `channel` seals its messages; None: they are not authenticated."""
         self.link = link
+        self.channel = channel
+        if channel is not None:
+            # A server that has just started drops messages until this server has answered its challenge: they are sent again.
+            channel.on_accepted = lambda _server: self.on_connected()
         self._reader = link.reader
         self.stats = ReplicationLinkStats()
         self.half_answers = HalfAnswers()
@@ -156,6 +161,8 @@ class ReplicationLink:
         for (server, kind), entries in waiting.items():
             head = self._heads[kind]
             payload_bytes_max = min(self._reader.max_payload, limits.REPLICATION_MESSAGE_BYTES_MAX)
+            if self.channel is not None:
+                payload_bytes_max -= self.channel.seal_bytes
             if not self._reader.connected or payload_bytes_max - len(head) <= codec.ANSWER_BYTES:
                 self.stats.entries_dropped += len(entries)
                 continue
@@ -170,6 +177,9 @@ class ReplicationLink:
             asyncio.get_running_loop().call_soon(self._check_room)
 
     def _publish(self, subject: bytes, parts: _Parts) -> None:
+        if self.channel is not None:
+            payload = b"".join(parts)
+            parts = [self.channel.seal(subject, payload), payload]
         size = sum(map(len, parts))
         output = self._reader.output
         if size < _JOINED_BYTES_MAX:
@@ -189,7 +199,14 @@ class ReplicationLink:
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────
 
-    def _take_requests(self, _subject: bytes, _reply: bytes, _headers: bytes | None, data: bytes) -> None:
+    def _open(self, subject: bytes, reply: bytes, data: bytes) -> bytes | memoryview | None:
+        """The message without its seal; None if it is not from a server of this cluster."""
+        return data if self.channel is None else self.channel.open(subject, data, reply)
+
+    def _take_requests(self, subject: bytes, reply: bytes, _headers: bytes | None, received: bytes) -> None:
+        data = self._open(subject, reply, received)
+        if data is None:
+            return
         try:
             kind, payload = _unwrap(data, _REQUESTS)
             sender, entries = _REQUESTS[kind](payload)
@@ -199,7 +216,10 @@ class ReplicationLink:
         if self._takes(sender, data):
             self._deliver(self.on_request, sender, entries)
 
-    def _take_answers(self, _subject: bytes, _reply: bytes, _headers: bytes | None, data: bytes) -> None:
+    def _take_answers(self, subject: bytes, reply: bytes, _headers: bytes | None, received: bytes) -> None:
+        data = self._open(subject, reply, received)
+        if data is None:
+            return
         try:
             kind, payload = _unwrap(data, (*_ANSWERS, MessageType.REPLICATION_RESPONSE))
             if kind == MessageType.REPLICATION_RESPONSE:
@@ -227,7 +247,7 @@ class ReplicationLink:
                 found.append((key, whole))
         return found
 
-    def _takes(self, sender: str, data: bytes) -> bool:
+    def _takes(self, sender: str, data: bytes | memoryview) -> bool:
         if sender == self._server_id:
             self._refuse(MalformedReplication("its sender is this server itself"))
             return False
@@ -274,14 +294,14 @@ class ReplicationLink:
             self._check_room()
 
 
-def _unwrap(data: bytes, kinds: Iterable[int]) -> tuple[int, memoryview]:
+def _unwrap(data: bytes | memoryview, kinds: Iterable[int]) -> tuple[int, memoryview]:
     """The type and the payload of an envelope that has one of these types."""
     if len(data) <= envelope.HEADER_BYTES:
         raise MalformedReplication(f"{len(data)} bytes are no envelope with a payload")
     kind = data[7]
     if kind not in kinds:
         raise MalformedReplication(f"type {kind} is not a type of replication messages")
-    if data.startswith(_PLAIN):
+    if data[: len(_PLAIN)] == _PLAIN:
         return kind, memoryview(data)[envelope.HEADER_BYTES :]
     return kind, memoryview(envelope.decode(data, MessageType(kind)))
 

@@ -79,7 +79,7 @@ partition.replication   errors limits proto kernels.nats kernels.ingest net.nats
 partition               errors limits names proto kernels.wire kernels.records kernels.nats kernels.ingest kernels.calls
                         net.nats net.grpc config.sections metadata.core.model metadata.core log.disk log.recovery
                         log.partition log raft partition.core security metadata partition.replication
-readers                 errors limits proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model
+readers                 errors limits names proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model
                         log.disk log.segments log raft metadata partition.replication partition
 operations              errors limits proto net net.nats net.grpc config.sections metadata.core.model metadata.core
                         raft.core.model raft metadata partition readers
@@ -99,7 +99,7 @@ broker.api              errors limits names proto kernels.calls net.grpc config.
                         operations flight
 broker.flight           errors limits kernels.arrow net net.grpc config.values config.sections
                         metadata.core.model log.segments log.partition log security metadata partition flight
-broker.metrics          errors limits proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
+broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections broker.metrics
 broker                  errors limits exits kernels.calls net net.nats net.grpc config.values config.sections config

@@ -105,6 +105,18 @@ STREAM_NAME_BYTES_MAX: Final = 200
 SUBJECT_BYTES_MAX: Final = 1_900
 """Length of a subject that a client names. A line of the NATS protocol has at most 4 KiB and up to two subjects."""
 
+ID_BYTES_MAX: Final = 256
+"""Length of the id of a cursor, a consumer group or a consumer. Ids are labels of metrics and words in log messages."""
+
+GROUP_MEMBERS_MAX: Final = 4_096
+"""Members of one consumer group. Each join assigns the partitions of its streams anew, on every server."""
+
+METADATA_NAMES_MAX: Final = 10_000
+"""Streams and groups that one FetchMetadata may name. One that names no streams gets all of them."""
+
+METADATA_ANSWER_BYTES_MAX: Final = 64 * MIB
+"""Size of the answer to FetchMetadata, about 100 bytes for each partition; a larger one is refused with RESOURCE_EXHAUSTED."""
+
 STREAM_PARTITIONS_MAX: Final = 10_000
 """Partitions of one stream: the number that a single broker is designed for."""
 
@@ -527,5 +539,5 @@ METRICS_OPENING_SECONDS_MAX: Final = 2.0
 METRICS_GROUPS_MAX: Final = 1_000
 """Consumer groups with series of their own."""
 
-METRICS_TURN_SECONDS: Final = 0.003
-"""Time that a scrape works before it yields to the event loop."""
+TURN_SECONDS: Final = 0.003
+"""Time that a scrape or a request for metadata works before it yields to the event loop."""

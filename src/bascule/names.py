@@ -9,6 +9,9 @@ from bascule import limits
 
 _FORBIDDEN = set('/\\*>"\0')
 
+CURSOR_ID_PREFIXES: Final = ("__group:", "__hold:")
+"""Before the id of a group in the ids of its cursors: its position, and the member that holds the partition."""
+
 SERVER_SUBJECTS: Final = ("$SYS.>", "$JS.API.>")
 """Subjects that command nats-server itself: a message there would have the permissions of the broker's account."""
 
@@ -24,6 +27,25 @@ def stream_name_fault(name: str) -> str | None:
     if _size(name) > limits.STREAM_NAME_BYTES_MAX:
         return f"it is longer than {limits.STREAM_NAME_BYTES_MAX} bytes"
     return None
+
+
+# ── ids ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def id_fault(text: str) -> str | None:
+    """Why `text` cannot be the id of a group, a consumer or a cursor; None when it can."""
+    if _size(text) > limits.ID_BYTES_MAX:
+        return f"it is longer than {limits.ID_BYTES_MAX} bytes"
+    if not text.isprintable():
+        return "it has a line end or another character that cannot be printed"
+    return None
+
+
+def cursor_id_fault(cursor_id: str) -> str | None:
+    """Why no client can set a cursor with this id. The prefixes of consumer groups do not count."""
+    for prefix in CURSOR_ID_PREFIXES:
+        cursor_id = cursor_id.removeprefix(prefix)
+    return id_fault(cursor_id)
 
 
 # ── subjects ─────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ from bascule.log import PartitionLog
 from bascule.metadata.core.model.streams import EventTimestamps
 from bascule.metadata.requests import CallDeadline
 from bascule.metadata.stream_options import CURSORS_STREAM
+from bascule.names import cursor_id_fault, stream_name_fault
 from bascule.proto import extensions_pb2 as extensions
 from bascule.proto.internal_pb2 import Cursor
 from bascule.readers.cursors import INLINE_RECORDS_MAX, read_some
@@ -48,7 +49,7 @@ class CursorTable:
     places: dict[Place, dict[str, int]] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
-    """Messages of cursors beyond `cursors_max`."""
+    """Messages of cursors beyond `cursors_max`, or whose names are not allowed."""
     received: EventTimestamps = field(default_factory=EventTimestamps)
     """When messages arrived in the partition; kept while it is paused."""
     read_ns: int = 0
@@ -86,6 +87,9 @@ class CursorTable:
         except DecodeError:
             return  # not a message of ours: a client published to the stream's subject
         if cursor is None or cursor.cursor_id.startswith(HOLD_PREFIX):
+            return
+        if cursor_id_fault(cursor.cursor_id) is not None or stream_name_fault(cursor.stream) is not None:
+            self.left_out += 1  # set by an older server, or published to the stream: readable, but no label
             return
         at = self.places.setdefault((cursor.stream, cursor.partition), {})
         if cursor.cursor_id not in at:

@@ -56,6 +56,9 @@ NONE: Final = -1
 INLINE_RECORDS_MAX: Final = 256
 """Up to this number of records is read on the event loop; more are read by a thread."""
 
+REMEMBERED_KEY_BYTES_MAX: Final = 2 * limits.ID_BYTES_MAX
+"""Longer keys, of older servers and of clients that publish to the stream, are looked up in the log."""
+
 POLL_SECONDS: Final = 0.01
 TRY_SECONDS: Final = 2.0
 """Timeout of one attempt; the next one looks up the leader again. Setting a cursor twice does no harm."""
@@ -317,6 +320,9 @@ class CursorView:
                     self._remember(record.key, record.offset, offset)
 
     def _remember(self, key: bytes, at: int, offset: int) -> None:
+        if len(key) > REMEMBERED_KEY_BYTES_MAX:
+            self._forgotten = True
+            return
         self._cursors[key] = (at, offset)
         self._cursors.move_to_end(key)
         if len(self._cursors) > self._remembered_max:

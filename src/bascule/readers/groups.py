@@ -47,6 +47,8 @@ class GroupCoordinator:
         self._loop: Timers = timers or asyncio.get_running_loop()
         self._seen: dict[_Key, float] = {}
         self._timers: dict[_Key, Timer] = {}
+        self._timed: dict[str, set[str]] = {}
+        """Group → consumers with a timer."""
         self._expiring: dict[_Key, asyncio.Task[None]] = {}
         self._runs = False
         feed.subscribe(self)
@@ -80,8 +82,8 @@ class GroupCoordinator:
     def _follow(self, name: str) -> None:
         group = self._controller.metadata.groups.get(name)
         members = set() if group is None or group.coordinator != self._server_id else set(group.members)
-        for key in [key for key in self._timers if key[0] == name and key[1] not in members]:
-            self._forget(key)
+        for consumer in self._timed.get(name, set()) - members:
+            self._forget((name, consumer))
         for consumer in members:
             if (name, consumer) not in self._timers:
                 self._seen[name, consumer] = self._loop.time()
@@ -105,6 +107,7 @@ class GroupCoordinator:
         return group, member
 
     def _arm(self, key: _Key, seconds: float) -> None:
+        self._timed.setdefault(key[0], set()).add(key[1])
         self._timers[key] = self._loop.call_later(seconds, self._check, key)
 
     def _check(self, key: _Key) -> None:
@@ -131,4 +134,8 @@ class GroupCoordinator:
 
     def _forget(self, key: _Key) -> None:
         self._timers.pop(key).cancel()
+        timed = self._timed[key[0]]
+        timed.discard(key[1])
+        if not timed:
+            del self._timed[key[0]]
         self._seen.pop(key, None)

@@ -11,7 +11,7 @@ from bascule import limits
 class Pace:
     """The first turn begins with the object. Call `end` before an await that is not part of the work, and `begin` after it."""
 
-    def __init__(self, turn_seconds: float = limits.METRICS_TURN_SECONDS) -> None:
+    def __init__(self, turn_seconds: float = limits.TURN_SECONDS) -> None:
         self._turn_seconds = turn_seconds
         self.cpu_seconds = 0.0
         """CPU time of all completed turns."""

@@ -248,8 +248,8 @@ def test_cursors_may_stand_anywhere(broker: BrokerProcess, api: Api, make_stream
     stream = make_stream()
     for _ in range(3):
         api.publish(stream.name, b"x", ackPolicy=pb.ALL)
-    api.SetCursor(stream=stream.name, partition=0, cursorId='odd "\\\n', offset=offset)
-    place = {"cursor": 'odd "\\\n', "stream": stream.name, "partition": 0}
+    api.SetCursor(stream=stream.name, partition=0, cursorId='odd "\\ ü', offset=offset)
+    place = {"cursor": 'odd "\\ ü', "stream": stream.name, "partition": 0}
     found = scrape_cursors(broker)
     assert found.value("bascule_cursor_offset", **place) == float(max(offset, -1))
     assert found.value(LAGS[0], **place) == (3 if offset < 0 else 0)

@@ -90,7 +90,7 @@ def test_streams_that_do_not_exist_have_cursors_too(api: Api) -> None:
 
 def test_ids_of_groups_and_other_odd_ids_work(api: Api, make_stream: MakeStream) -> None:
     stream = make_stream()
-    for number, cursor in enumerate(("__group:g", "with space", "größe", "a/b", "x" * 1000, "a,b")):
+    for number, cursor in enumerate(("__group:g", "with space", "größe", "a/b", "x" * 256, "a,b")):
         api.SetCursor(stream=stream.name, partition=0, cursorId=cursor, offset=number)
         assert api.FetchCursor(stream=stream.name, partition=0, cursorId=cursor).offset == number
 

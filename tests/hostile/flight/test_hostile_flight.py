@@ -19,10 +19,10 @@ import pytest
 from bascule import TlsOptions, errors
 from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
-from tests.broker.nats.test_broker_doors import MODEL, Guarded
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
+from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.tables import (
     SERVING,
     handles_of,

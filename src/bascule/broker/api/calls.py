@@ -27,6 +27,13 @@ def deadline_of(call: Call) -> CallDeadline:
     return CallDeadline.after(call.timeout)
 
 
+def check_texts(**faults: str | None) -> None:
+    """Raises INVALID_ARGUMENT for the first field with a fault."""
+    for field, fault in faults.items():
+        if fault is not None:
+            raise GrpcError(Status.INVALID_ARGUMENT, f"{field} is invalid: {fault}")
+
+
 def routes_of(handlers: Mapping[str, tuple[Decodes, Handler]], service: str = "proto.API") -> dict[bytes, Route]:
     """Routes for the gRPC server, from RPC name → request message and handler."""
     return {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from bascule.broker.api.calls import deadline_of, routes_of
+from bascule import limits
+from bascule.broker.api.calls import check_texts, deadline_of, routes_of
+from bascule.names import cursor_id_fault, stream_name_fault
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
-from bascule.readers.cursors import CursorStore
+from bascule.readers.cursors import CursorStore, cursor_key
 from bascule.security.authorization import Authorizer
 
 
@@ -24,6 +26,7 @@ class CursorApi:
         )
 
     async def set_cursor(self, request: api.SetCursorRequest, call: Call) -> api.SetCursorResponse:
+        check_texts(cursorId=cursor_id_fault(request.cursorId), stream=stream_name_fault(request.stream))
         _check(request)
         self._authorizer.require(call.peer, request.stream, "SetCursor")
         place = request.stream, request.partition, request.cursorId
@@ -47,3 +50,7 @@ def _check(request: api.SetCursorRequest | api.FetchCursorRequest) -> None:
         raise GrpcError(Status.INVALID_ARGUMENT, "no stream provided")
     if not request.cursorId:
         raise GrpcError(Status.INVALID_ARGUMENT, "no cursorId provided")
+    size = len(cursor_key(request.cursorId, request.stream, request.partition))
+    if size > limits.RECORD_KEY_BYTES_MAX:
+        # Such a cursor was never stored. Shorter ones may be, by older servers, and are found.
+        raise GrpcError(Status.INVALID_ARGUMENT, f"cursorId and stream have {size} bytes: a cursor has less")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.broker.api.calls import deadline_of, routes_of
+from bascule import limits
+from bascule.broker.api.calls import check_texts, deadline_of, routes_of
 from bascule.config.sections.cluster import Groups
 from bascule.errors import BasculeError
 from bascule.metadata.controller import Controller
@@ -12,6 +13,7 @@ from bascule.metadata.core.model.ops import JoinConsumerGroup, LeaveConsumerGrou
 from bascule.metadata.core.model.refusal import NO_GROUP, Refusal
 from bascule.metadata.requests import CallDeadline, leader_known, reachable, refused, submit
 from bascule.metadata.server_directory import ServerDirectory
+from bascule.names import id_fault
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
@@ -47,11 +49,15 @@ class GroupApi:
     async def join(self, request: api.JoinConsumerGroupRequest, call: Call) -> api.JoinConsumerGroupResponse:
         deadline = deadline_of(call)
         _require(groupId=request.groupId, consumerId=request.consumerId, streams=request.streams)
+        check_texts(groupId=id_fault(request.groupId), consumerId=id_fault(request.consumerId))
         self._authorizer.require(call.peer, request.groupId, "JoinConsumerGroup")
         controller = self._controller
+        group = controller.metadata.groups.get(request.groupId)
+        if group is not None and len(group.members) >= limits.GROUP_MEMBERS_MAX:
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"the group has {limits.GROUP_MEMBERS_MAX} members already")
         await leader_known(controller, deadline)
         brokers = tuple(server.id for server in await reachable(controller, self._directory, deadline))
-        op = JoinConsumerGroup(request.groupId, request.consumerId, tuple(request.streams), brokers)
+        op = JoinConsumerGroup(request.groupId, request.consumerId, tuple(dict.fromkeys(request.streams)), brokers)
         await submit(controller, op, deadline)
         group = controller.metadata.groups.get(request.groupId)
         if group is None:
@@ -64,6 +70,7 @@ class GroupApi:
         )
 
     async def leave(self, request: api.LeaveConsumerGroupRequest, call: Call) -> api.LeaveConsumerGroupResponse:
+        self._check_known(request.groupId, request.consumerId)
         self._authorizer.require(call.peer, request.groupId, "LeaveConsumerGroup")
         await submit(self._controller, LeaveConsumerGroup(request.groupId, request.consumerId), deadline_of(call))
         return api.LeaveConsumerGroupResponse()
@@ -87,6 +94,12 @@ class GroupApi:
         ]
         return api.FetchConsumerGroupAssignmentsResponse(epoch=group.epoch, assignments=assignments)
 
+    def _check_known(self, group_id: str, consumer_id: str) -> None:
+        """Ids have to be valid, or those of a member that joined through an older server: it may leave."""
+        group = self._controller.metadata.groups.get(group_id)
+        if group is None or consumer_id not in group.members:
+            check_texts(groupId=id_fault(group_id), consumerId=id_fault(consumer_id))
+
     async def _catch_up(self, deadline: CallDeadline) -> None:
         """Apply everything that was acknowledged on other servers before now; without a quorum, go on with the state as it is."""
         try:
@@ -99,6 +112,8 @@ class GroupApi:
     ) -> api.ReportConsumerGroupCoordinatorResponse:
         deadline = deadline_of(call)
         _require(groupId=request.groupId, consumerId=request.consumerId, coordinator=request.coordinator)
+        self._check_known(request.groupId, request.consumerId)
+        check_texts(coordinator=id_fault(request.coordinator))
         self._authorizer.require(call.peer, request.groupId, "ReportConsumerGroupCoordinator")
         await leader_known(self._controller, deadline)
         try:

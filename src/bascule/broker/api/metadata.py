@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 # On the wire Flight's Action and Result have the fields of these two: a string 1 and bytes 2, and bytes 1.
 from google.protobuf.any_pb2 import Any as FlightAction
 from google.protobuf.wrappers_pb2 import BytesValue as FlightResult
 
+from bascule import limits
 from bascule.broker.api.calls import deadline_of, routes_of
 from bascule.config.stream import wire_values
 from bascule.errors import LogClosed
@@ -26,6 +27,7 @@ from bascule.metadata.stream_options import effective_config
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
+from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
     from bascule.config.sections.cluster import ClusterConfig
@@ -85,13 +87,13 @@ class MetadataApi:
         self._authorizer.require(call.peer, "*", "FetchMetadata")
         if self._is_cut_off():
             raise GrpcError(Status.UNAVAILABLE, CUT_OFF)
+        _check_names(streams=request.streams, groups=request.groups)
         head = api.FetchMetadataResponse(
             brokers=await self._brokers(call),
-            groupMetadata=[self._group(name) for name in request.groups],
+            groupMetadata=[self._group(name) for name in dict.fromkeys(request.groups)],
         )
-        return Encoded(
-            b"".join((head.SerializeToString(), *self._entries.encoded(request.streams, request.includeSettings)))
-        )
+        entries = await self._entries.encoded(request.streams, request.includeSettings)
+        return Encoded(b"".join((head.SerializeToString(), *entries)))
 
     async def _servers(self, call: Call) -> list[ServerInfo]:
         timeout = min(SURVEY_SECONDS, deadline_of(call).left())
@@ -154,22 +156,32 @@ class StreamEntries:
         self._controller = controller
         self._partitions = partitions
         self._defaults = defaults
-        self._kept: dict[str, tuple[Hashable, bytes]] = {}
+        self._kept: dict[tuple[str, bool], tuple[Hashable, bytes]] = {}
+        """By the stream's name, without and with its settings."""
 
-    def encoded(self, names: Any, with_settings: bool = False) -> list[bytes]:
-        """The entries of the named streams in this order; of all streams when none is named."""
+    async def encoded(self, names: Iterable[str], with_settings: bool = False) -> list[bytes]:
+        """The entries of the named streams in this order, each once; of all streams when none is named.
+
+        Raises GrpcError when they are too large together.
+        """
+        pace, found, size = Pace(), [], 0
         streams = self._controller.metadata.streams
-        if names:
-            return [self._entry(streams[name], with_settings) if name in streams else _unknown(name) for name in names]
-        found = [self._entry(stream, with_settings) for stream in streams.values()]
-        if len(self._kept) > len(streams):
-            self._kept = {name: kept for name, kept in self._kept.items() if name in streams}
+        for name in list(dict.fromkeys(names)) or list(streams):
+            stream = streams.get(name)
+            found.append(_unknown(name) if stream is None else self._entry(stream, with_settings))
+            size += len(found[-1])
+            if size > limits.METADATA_ANSWER_BYTES_MAX:
+                text = f"the answer has more than {limits.METADATA_ANSWER_BYTES_MAX} bytes: name fewer streams"
+                raise GrpcError(Status.RESOURCE_EXHAUSTED, text)
+            await pace.rest()
+        if len(self._kept) > 2 * len(streams):
+            self._kept = {key: kept for key, kept in self._kept.items() if key[0] in streams}
         return found
 
     def _entry(self, stream: Stream, with_settings: bool) -> bytes:
         states = [_state(self._partitions, stream, partition) for partition in stream.partitions]
-        key = (stream.id, with_settings, *states)
-        kept = self._kept.get(stream.name)
+        key = (stream.id, *states)
+        kept = self._kept.get((stream.name, with_settings))
         if kept is not None and kept[0] == key:
             return kept[1]
         entry = api.StreamMetadata(name=stream.name, subject=stream.subject, creationTimestamp=stream.created_ns)
@@ -179,8 +191,15 @@ class StreamEntries:
         for partition, state in zip(stream.partitions, states, strict=True):
             _fill(entry.partitions[partition.id], partition, state)
         data = _delimited(entry)
-        self._kept[stream.name] = (key, data)
+        self._kept[stream.name, with_settings] = (key, data)
         return data
+
+
+def _check_names(**names: Sized) -> None:
+    for field, given in names.items():
+        if len(given) > limits.METADATA_NAMES_MAX:
+            text = f"{field} has {len(given)} names, at most {limits.METADATA_NAMES_MAX} are allowed"
+            raise GrpcError(Status.INVALID_ARGUMENT, text)
 
 
 def _unknown(name: str) -> bytes:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from bascule.broker.api.calls import check_texts
 from bascule.config.values.kinds import INT64_MAX
 from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
 from bascule.kernels.calls.subscribe import SubscribeStream
@@ -15,6 +18,7 @@ from bascule.log import PartitionLog
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.streams import Partition
 from bascule.metadata.partition_starts import PartitionStarts
+from bascule.names import id_fault
 from bascule.net.grpc.server import Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.partition.publisher import InFlight
@@ -23,6 +27,8 @@ from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
 from bascule.readers.subscription import ForwardSubscription, HeldSlices, ReverseSubscription
 from bascule.security.authorization import Authorizer
+
+CATCH_UP_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class SubscribeApi:
         except DecodeError:
             stream.finish(int(Status.INTERNAL), "the request is not valid protobuf")
             return
-        if not request.resume and self._in_flight.is_empty:
+        if not request.resume and self._in_flight.is_empty and self._group_fault(request) is None:
             self._try(stream, request)
             return
         task = asyncio.get_running_loop().create_task(self._prepare(stream, request))
@@ -75,6 +81,10 @@ class SubscribeApi:
             return
         if not self._in_flight.is_empty:
             await self._in_flight.arrive()
+        if self._group_fault(request) is not None:
+            # The member may have joined through another server whose op this one has not applied yet.
+            with contextlib.suppress(BasculeError):
+                await self._controller.fresh_metadata(timeout=CATCH_UP_SECONDS)
         if not stream.is_over:
             self._try(stream, request)
 
@@ -110,6 +120,8 @@ class SubscribeApi:
         if group and not request.consumer.consumerId:
             raise GrpcError(Status.INVALID_ARGUMENT, "consumer.consumerId is empty, consumer.groupId is not")
         self._authorizer.require(stream.peer, request.stream, "Subscribe")
+        if group:
+            self._must_be_member(stream, request)
         local = self._find(stream, request)
         if local is None:
             return
@@ -152,8 +164,38 @@ class SubscribeApi:
         if self._controller.server_id not in partition.in_sync_replicas:
             raise GrpcError(Status.FAILED_PRECONDITION, "Server not an in-sync replica of the partition")
 
+    def _must_be_member(self, stream: SubscribeStream, request: SubscribeRequest) -> None:
+        """The reader of a group that has members is one of them. A group that no consumer has joined is one by agreement of its readers
+        alone, as in Liftbridge."""
+        consumer = request.consumer
+        if consumer.groupId not in self._controller.metadata.groups:
+            check_texts(
+                **{"consumer.groupId": id_fault(consumer.groupId), "consumer.consumerId": id_fault(consumer.consumerId)}
+            )
+            return
+        self._authorizer.require(stream.peer, consumer.groupId, "FetchConsumerGroupAssignments")
+        if (fault := self._group_fault(request)) is not None:
+            raise GrpcError(Status.FAILED_PRECONDITION, fault)
+
+    def _group_fault(self, request: SubscribeRequest) -> str | None:
+        """Why the metadata of this server does not confirm the consumer and its epoch; None if it does, or without a group."""
+        consumer = request.consumer
+        if not consumer.groupId:
+            return None
+        group = self._controller.metadata.groups.get(consumer.groupId)
+        if group is None:
+            return "no consumer has joined the group"
+        if consumer.consumerId not in group.members:
+            return f"{consumer.consumerId} is not a member of group {consumer.groupId}, which has epoch {group.epoch}"
+        if consumer.groupEpoch > group.epoch:
+            return f"group {consumer.groupId} has epoch {group.epoch}, the request has {consumer.groupEpoch}"
+        return None
+
     def _must_not_be_older(self, local: LocalPartition, request: SubscribeRequest) -> None:
         present = local.group_subscribers.get(request.consumer.groupId)
+        group = self._controller.metadata.groups.get(request.consumer.groupId)
+        if present is not None and group is not None and present[0] > group.epoch:
+            return  # it subscribed before a consumer joined the group, and gives way to a member
         if present is not None and present[0] > request.consumer.groupEpoch:
             raise GrpcError(
                 Status.FAILED_PRECONDITION,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.broker.metrics.exposition import Page, labels
+from bascule.names import id_fault
 from bascule.readers.pace import Pace
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def _groups(page: Page, controller: Controller) -> int:
     groups = controller.metadata.groups.values()
     coordinated = sorted(group.id for group in groups if group.coordinator == controller.server_id)
     page.add("bascule_groups", len(coordinated))
-    for name in coordinated[: limits.METRICS_GROUPS_MAX]:
+    shown = [name for name in coordinated if id_fault(name) is None][: limits.METRICS_GROUPS_MAX]
+    for name in shown:
         members = controller.metadata.groups[name].members
         page.add("bascule_group_members", len(members), labels(group=name))
-    return max(0, len(coordinated) - limits.METRICS_GROUPS_MAX)
+    return len(coordinated) - len(shown)

@@ -208,7 +208,7 @@ class Ingest:
         """Write the sinks that are full, or that a publisher waits for; the others a moment later.
 
         At a high rate for many partitions every read brings a few messages for each. A batch costs the same with one message and with
-        many, so messages without an ack gather for a few milliseconds; with many partitions at once, those with an ack for one or two.
+        many, so messages without an ack gather for a few milliseconds; with many partitions at once, those with an ack too.
         """
         delay = 0.0
         if self._linger_seconds:

@@ -5,8 +5,9 @@
 # AckReceiver directly, without NATS.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
@@ -16,6 +17,9 @@ from bascule.kernels.envelope.messages cimport (
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub
+
+cdef enum:
+    RECENT_TARGETS = 256            # the slots of slot_of()
 
 # gRPC statuses and the codes of PublishAsyncError.
 cdef enum:
@@ -96,6 +100,7 @@ cdef class Target:
 cdef class Targets:
     def __cinit__(self):
         self.streams = {}
+        self.recent = [None] * RECENT_TARGETS
 
     def set(self, str stream, int32_t partition, str subject, *, bint paused, bint readonly, bint concurrency_control):
         cdef Target target = Target.__new__(Target)
@@ -110,30 +115,39 @@ cdef class Targets:
         while len(partitions) <= partition:
             partitions.append(None)
         partitions[partition] = target
-        self.last = None
+        self.recent = [None] * RECENT_TARGETS
 
     def remove(self, str stream):
         self.streams.pop(stream.encode(), None)
-        self.last = None
+        self.recent = [None] * RECENT_TARGETS
 
     def __len__(self):
         return len(self.streams)
 
     cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition):
-        cdef Target last = self.last
+        cdef size_t slot = slot_of(stream, size, partition)
+        cdef Target found = <Target> PyList_GET_ITEM(self.recent, slot)
         cdef list partitions
         if (
-            last is not None and last.partition == partition and <uint32_t> PyBytes_GET_SIZE(last.stream) == size
-            and memcmp(PyBytes_AS_STRING(last.stream), stream, size) == 0
+            found is not None and found.partition == partition and <uint32_t> PyBytes_GET_SIZE(found.stream) == size
+            and memcmp(PyBytes_AS_STRING(found.stream), stream, size) == 0
         ):
-            return last
+            return found
         partitions = <list> self.streams.get(PyBytes_FromStringAndSize(<const char*> stream, size))
         if partitions is None or partition < 0 or partition >= len(partitions):
             return None
-        last = <Target> partitions[partition]
-        if last is not None:
-            self.last = last
-        return last
+        found = <Target> partitions[partition]
+        if found is not None:
+            self.recent[slot] = found
+        return found
+
+
+cdef inline size_t slot_of(const uint8_t* stream, uint32_t size, int32_t partition) noexcept nogil:
+    # Names of many streams often differ only at their end. A collision costs a lookup in the dictionary.
+    cdef uint64_t end = 0
+    cdef uint32_t count = size if size < 8 else 8
+    memcpy(&end, stream + (size - count), count)
+    return <size_t> (((end ^ <uint32_t> partition) * <uint64_t> 0x9E3779B97F4A7C15) >> 56)
 
 
 cdef class PublishGate:

@@ -24,7 +24,7 @@ from bascule.kernels.nats.protocol cimport is_subject
 from bascule.kernels.records.builder cimport BatchBuilder
 from bascule.kernels.records.producers cimport VERDICT_DUPLICATE, VERDICT_FENCED, VERDICT_NEW, look_at_header, producer_of
 from bascule.kernels.records.records cimport ATTR_PRODUCERS, HAS_KEY, HAS_VALUE, HEADER_SIZE
-from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.wire.buffers cimport Bytes, prefetch
 from bascule.kernels.wire.numbers cimport varint_size, write_bytes
 
 cdef extern from "Python.h":
@@ -415,6 +415,8 @@ cdef class PartitionSink(MessageSink):
             at += message.subject_size
         current.texts_size = at - current.texts
         current.entry_count += 1
+        prefetch(at, 1)
+        prefetch(entry + 1, 1)
         if error != ACK_OK:
             current.errors += 1
         elif view.ack_policy == ACK_LEADER:

@@ -1,4 +1,4 @@
-# Read access to the bytes of any Python object that has a buffer.
+# Read access to the bytes of any Python object that has a buffer, and the prefetch of memory.
 
 from libc.stdint cimport uint8_t
 
@@ -9,3 +9,8 @@ cdef class Bytes:
     cdef bint held
     cdef const uint8_t* data
     cdef Py_ssize_t size
+
+
+cdef extern from *:
+    # Loads the cache line at an address, which need not be valid, before it is used.
+    void prefetch "__builtin_prefetch" (const void* at, int for_writing) noexcept nogil

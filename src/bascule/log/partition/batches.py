@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bascule import limits
 from bascule.errors import RecordTooLarge
 from bascule.kernels.records.builder import BatchBuilder
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The offsets and the timestamp of an append."""
 
     base_offset: int

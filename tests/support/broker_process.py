@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tests.support.api_client import Api, Health, Status, grpc
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOG_LINES_SHOWN: Final = 60
@@ -201,16 +201,3 @@ class BrokerProcess:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.kill()
-
-
-def pause(pid: int) -> None:
-    """SIGSTOP, and return when every thread of the process is stopped: `kill` itself does not wait for that."""
-
-    def is_stopped() -> bool:
-        states = [
-            (task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
-        ]
-        return set(states) == {"T"}
-
-    os.kill(pid, signal.SIGSTOP)
-    eventually(is_stopped, f"process {pid} is stopped")

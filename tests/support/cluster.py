@@ -29,7 +29,7 @@ from tests.support.nats_cluster import NatsCluster
 from tests.support.nats_server import NatsServer
 from tests.support.small_disk import SmallDisk
 from tests.support.tcp_proxy import ProxyProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, pause
 
 SERVERS: Final = ("a", "b", "c")
 SHORT_TIMEOUTS: Final = {
@@ -209,7 +209,9 @@ class Cluster:
     def pause(self, name: str) -> None:
         """SIGSTOP: it is there and does nothing."""
         self.paused.add(name)
-        self._signal(name, signal.SIGSTOP)
+        process = self.brokers[name].process
+        if process is not None:
+            pause(process.pid)
 
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, pause
 
 
 def binary() -> str:
@@ -62,6 +62,10 @@ class NatsServer:
     def signal(self, number: int) -> None:
         assert self._process is not None, "it does not run"
         self._process.send_signal(number)
+
+    def pause(self) -> None:
+        assert self._process is not None, "it does not run"
+        pause(self._process.pid)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 PATIENCE_SECONDS: Final = 60.0
@@ -22,3 +25,20 @@ def eventually(look: Callable[[], _T | None], what: str, timeout: float = PATIEN
         if time.monotonic() > deadline:
             raise AssertionError(f"it never came true that {what} (waited {timeout:g} s, last answer {found!r})")
         time.sleep(0.01)
+
+
+def pause(pid: int) -> None:
+    """SIGSTOP, and return when every thread of the process is stopped: `kill` itself does not wait for that."""
+
+    def is_stopped() -> bool:
+        return all(_state(task) in "TZ" for task in Path(f"/proc/{pid}/task").iterdir())
+
+    os.kill(pid, signal.SIGSTOP)
+    eventually(is_stopped, f"process {pid} is stopped")
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"

@@ -24,13 +24,13 @@ from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
-from tests.support.broker_process import BrokerProcess, pause
+from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Authority, Certificate
 from tests.support.guarded_broker import MODEL, Guarded
 from tests.support.monitoring import scrape
 from tests.support.nats_server import NatsServer
 from tests.support.tables import SERVING, Counting, log_directory, numbers, read_rows
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, pause
 
 
 def filled(broker: BrokerProcess, rows: int = 100, size: int = 0, at_once: int = 5_000) -> None:

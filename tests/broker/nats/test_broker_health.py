@@ -54,7 +54,7 @@ def test_while_it_starts_it_lives_and_is_not_ready(start_broker: StartBroker, tm
     """Of three servers that are to make a cluster it is the only one: nobody can be controller."""
     peers = {"clustering.server.id": "a", "clustering.raft.bootstrap.peers": ["b", "c"]}
     with NatsServer(tmp_path / "nats") as nats:
-        nats.signal(signal.SIGSTOP)  # a broker that waits for NATS goes on starting
+        nats.pause()  # a broker that waits for NATS goes on starting
         broker = start_broker(peers, seed=False, launch_only=True, nats_url=nats.url)
         address = http_port(broker)
         assert get(address, "/healthz").status == 200
@@ -118,7 +118,7 @@ def said_while_it_stops(broker: BrokerProcess, nats: NatsServer) -> tuple[list[s
     asking = threading.Thread(target=ask)
     asking.start()
     eventually(lambda: "ready\n" in said, "it was ready")
-    nats.signal(signal.SIGSTOP)  # who says goodbye to NATS waits for an answer
+    nats.pause()  # who says goodbye to NATS waits for an answer
     broker.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
     asking.join(60)
     nats.signal(signal.SIGCONT)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.api_client import Api, Status, Subscription, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, Stream
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, pause
 
 AFTER = b"published after the subscription began"
 
@@ -151,7 +151,7 @@ def test_what_is_still_on_its_way_through_nats_counts_as_published(start_broker:
     api = broker.api()
     api.CreateStream(name="s", subject="s")
     (nats,) = broker.children()
-    os.kill(nats, signal.SIGSTOP)
+    pause(nats)
     for number in range(10):
         api.Publish(stream="s", value=b"%d" % number, timeout=None)
     subscription = api.open_subscription("s", startPosition=pb.OFFSET, startOffset=5)

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from bascule.config import load
 from tests.broker.walks.pages import SOURCE, files_of
 from tests.support.api_client import Api, pb
 from tests.support.nats_server import NatsServer
+from tests.support.waiting import PATIENCE_SECONDS
 
 TRACES: Final = 7
 Call = tuple[str, str]
@@ -111,10 +113,8 @@ def running(tmp_path: Path, names: str) -> Iterator[tuple[NatsServer, BrokersInT
 def walk(tracer: Tracer, action: Callable[[], None]) -> tuple[Counter[Call], int]:
     """The calls that most traces of the action have, each as often as in the middle one, and the calls of the shortest trace.
 
-    A slow machine only adds calls: a follower fetches once more, a notice goes by itself. Raft is left out: its heartbeats go on.
+    Raft is left out: its heartbeats go on.
     """
-    for _ in range(3):
-        action()
     traces = [
         Counter({call: count for call, count in tracer.trace(action).items() if not call[0].startswith("raft/")})
         for _ in range(TRACES)
@@ -122,6 +122,24 @@ def walk(tracer: Tracer, action: Callable[[], None]) -> tuple[Counter[Call], int
     functions = {call for trace in traces for call in trace}
     usual = +Counter({call: sorted(trace[call] for trace in traces)[TRACES // 2] for call in functions})
     return usual, min(trace.total() for trace in traces)
+
+
+def check_walk(section: str, tracer: Tracer, action: Callable[[], None], *, files_max: int, calls_max: int) -> None:
+    """A slow machine only adds calls: a write that took long sends the next ones to a thread, a follower fetches once more. So the walk
+    is repeated for up to a minute, until one is as short as the page says."""
+    for _ in range(3):
+        action()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        calls, least = walk(tracer, action)
+        files = {file for file, _ in calls}
+        if files == files_of(section) and least <= calls_max:
+            break
+        if time.monotonic() > deadline:
+            listed = "\n".join(f"{count:3d} {file} {name}" for (file, name), count in sorted(calls.items()))
+            assert files == files_of(section), listed
+            assert least <= calls_max, listed
+    assert len(files) <= files_max
 
 
 def test_a_plain_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tracer) -> None:
@@ -136,10 +154,9 @@ def test_a_plain_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tr
                 publisher.sendall(b"PUB orders 5\r\nhello\r\n")
                 assert reader.take(1)[0].value == b"hello"
 
-            calls, least = walk(tracer, publish)
+            check_walk("Plain message", tracer, publish, files_max=22, calls_max=88)
         reader.cancel()
         api.close()
-    check("Plain message", calls, least, files_max=22, calls_max=88)
 
 
 def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tracer) -> None:
@@ -155,16 +172,7 @@ def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, trace
             session.send("orders", b"hello", ackPolicy=pb.ALL)
             assert session.take(1)[0].ack.offset >= 0
 
-        calls, least = walk(tracer, publish)
+        check_walk("PublishAsync with three replicas", tracer, publish, files_max=37, calls_max=720)
         session.finish()
         for api in apis:
             api.close()
-    check("PublishAsync with three replicas", calls, least, files_max=37, calls_max=720)
-
-
-def check(section: str, calls: Counter[Call], least: int, *, files_max: int, calls_max: int) -> None:
-    listed = "\n".join(f"{count:3d} {file} {name}" for (file, name), count in sorted(calls.items()))
-    files = {file for file, _ in calls}
-    assert files == files_of(section), listed
-    assert len(files) <= files_max, listed
-    assert least <= calls_max, listed

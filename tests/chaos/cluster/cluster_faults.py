@@ -177,7 +177,7 @@ def restart_nats(scene: Scene) -> None:
 def pause_nats(scene: Scene) -> None:
     """Connections stay, nothing moves."""
     server = scene.rng.choice(scene.cluster.nats)
-    server.signal(signal.SIGSTOP)
+    server.pause()
     try:
         scene.wait()
     finally:

@@ -14,7 +14,7 @@ from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_server import NatsServer
 from tests.support.on_loop import on_loop, soon, until
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, pause
 
 SERVERS = ("a", "b", "c")
 Brokers = dict[str, BrokerProcess]
@@ -128,7 +128,7 @@ async def test_a_broker_that_hangs_is_not_waited_for_while_there_are_others(clus
     async with bascule.connect([broker.address for broker in cluster.values()], timeout=12) as client:
         process = cluster["a"].process  # the first seed: the one we speak to
         assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        pause(process.pid)
         try:
             for _ in range(3):
                 found = await soon(client.fetch_metadata())

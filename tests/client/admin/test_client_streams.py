@@ -18,6 +18,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon
+from tests.support.waiting import pause
 
 
 @on_loop
@@ -68,7 +69,7 @@ async def test_the_only_broker_there_is_may_be_slow_for_a_moment(
 ) -> None:
     monkeypatch.setattr(brokers, "CONNECT_SECONDS_MAX", 0.05)
     broker = start_broker()
-    os.kill(broker.pid, signal.SIGSTOP)
+    pause(broker.pid)
     try:
         connecting = asyncio.create_task(bascule.connect(broker.address)._connect())
         await asyncio.wait([connecting], timeout=0.3)  # longer than one of several brokers is waited for

@@ -15,7 +15,7 @@ from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, pause
 
 
 @on_loop
@@ -222,7 +222,7 @@ async def test_an_ack_that_does_not_come_is_an_unknown_outcome(start_broker: Sta
     async with bascule.connect(broker.address) as client:
         await client.create_stream(name)
         await client.publish(name, b"0")
-        broker.process.send_signal(19)  # type: ignore[union-attr]  # SIGSTOP: it neither answers nor leaves
+        pause(broker.pid)
         try:
             with pytest.raises(bascule.OutcomeUnknown, match="no answer came"):
                 await soon(client.publish(name, b"1", timeout=1))

@@ -26,6 +26,7 @@ from tests.support.nats_client import NatsClient
 from tests.support.nats_server import NatsServer
 from tests.support.nats_setup import ConfiguredNats
 from tests.support.replication_wire import Heard, ReplicationWire, replication_link
+from tests.support.waiting import pause
 from tests.unit.net.nats_helpers import LOOPS, run, until
 
 KEY = (7, 1)
@@ -236,7 +237,7 @@ async def stalled(server: NatsServer) -> AsyncIterator[Callable[[], None]]:
     """The server is there and does nothing until the function is called."""
     assert server._process is not None
     pid = server._process.pid
-    os.kill(pid, signal.SIGSTOP)
+    pause(pid)
     try:
         yield lambda: os.kill(pid, signal.SIGCONT)
     finally:

@@ -21,7 +21,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint con
 
 KERNELS := $(wildcard src/bascule/kernels/*/*.pyx src/bascule/kernels/*/*.pxd src/bascule/kernels/*/*.h) $(wildcard tests/support/kernels/*.pyx)
 
-.PHONY: help run test coverage check bench soak chaos mutants docs proto build clean
+.PHONY: help run test test-brokers test-spark coverage check bench soak chaos mutants docs proto build clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,16 @@ help: ## show this list
 run: build ## run a broker with NATS, a sample stream and a Spark job that archives it (data in run/demo)
 	$(VENV)/bin/bascule demo --directory run/demo
 
+# The two halves run side by side, because tests of Spark often wait for Java and the others for processes that they started.
+test: build ## run all tests except the long ones
+	$(MAKE) --no-print-directory --jobs 2 test-brokers test-spark
+
+test-brokers: build
+	$(PY) -m pytest $(UNLESS_IT_HANGS) -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
+
 # Each worker for Spark tests starts its own Java process, so there are two workers. The tests of a file stay together, in the order
 # of the files, which begins with the longest tests.
-test: build ## run all tests except the long ones
-	$(PY) -m pytest $(UNLESS_IT_HANGS) -n $(WORKERS) --dist worksteal -m "not soak" --ignore tests/spark
+test-spark: build
 	$(PY) -m pytest $(UNLESS_IT_HANGS) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" tests/spark
 
 coverage: build ## run the same tests and measure line coverage (takes 50 % longer)

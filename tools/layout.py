@@ -76,7 +76,7 @@ metadata                errors limits proto kernels.wire net net.nats net.grpc c
                         metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
 partition.replication   errors limits proto kernels.nats kernels.ingest net.nats metadata.core.model log.disk
                         log.partition log partition.core metadata
-partition               errors limits names proto kernels.wire kernels.records kernels.nats kernels.ingest kernels.calls
+partition               errors limits names proto kernels.records kernels.nats kernels.ingest kernels.calls
                         net.nats net.grpc config.sections metadata.core.model metadata.core log.disk log.recovery
                         log.partition log raft partition.core security metadata partition.replication
 readers                 errors limits names proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model

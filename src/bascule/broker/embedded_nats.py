@@ -37,6 +37,19 @@ RESTART_WAIT_SECONDS_MAX: Final = 8.0
 STEADY_SECONDS: Final = 30.0
 """After a run of this length, the wait before a restart begins at its minimum again."""
 STOP_SECONDS_MAX: Final = 5.0
+OWN_PREFIXES: Final = ("BASCULE_", "LIFTBRIDGE_")
+SYSTEM_PREFIXES: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_",
+    "TZ",
+    "TMPDIR",
+    "SSL_CERT_",
+    "GOMAXPROCS",
+    "GOMEMLIMIT",
+    "GODEBUG",
+)
 LINE_BYTES_MAX: Final = 16 * limits.KIB
 
 _LAUNCHER: Final = """
@@ -156,7 +169,7 @@ class EmbeddedNats:
     async def _launch(self) -> NatsProcess:
         ports = self.options.directory / "ports"
         await asyncio.to_thread(self._prepare, ports)
-        child = self._child = NatsProcess(self._command(ports), self.options.logs)
+        child = self._child = NatsProcess(self._command(ports), self.options.logs, self._environment())
         await child.watch()
         try:
             async with asyncio.timeout(limits.EMBEDDED_NATS_READY_SECONDS_MAX):
@@ -187,6 +200,10 @@ class EmbeddedNats:
         command = [self._binary, "-c", str(config), "--ports_file_dir", str(ports)]
         # A restart uses the same port: brokers and clients reconnect to it.
         return command if self._port is None else [*command, "-p", str(self._port)]
+
+    def _environment(self) -> dict[str, str]:
+        """Its environment without the broker's secrets. A configuration of the user may name variables of their own."""
+        return child_environment(keeps_others=self.options.config is not None)
 
     async def _ready(self, child: NatsProcess, ports: Path) -> str:
         while True:
@@ -234,7 +251,7 @@ class EmbeddedNats:
 class NatsProcess(asyncio.Protocol):
     """The process. It has ended when its standard error is closed."""
 
-    def __init__(self, command: list[str], logs: bool) -> None:
+    def __init__(self, command: list[str], logs: bool, environment: dict[str, str]) -> None:
         self.ended = asyncio.Event()
         self._logs = logs
         self._partial = b""
@@ -248,6 +265,7 @@ class NatsProcess(asyncio.Protocol):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            env=environment,
         )
 
     @property
@@ -315,6 +333,16 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
+def child_environment(*, keeps_others: bool = False) -> dict[str, str]:
+    """Return the variables of a child process: those of the system, and with `keeps_others` all but the broker's own.
+
+    The master key of encrypted streams and other secrets of the broker are variables; nats-server needs none of them.
+    """
+    if keeps_others:
+        return {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIXES)}
+    return {name: value for name, value in os.environ.items() if name.startswith(SYSTEM_PREFIXES)}
+
+
 def _reachable(urls: list[str]) -> str:
     """The loopback address if there is one: a server that listens on all interfaces lists all of them."""
     for url in urls:
@@ -326,7 +354,9 @@ def _reachable(urls: list[str]) -> str:
 def read_version(binary: str) -> tuple[int, ...]:
     """The version that `nats-server --version` prints, as numbers; empty when it cannot be read."""
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+        said = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=5, check=False, env=child_environment()
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
     found = re.search(r"v(\d+)\.(\d+)\.(\d+)", said)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
@@ -32,6 +33,7 @@ def main() -> None:
 
 
 def _serve(arguments: Sequence[str]) -> None:
+    os.umask(0o077)  # also for what nats-server and libraries create
     config = parse(arguments)
     set_up_logging(config.logging)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

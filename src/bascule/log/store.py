@@ -16,9 +16,9 @@ from bascule import limits
 from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
 from bascule.log.cleaning.cleaner import CleaningReport, clean
 from bascule.log.core.options import LogOptions
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.encryption import LogIdentity, MasterKeys
 from bascule.log.disk.files import FilePool
-from bascule.log.disk.operations import Disk, PosixDisk
+from bascule.log.disk.operations import FILE_MODE, Disk, PosixDisk, close_to_others, make_private_directory
 from bascule.log.partition.partition_log import PartitionLog
 from bascule.log.sync.group_commit import Syncer
 from bascule.names import stream_name_fault
@@ -48,9 +48,18 @@ class LogStore:
         self._cleaner = _CleanerThread(on_cleaned or (lambda _log, _report: None))
 
     def log(
-        self, stream: str, partition: int, options: LogOptions | None = None, *, cleaner_interval_ms: int = 300_000
+        self,
+        stream: str,
+        partition: int,
+        options: LogOptions | None = None,
+        *,
+        stream_id: int = 0,
+        cleaner_interval_ms: int = 300_000,
     ) -> PartitionLog:
-        """Return the log of a partition without reading it. The options of the first call hold until it is closed or deleted."""
+        """Return the log of a partition without reading it. The options of the first call hold until it is closed or deleted.
+
+        Encrypted batches are bound to `stream_id` and the partition, and open under no other.
+        """
         _check_name(stream, partition)
         with self._lock:
             found = self._logs.get((stream, partition))
@@ -61,6 +70,7 @@ class LogStore:
                     pool=self.pool,
                     syncer=self._syncer,
                     keys=self._keys,
+                    identity=LogIdentity(stream_id, partition),
                 )
                 self._logs[stream, partition] = found
                 self._cleaner.watch(found, cleaner_interval_ms)
@@ -131,7 +141,7 @@ def _close(log: PartitionLog) -> StorageError | None:
 def _lock_directory(directory: Path) -> int:
     try:
         _make_directory(directory)
-        handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:
@@ -146,9 +156,10 @@ def _lock_directory(directory: Path) -> int:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create the directory and the folders above it, and sync them."""
+    """Create the directory and the folders above it, and sync them. One that exists is closed to other users."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(str(directory))
+    close_to_others(str(directory))
     for path in missing:
         PosixDisk().sync_directory(str(path.parent))
 

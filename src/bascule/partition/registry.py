@@ -310,7 +310,7 @@ class Partitions:
             self._found.pop((stream.name, partition.id), None)
             _logger.error("%s/%d: the damaged log was moved to %s", stream.name, partition.id, place)
         had_files = self._data.is_on_disk(stream.name, partition.id)
-        log = self._data.log(stream.name, partition.id, settings)
+        log = self._data.log(stream, partition.id, settings)
         if log.is_loaded:
             return self._found.get((stream.name, partition.id), Opened())
         report = await asyncio.to_thread(log.open)
@@ -335,7 +335,7 @@ class Partitions:
             stream,
             partition,
             settings,
-            lambda: self._data.log(stream.name, partition.id, settings),
+            lambda: self._data.log(stream, partition.id, settings),
             self._new_sink(stream, partition.id, settings),
             self._acks,
             lambda log: self._leading(stream, partition, settings, log),
@@ -368,9 +368,7 @@ class Partitions:
         return leading
 
     def _become_follower(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
-        local = FollowedPartition(
-            stream, partition, settings, lambda: self._data.log(stream.name, partition.id, settings)
-        )
+        local = FollowedPartition(stream, partition, settings, lambda: self._data.log(stream, partition.id, settings))
         self._begin(local, stream, partition)
         if not self._follows:
             return

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bascule.errors import StorageError
 from bascule.log import LogStore, PartitionLog
+from bascule.log.disk.stream_marker import read_marker, remove_marker, write_marker
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.stream_options import StreamSettings
-from bascule.partition.stream_marker import read_marker, remove_marker, write_marker
 
 
 class StreamData:
@@ -41,9 +41,13 @@ class StreamData:
             write_marker(disk, self._directory(stream.name), stream.id)
         self._claimed[stream.name] = stream.id
 
-    def log(self, stream: str, partition: int, settings: StreamSettings) -> PartitionLog:
+    def log(self, stream: Stream, partition: int, settings: StreamSettings) -> PartitionLog:
         return self._store.log(
-            stream, partition, settings.log_options, cleaner_interval_ms=settings.cleaner_interval_ms
+            stream.name,
+            partition,
+            settings.log_options,
+            stream_id=stream.id,
+            cleaner_interval_ms=settings.cleaner_interval_ms,
         )
 
     def close_log(self, stream: str, partition: int) -> None:
@@ -64,7 +68,7 @@ class StreamData:
         place = self._store.directory / "quarantine" / stream / str(partition)
         if place.exists():
             shutil.rmtree(place)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._store.pool.disk.make_directory(str(place.parent))
         (self._directory(stream) / str(partition)).rename(place)
         disk = self._store.pool.disk
         disk.sync_directory(str(place.parent))

@@ -17,7 +17,7 @@ from tests.parity.twins import twin_builder, twin_keymap, twin_records
 from tests.parity.twins.twin_format import OFFSET_MAX, Header
 
 FIELDS: Final = {
-    "BatchHeader": "crc length attributes count base_offset last_offset body_bytes leader_epoch first_timestamp "
+    "BatchHeader": "crc length version attributes count base_offset last_offset body_bytes leader_epoch first_timestamp "
     "max_timestamp is_sealed",
     "Record": "offset timestamp leader_epoch key value headers subject reply",
     "Scan": "end next_offset batches records first_timestamp last_timestamp last_epoch reason",

@@ -180,7 +180,7 @@ HEADERS_WRONG = {
     "length zero wins over the magic": ("bad length", {"length": 0, "magic": 0}),
     "magic": ("bad magic", {"magic": 0x5CBA}),
     "version zero is no magic of ours": ("bad magic", {"version": 0}),
-    "version two": ("future version", {"version": 2}),
+    "version three": ("future version", {"version": 3}),
     "version wins over attributes": ("future version", {"version": 255, "attributes": 255}),
     "codec two": ("bad attributes", {"attributes": 2}),
     "codec seven": ("bad attributes", {"attributes": 7}),

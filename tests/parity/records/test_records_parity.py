@@ -39,6 +39,7 @@ def test_both_sides_know_the_same_constants() -> None:
         "HEADER_BYTES",
         "MAGIC",
         "VERSION",
+        "VERSION_PLAIN",
         "CODEC_MASK",
         "CODEC_NONE",
         "CODEC_ZSTD",

@@ -16,7 +16,8 @@ from tests.parity.twins.twin_crc32c import crc32c
 
 HEADER_BYTES: Final = 56
 MAGIC: Final = 0xBA5C
-VERSION: Final = 1
+VERSION: Final = 2
+VERSION_PLAIN: Final = 1
 CODEC_MASK: Final = 0b0000_0111
 CODEC_NONE: Final = 0
 CODEC_ZSTD: Final = 1

@@ -28,6 +28,7 @@ from tests.parity.twins.twin_format import (
     MAGIC,
     OFFSET_MAX,
     VERSION,
+    VERSION_PLAIN,
     Header,
     Headers,
     VarintError,
@@ -490,6 +491,7 @@ def with_body(batch: Buffer, body: Buffer, attributes: int) -> bytes:
     changed = replace(
         header,
         length=HEADER_BYTES + len(new_body),
+        version=VERSION if attributes & ENCRYPTED else VERSION_PLAIN,
         attributes=header.attributes & ~codec_bits | attributes,
         body_bytes=header.body_bytes if attributes else len(new_body),
     )

@@ -17,7 +17,7 @@ from bascule.kernels.records.builder import BatchBuilder
 from bascule.kernels.records.records import Record
 from bascule.kernels.wire.checksum import crc32c
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.encryption import LogIdentity, MasterKeys
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import Disk, PosixDisk
 from bascule.log.partition.batches import new_batch
@@ -136,6 +136,7 @@ class Logs:
         *,
         disk: Disk | None = None,
         keys: MasterKeys | None = None,
+        identity: LogIdentity | None = None,
         **choices: Any,
     ) -> PartitionLog:
         """A log in the directory `name`; `choices` are fields of LogOptions."""
@@ -145,6 +146,7 @@ class Logs:
             pool=FilePool(disk or PosixDisk(), 64),
             syncer=self.syncer,
             keys=keys,
+            identity=identity,
             clock=self.clock,
         )
         self._opened.append(log)

@@ -185,12 +185,12 @@ def test_files_with_names_like_ours_do_not_keep_a_log_from_opening(logs: Logs, n
 
 
 def make_future(log: PartitionLog, number: int) -> None:
-    """Turn the batch with this number of the first segment into one of version 2, intact."""
+    """Turn the batch with this number of the first segment into one of version 3, intact."""
     path = log_files(log)[0]
     positions = [*batch_positions(path), path.stat().st_size]
     data = bytearray(path.read_bytes())
     batch = data[positions[number] : positions[number + 1]]
-    batch[10] = 2
+    batch[10] = 3
     data[positions[number] : positions[number + 1]] = resealed(batch)
     path.write_bytes(data)
 

@@ -227,7 +227,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a length below the header": (with_field(4, "<I", 10), "bad length"),
     "a length beyond the bytes": (with_field(4, "<I", 100_000), "incomplete"),
     "another magic": (with_field(8, "<H", 0x1234), "bad magic"),
-    "a future version": (with_field(10, "<B", 2), "future version"),
+    "a future version": (with_field(10, "<B", 3), "future version"),
     "unknown attributes": (with_field(11, "<B", 0x40), "bad attributes"),
     "an unknown codec": (with_field(11, "<B", 0x05), "bad attributes"),
     "an overlapping offset": (with_field(16, "<q", 3), "bad offsets"),

@@ -11,7 +11,13 @@ import pytest
 from bascule.errors import CorruptBatch, EncryptionKeyError
 from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.disk.encryption import MasterKeys, master_keys_from_environment
+from bascule.log.disk.encryption import (
+    BodyCipher,
+    LogIdentity,
+    MasterKeys,
+    former_associated_data,
+    master_keys_from_environment,
+)
 from tests.unit.log.log_helpers import (
     Logs,
     batch_positions,
@@ -251,6 +257,64 @@ def test_a_ciphertext_that_was_moved_to_another_offset_is_refused(logs: Logs) ->
     found = log.read(0, committed=False, bytes_max=1)
     assert found is not None
     assert found.records()[0].value == b"first"
+
+
+@pytest.mark.parametrize(
+    "other", [LogIdentity(8, 1), LogIdentity(7, 2), LogIdentity()], ids=["stream", "partition", "no"]
+)
+def test_a_ciphertext_that_was_moved_to_another_log_is_refused(logs: Logs, other: LogIdentity) -> None:
+    log = logs.open(encryption=True, keys=MasterKeys(OLD), identity=LogIdentity(7, 1))
+    put(log, (KEY, SECRET))
+    thief = logs.open("other", encryption=True, keys=MasterKeys(OLD), identity=other)
+    thief.append_replicated(stored(log))
+    with pytest.raises(CorruptBatch, match="changed or moved"):
+        everything(thief)
+    replica = logs.open("replica", encryption=True, keys=MasterKeys(OLD), identity=LogIdentity(7, 1))
+    replica.append_replicated(stored(log))
+    assert everything(replica)[0].value == SECRET
+
+
+HEADER_FIELDS = {"count": 12, "last_delta": 24, "body_bytes": 28, "leader_epoch": 32, "first": 40, "max": 48}
+
+
+@pytest.mark.parametrize("position", HEADER_FIELDS.values(), ids=HEADER_FIELDS)
+def test_a_changed_header_is_refused_although_its_checksum_fits(logs: Logs, position: int) -> None:
+    log = logs.open(encryption=True, keys=MasterKeys(OLD))
+    put_batch(log, (KEY, SECRET), (KEY, SECRET))
+    path = log_files(log)[0]
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    sealer = log.sealer
+    with pytest.raises(ValueError, match="changed or moved"):
+        sealer.open(resealed(data))
+
+
+def test_batches_of_the_former_format_are_still_read(logs: Logs) -> None:
+    """Version 1 binds a batch to its offset alone."""
+    keys = MasterKeys(OLD)
+    clear = logs.open("clear")
+    put_batch(clear, (KEY, SECRET), (None, b"second"))
+    batch = stored(clear)
+    body = BodyCipher(keys).encrypt(batch[records.HEADER_BYTES :], former_associated_data(0))
+    former = bytearray(records.with_body(batch, body, records.ENCRYPTED))
+    assert former[10] == 2
+    former[10] = 1
+    log = logs.open(encryption=True, keys=keys, identity=LogIdentity(7, 1))
+    log.append_replicated(resealed(former))
+    put(log, (KEY, b"in the new format"))
+    assert [record.value for record in everything(log)] == [SECRET, b"second", b"in the new format"]
+    former[10] = 2
+    with pytest.raises(ValueError, match="changed or moved"):
+        log.sealer.open(resealed(former))
+
+
+def test_only_encrypted_batches_have_the_new_version(logs: Logs) -> None:
+    versions = []
+    for name, choices in (("plain", {}), ("zstd", {"compression": "zstd"}), ("encrypted", {"encryption": True})):
+        log = logs.open(name, keys=MasterKeys(OLD), **choices)
+        put(log, (KEY, SECRET * 100))
+        versions.append(records.read_header(stored(log)).version)
+    assert versions == [1, 1, 2]
 
 
 @pytest.mark.parametrize("position", [-1, -20, 56 + 41, 56 + 45])

@@ -10,10 +10,10 @@ import pytest
 from bascule.errors import StorageError
 from bascule.log import LogStore, new_batch
 from bascule.log.disk.operations import PosixDisk
+from bascule.log.disk.stream_marker import FILE_NAME, read_marker, write_marker
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.stream_options import StreamSettings, settings_of
 from bascule.partition.stream_data import StreamData
-from bascule.partition.stream_marker import FILE_NAME, read_marker, write_marker
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def settings() -> StreamSettings:
 def write(data: StreamData, name: str, value: bytes, partition: int = 0) -> None:
     batch = new_batch()
     batch.add(None, value)
-    data.log(name, partition, settings()).append(batch, leader_epoch=1)
+    data.log(stream(name, 5), partition, settings()).append(batch, leader_epoch=1)
 
 
 def test_a_stream_finds_its_data_again(store: LogStore) -> None:
@@ -42,7 +42,7 @@ def test_a_stream_finds_its_data_again(store: LogStore) -> None:
     write(data, "orders", b"kept")
     again = StreamData(store)
     again.claim(stream("orders", 5))
-    assert again.log("orders", 0, settings()).record_count == 1
+    assert again.log(stream("orders", 5), 0, settings()).record_count == 1
 
 
 def test_a_new_stream_of_an_old_name_begins_empty(store: LogStore) -> None:
@@ -51,8 +51,8 @@ def test_a_new_stream_of_an_old_name_begins_empty(store: LogStore) -> None:
     write(data, "orders", b"old")
     write(data, "orders", b"old", partition=1)
     data.claim(stream("orders", 9))
-    assert data.log("orders", 0, settings()).log_end_offset == 0
-    assert data.log("orders", 1, settings()).log_end_offset == 0
+    assert data.log(stream("orders", 9), 0, settings()).log_end_offset == 0
+    assert data.log(stream("orders", 9), 1, settings()).log_end_offset == 0
     assert read_marker(PosixDisk(), store.directory / "streams" / "orders") == 9
 
 
@@ -61,7 +61,7 @@ def test_deleting_an_earlier_stream_leaves_a_later_one_alone(store: LogStore) ->
     data.claim(stream("orders", 9))
     write(data, "orders", b"new")
     data.delete_stream("orders", 5)
-    assert data.log("orders", 0, settings()).record_count == 1
+    assert data.log(stream("orders", 9), 0, settings()).record_count == 1
 
 
 def test_deleting_a_stream_removes_its_folder(store: LogStore) -> None:
@@ -89,7 +89,7 @@ def test_metadata_older_than_the_data_deletes_nothing(store: LogStore) -> None:
     write(data, "orders", b"new")
     with pytest.raises(StorageError, match="later stream"):
         StreamData(store).claim(stream("orders", 5))
-    assert data.log("orders", 0, settings()).record_count == 1
+    assert data.log(stream("orders", 9), 0, settings()).record_count == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'{"id":5,"version":1}\n00000000\n'])

@@ -15,6 +15,7 @@ from bascule.errors import NotALog, StorageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bascule.log.disk.encryption import LogIdentity
     from bascule.log.disk.sealing import Sealer
     from bascule.log.recovery.inspection import BatchFacts, LogInspection
     from bascule.log.segments.segment import Segment
@@ -140,13 +141,24 @@ def _record_rows(directory: Path, offset: int) -> Any:
     from bascule.log.recovery.inspection import open_segments, walk_batches
     from bascule.log.segments.damage import Damage
 
-    sealer = sealer_for(LogOptions(), None)
+    sealer = sealer_for(LogOptions(), None, _identity(directory))
     for segment in open_segments(directory):
         for found in walk_batches(segment):
             if isinstance(found, Damage):
                 yield {"damage": found.describe()}
             elif found.header.last_offset >= offset:
                 yield from _records_of(segment, found, offset, sealer)
+
+
+def _identity(directory: Path) -> LogIdentity:
+    """Return what encrypted batches are bound to: the partition by the folder's name, the stream by the marker beside it."""
+    from bascule.log.disk.encryption import LogIdentity
+    from bascule.log.disk.operations import PosixDisk
+    from bascule.log.disk.stream_marker import read_marker
+
+    folder = directory.resolve()
+    stream_id = read_marker(PosixDisk(read_only=True), folder.parent)
+    return LogIdentity(stream_id or 0, int(folder.name) if folder.name.isdecimal() else 0)
 
 
 def _records_of(segment: Segment, found: BatchFacts, offset: int, sealer: Sealer) -> Any:

@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
 from bascule.kernels.records.records cimport (
-    ATTR_PRODUCERS, ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION, BODY_BYTES_AT, COUNT_AT, CRC_AT,
+    ATTR_PRODUCERS, ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_MAGIC, BATCH_VERSION_PLAIN, BODY_BYTES_AT, COUNT_AT, CRC_AT,
     FIRST_TIMESTAMP_AT, HAS_HEADERS, HAS_KEY, HAS_REPLY, HAS_SUBJECT, HAS_VALUE, HEADER_SIZE, LAST_DELTA_AT,
     LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT, MAX_TIMESTAMP_AT, VERSION_AT, RecordView,
 )
@@ -309,7 +309,7 @@ cdef class BatchBuilder:
         cdef uint8_t* at = self.buffer
         store_u32(at + LENGTH_AT, <uint32_t> self.size)
         store_u16(at + MAGIC_AT, BATCH_MAGIC)
-        at[VERSION_AT] = BATCH_VERSION
+        at[VERSION_AT] = BATCH_VERSION_PLAIN
         at[ATTRIBUTES_AT] = self.attributes
         store_u32(at + COUNT_AT, self.records)
         store_u64(at + BASE_OFFSET_AT, <uint64_t> base_offset)

@@ -23,7 +23,8 @@ cdef enum:
 
 cdef enum:
     BATCH_MAGIC = 0xBA5C
-    BATCH_VERSION = 1
+    BATCH_VERSION = 2           # the newest; what an encrypted batch has
+    BATCH_VERSION_PLAIN = 1     # what every other batch has
     ATTR_CODEC = 0x07
     ATTR_ZSTD = 0x01
     ATTR_ENCRYPTED = 0x08
@@ -61,6 +62,7 @@ cdef struct BatchView:
     uint32_t length
     uint32_t count
     uint32_t body_bytes
+    uint8_t version
     uint8_t attributes
     int64_t base_offset
     int64_t last_offset
@@ -101,6 +103,7 @@ cdef inline int view_header(const uint8_t* at, const uint8_t* end, BatchView* vi
         return BAD_MAGIC
     if at[VERSION_AT] > BATCH_VERSION:
         return FUTURE_VERSION
+    view.version = at[VERSION_AT]
     view.attributes = at[ATTRIBUTES_AT]
     if view.attributes & ATTR_UNKNOWN or view.attributes & ATTR_CODEC > ATTR_ZSTD:
         return BAD_ATTRIBUTES

@@ -7,6 +7,9 @@ from typing_extensions import Buffer
 HEADER_BYTES: Final[int]
 MAGIC: Final[int]
 VERSION: Final[int]
+"""The newest format version, that of encrypted batches: their associated data names the stream and the partition."""
+VERSION_PLAIN: Final[int]
+"""The version of all other batches, and of encrypted ones that were written before version 2."""
 CODEC_MASK: Final[int]
 CODEC_NONE: Final[int]
 CODEC_ZSTD: Final[int]
@@ -61,6 +64,8 @@ class BatchHeader:
     def crc(self) -> int: ...
     @property
     def length(self) -> int: ...
+    @property
+    def version(self) -> int: ...
     @property
     def attributes(self) -> int: ...
     @property

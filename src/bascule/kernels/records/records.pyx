@@ -32,6 +32,7 @@ crc32c_setup()
 HEADER_BYTES = HEADER_SIZE
 MAGIC = BATCH_MAGIC
 VERSION = BATCH_VERSION
+VERSION_PLAIN = BATCH_VERSION_PLAIN
 CODEC_MASK = ATTR_CODEC
 CODEC_NONE = 0
 CODEC_ZSTD = ATTR_ZSTD
@@ -92,7 +93,7 @@ cdef class Record:
 
 
 cdef class BatchHeader:
-    cdef readonly object crc, length, attributes, count, base_offset, last_offset, body_bytes
+    cdef readonly object crc, length, version, attributes, count, base_offset, last_offset, body_bytes
     cdef readonly object leader_epoch, first_timestamp, max_timestamp
 
     @property
@@ -143,6 +144,7 @@ def read_header(data, Py_ssize_t position=0):
     header = BatchHeader.__new__(BatchHeader)
     header.crc = load_u32(at + CRC_AT)
     header.length = view.length
+    header.version = view.version
     header.attributes = view.attributes
     header.count = view.count
     header.base_offset = view.base_offset
@@ -422,6 +424,7 @@ def with_body(batch, body, uint8_t attributes):
     memcpy(at, view.start, HEADER_SIZE)
     memcpy(at + HEADER_SIZE, content.data, content.size)
     store_u32(at + LENGTH_AT, <uint32_t> (HEADER_SIZE + content.size))
+    at[VERSION_AT] = BATCH_VERSION if attributes & ATTR_ENCRYPTED else BATCH_VERSION_PLAIN
     at[ATTRIBUTES_AT] = (view.attributes & ~ATTR_SEALED) | attributes
     if not attributes:
         store_u32(at + BODY_BYTES_AT, <uint32_t> content.size)

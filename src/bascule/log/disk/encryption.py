@@ -1,16 +1,19 @@
 """Encryption at rest: AES-256-GCM over whole bodies with a random data key per opened partition, which the master key wraps.
 
-    wrapped_len u8 · wrapped data key · nonce, 12 bytes · ciphertext and tag
+    body               wrapped_len u8 · wrapped data key · nonce, 12 bytes · ciphertext and tag
+    associated data    format version 2: version u8 · stream id u64 · partition u32 · header from `count` to `max_timestamp`, 44 bytes
+                       format version 1: base offset i64
 
 Every batch contains its wrapped data key, so each start generates a new one, and any server with the master key can read the batch.
-To rotate the master key, start the server with the new one in BASCULE_ENCRYPTION_KEY and the old ones in
-BASCULE_ENCRYPTION_PREVIOUS_KEYS: new batches use the new key, and old batches stay readable.
+The associated data is not stored: a batch that was moved to another offset, partition or stream, or whose header was changed, does not
+decrypt. All replicas of a partition have the same stream id and partition, so they can store the leader's bytes unchanged.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bascule import limits
@@ -23,6 +26,21 @@ _DATA_KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _KNOWN_DATA_KEYS_MAX = 64
+_BOUND_HEADER = slice(12, 56)  # what no server changes in a sealed batch: `attributes` may get the bit *follows a gap*
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """The stream, by its id in the metadata, and the partition that a log belongs to."""
+
+    stream_id: int = 0
+    """0: the log belongs to no stream of a cluster."""
+    partition: int = 0
+
+    def associated_data(self, batch: bytes | memoryview) -> bytes:
+        """Return the associated data of a batch in format version 2. The batch may be sealed or not."""
+        place = b"\x02" + self.stream_id.to_bytes(8, "little") + self.partition.to_bytes(4, "little")
+        return place + bytes(batch[_BOUND_HEADER])
 
 
 class MasterKeys:
@@ -87,19 +105,19 @@ class BodyCipher:
         self._current = self._aead(data_key)
         self._left = limits.ENCRYPTION_BATCHES_PER_KEY_MAX
 
-    def encrypt(self, body: bytes | memoryview, base_offset: int) -> bytes:
+    def encrypt(self, body: bytes | memoryview, associated_data: bytes) -> bytes:
         if self._left == 0:
             self._new_data_key()
         self._left -= 1
         nonce = os.urandom(_NONCE_BYTES)
-        ciphertext = self._current.encrypt(nonce, bytes(body), _place(base_offset))
+        ciphertext = self._current.encrypt(nonce, bytes(body), associated_data)
         return b"".join((bytes((len(self._wrapped),)), self._wrapped, nonce, ciphertext))
 
-    def decrypt(self, sealed: bytes | memoryview, base_offset: int) -> bytes:
+    def decrypt(self, sealed: bytes | memoryview, associated_data: bytes) -> bytes:
         """Return the plain body. Raises ValueError for malformed or moved bytes, EncryptionKeyError without the key."""
         wrapped, nonce, ciphertext = split_sealed(sealed)
         try:
-            body: bytes = self._data_key(wrapped).decrypt(nonce, ciphertext, _place(base_offset))
+            body: bytes = self._data_key(wrapped).decrypt(nonce, ciphertext, associated_data)
         except _invalid_tag():
             raise ValueError("the ciphertext was changed or moved") from None
         return body
@@ -123,8 +141,8 @@ def split_sealed(sealed: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
     return bytes(sealed[1:nonce_at]), bytes(sealed[nonce_at:ciphertext_at]), bytes(sealed[ciphertext_at:])
 
 
-def _place(base_offset: int) -> bytes:
-    # Associated data: binds a ciphertext to its offset.
+def former_associated_data(base_offset: int) -> bytes:
+    """Return the associated data of a batch in format version 1."""
     return base_offset.to_bytes(8, "little")
 
 

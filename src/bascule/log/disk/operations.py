@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from bascule.errors import NO_ROOM, DiskFull, StorageError
+
+FILE_MODE: Final = 0o600
+"""Mode of every file of a data directory: messages, metadata and secrets are for the broker's user alone."""
+DIRECTORY_MODE: Final = 0o700
 
 
 class Disk(Protocol):
@@ -58,7 +62,7 @@ class PosixDisk:
     def open(self, path: str, *, create: bool = False) -> int:
         flags = self._mode | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return os.open(path, flags, 0o644)
+            return os.open(path, flags, FILE_MODE)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -122,7 +126,7 @@ class PosixDisk:
 
     def make_directory(self, path: str) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            make_private_directory(path)
         except OSError as error:
             raise_storage_error(error, f"cannot create the directory {path}")
 
@@ -148,6 +152,24 @@ class PosixDisk:
     def remove_directory(self, path: str) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(path)
+
+
+def make_private_directory(path: str) -> None:
+    """Create the directory and the missing ones above it with mode 0700, whatever the umask allows. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path.rstrip("/"))
+    if above:
+        make_private_directory(above)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, DIRECTORY_MODE)
+
+
+def close_to_others(path: str) -> None:
+    """Take the rights of group and others from a directory that was created with them. Raises OSError."""
+    mode = os.stat(path).st_mode & 0o777
+    if mode & ~DIRECTORY_MODE:
+        os.chmod(path, mode & DIRECTORY_MODE)
 
 
 def raise_storage_error(error: OSError, doing: str) -> NoReturn:

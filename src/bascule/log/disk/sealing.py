@@ -6,19 +6,29 @@ from bascule.errors import EncryptionKeyError
 from bascule.kernels.records import records
 from bascule.log.core.options import LogOptions
 from bascule.log.disk import compression
-from bascule.log.disk.encryption import KEY_VARIABLES, BodyCipher, MasterKeys, master_keys_from_environment
+from bascule.log.disk.encryption import (
+    KEY_VARIABLES,
+    BodyCipher,
+    LogIdentity,
+    MasterKeys,
+    former_associated_data,
+    master_keys_from_environment,
+)
 
 _WORTH_COMPRESSING_BYTES = 128  # below this a zstd frame saves nothing
 
 
 class Sealer:
-    def __init__(self, *, compress: bool, encrypt: bool, keys: MasterKeys | None) -> None:
+    def __init__(
+        self, *, compress: bool, encrypt: bool, keys: MasterKeys | None, identity: LogIdentity | None = None
+    ) -> None:
         if encrypt and keys is None:
             raise EncryptionKeyError(
                 "invalid AES key size: encryption is on but there is no master key",
                 hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
             )
         self._compress = compress
+        self._identity = identity or LogIdentity()
         self.seals = compress or encrypt
         """Whether new batches are compressed or encrypted."""
         self._cipher = None if keys is None else BodyCipher(keys)
@@ -35,7 +45,7 @@ class Sealer:
             if len(packed) < len(body):
                 body, attributes = packed, records.CODEC_ZSTD
         if self._encrypts_with is not None:
-            body = self._encrypts_with.encrypt(body, records.read_header(batch).base_offset)
+            body = self._encrypts_with.encrypt(body, self._identity.associated_data(batch))
             attributes |= records.ENCRYPTED
         return records.with_body(batch, body, attributes) if attributes else batch
 
@@ -46,7 +56,7 @@ class Sealer:
             return batch
         body: bytes | memoryview = memoryview(batch)[records.HEADER_BYTES : header.length]
         if header.attributes & records.ENCRYPTED:
-            body = self._cipher_for_reading().decrypt(body, header.base_offset)
+            body = self._cipher_for_reading().decrypt(body, self._associated_data(batch, header))
         if header.attributes & records.CODEC_MASK == records.CODEC_ZSTD:
             body = compression.decompress(body, header.body_bytes)
         return records.with_body(batch, body, 0)
@@ -63,6 +73,11 @@ class Sealer:
             position += header.length
         return b"".join(pieces) if sealed else data
 
+    def _associated_data(self, batch: bytes | memoryview, header: records.BatchHeader) -> bytes:
+        if header.version < records.VERSION:
+            return former_associated_data(header.base_offset)
+        return self._identity.associated_data(batch)
+
     def _cipher_for_reading(self) -> BodyCipher:
         if self._cipher is None:
             raise EncryptionKeyError(
@@ -72,7 +87,7 @@ class Sealer:
         return self._cipher
 
 
-def sealer_for(options: LogOptions, keys: MasterKeys | None) -> Sealer:
+def sealer_for(options: LogOptions, keys: MasterKeys | None, identity: LogIdentity | None = None) -> Sealer:
     """Return the sealer of a log, with the given keys or those of the environment."""
     if keys is None:
         try:
@@ -81,4 +96,4 @@ def sealer_for(options: LogOptions, keys: MasterKeys | None) -> Sealer:
             # An invalid key does not matter to a stream without encryption. Reading an encrypted batch raises later.
             if options.encryption:
                 raise
-    return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys)
+    return Sealer(compress=options.compression == "zstd", encrypt=options.encryption, keys=keys, identity=identity)

@@ -30,7 +30,7 @@ from bascule.kernels.records import records
 from bascule.kernels.records.builder import BatchBuilder
 from bascule.log.core.epochs import EpochEntry
 from bascule.log.core.options import LogOptions, SyncPolicy
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.encryption import LogIdentity, MasterKeys
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.operations import Disk, PosixDisk
 from bascule.log.disk.sealing import sealer_for
@@ -59,6 +59,7 @@ class PartitionLog:
         syncer: Syncer | None = None,
         disk: Disk | None = None,
         keys: MasterKeys | None = None,
+        identity: LogIdentity | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """The directory is read on first use. The logs of a store share a pool and a syncer; without them this log makes its own."""
@@ -70,7 +71,7 @@ class PartitionLog:
         self.clock = clock
         self._syncer = syncer or Syncer()
         self._owns_syncer = syncer is None
-        self.sealer = sealer_for(self.options, keys)
+        self.sealer = sealer_for(self.options, keys, identity)
         self._syncs_always = self.options.sync is SyncPolicy.ALWAYS
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()

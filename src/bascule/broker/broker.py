@@ -60,6 +60,7 @@ from bascule.readers.cursor_tables import CursorTables
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
 from bascule.security.authorization import Authorizer
+from bascule.security.running_calls import RunningCalls
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +88,9 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
     ports = await _take_ports(config, closing)
     nats = await _connect_nats(config, closing, identity)
     parts = await _start_parts(config, ending, closing, store, marker, authorizer, ports, nats, identity)
-    health = await _serve(config, closing, store, authorizer, ports, nats, parts)
+    running = RunningCalls(authorizer)
+    running.add_judge(parts.plane.judge_publishers)
+    health = await _serve(config, closing, store, authorizer, running, ports, nats, parts)
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
     _logger.info(
@@ -105,6 +108,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
         ending=ending,
         closing=closing,
         authorizer=authorizer,
+        running=running,
         secret=nats.secret,
         certificates=Certificates(config, ports),
         health=health,
@@ -122,6 +126,7 @@ class RunningBroker:
     ending: BrokerEnding
     closing: Closing
     authorizer: Authorizer
+    running: RunningCalls
     secret: ClusterSecret
     certificates: Certificates
     health: HealthState
@@ -132,6 +137,7 @@ class RunningBroker:
     def reload(self) -> None:
         """SIGHUP: read policy, cluster secret and certificate again. The present ones stay in force when a file cannot be used."""
         self.authorizer.reload()
+        self.running.judge_again()
         self.secret.reload()
         self.certificates.reload()
 
@@ -362,6 +368,7 @@ async def _serve(
     closing: Closing,
     store: LogStore,
     authorizer: Authorizer,
+    running: RunningCalls,
     ports: Ports,
     nats: NatsConnections,
     parts: BrokerParts,
@@ -371,7 +378,7 @@ async def _serve(
     plane, administration = parts.plane, parts.administration
     health = HealthState()
     routes = all_routes(
-        config, authorizer, controller, directory, plane, parts.cursors, parts.groups, administration, health
+        config, authorizer, running, controller, directory, plane, parts.cursors, parts.groups, administration, health
     )
     grpc = GrpcServer(routes, ssl_context=ports.tls)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import StateError
-from bascule.kernels.calls.publish import Targets
+from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter, AckSink, AckWriter
 from bascule.kernels.ingest.sink import BatchPool, PartitionSink
 from bascule.log import LogStore, new_batch
@@ -92,6 +92,10 @@ class DataPlane:
         link.on_state = self._on_state
         link.on_error = _on_error
         link.subscribe(self.router.prefix + b">", AckSink(self.router))
+
+    def judge_publishers(self) -> int:
+        """End the publishing sessions that the policy does not allow any more. Returns how many."""
+        return self._shell.judge_again()
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
         return PartitionSink(

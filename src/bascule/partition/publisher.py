@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from bascule import limits
 from bascule.errors import Unavailable
-from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream, Targets
+from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
+from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter
 from bascule.names import publish_subject_fault, reserved_subject_fault
 from bascule.net.grpc.status import GrpcError, Status
@@ -83,6 +84,17 @@ class PublishShell:
         except UnicodeDecodeError:
             return "it is not UTF-8"
         return publish_subject_fault(text) or reserved_subject_fault(text, self._namespace)
+
+    def judge_again(self) -> int:
+        """End the sessions of clients that may no longer publish to a stream that they published to. Returns how many."""
+        ended = 0
+        for session in self.gate.sessions:
+            for stream, peer in session.granted.items():
+                if (text := self.why_not(peer, stream.decode())) is not None:
+                    session.finish(int(Status.PERMISSION_DENIED), text)
+                    ended += 1
+                    break
+        return ended
 
     def half_closed(self, stream: PublishAsyncStream) -> None:
         self._loop.call_later(limits.PUBLISH_HALF_CLOSE_SECONDS, stream.give_up)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import BasculeError, StateError
-from bascule.kernels.calls.publish import Targets
+from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink
 from bascule.log import PartitionLog

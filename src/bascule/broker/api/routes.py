@@ -21,11 +21,13 @@ from bascule.proto import api_pb2, extensions_pb2
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
 from bascule.security.authorization import Authorizer
+from bascule.security.running_calls import RunningCalls
 
 
 def all_routes(
     config: ServerConfig,
     authorizer: Authorizer,
+    running: RunningCalls,
     controller: Controller,
     directory: ServerDirectory,
     plane: DataPlane,
@@ -47,7 +49,9 @@ def all_routes(
         **CursorApi(cursors, authorizer).routes(),
         **GroupApi(controller, directory, groups, authorizer, cluster.groups).routes(),
         **publish.routes(plane.gate),
-        **SubscribeApi(controller, plane.partitions, plane.in_flight, plane.starts, authorizer, is_cut_off).routes(),
+        **SubscribeApi(
+            controller, plane.partitions, plane.in_flight, plane.starts, authorizer, running, is_cut_off
+        ).routes(),
         **ClusterApi(administration, authorizer).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),

@@ -27,6 +27,7 @@ from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import StartPosition, StopPosition, SubscribeRequest
 from bascule.readers.subscription import ForwardSubscription, HeldSlices, ReverseSubscription
 from bascule.security.authorization import Authorizer
+from bascule.security.running_calls import RunningCalls
 
 CATCH_UP_SECONDS: Final = 1.0
 
@@ -47,6 +48,7 @@ class SubscribeApi:
         in_flight: InFlight,
         starts: PartitionStarts,
         authorizer: Authorizer,
+        running: RunningCalls,
         is_cut_off: Callable[[], bool],
     ) -> None:
         self._controller = controller
@@ -54,6 +56,7 @@ class SubscribeApi:
         self._in_flight = in_flight
         self._starts = starts
         self._authorizer = authorizer
+        self._running = running
         self._is_cut_off = is_cut_off
         self._held = HeldSlices()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -206,10 +209,7 @@ class SubscribeApi:
 
     def _begin_forward(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
         wanted = forward_range(local, request)
-        subscription = ForwardSubscription(stream, local, wanted.start, wanted.stop, self._held)
-        self._take_over(local, request, subscription)
-        stream.greet(request.stream.encode(), request.partition)
-        subscription.begin()
+        self._begin(stream, local, request, ForwardSubscription(stream, local, wanted.start, wanted.stop, self._held))
 
     def _begin_reverse(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
         wanted = reverse_range(local, request)
@@ -217,29 +217,49 @@ class SubscribeApi:
             subscription = ReverseSubscription(stream, local, wanted.start, wanted.stop)
         except LogEmpty as error:
             raise GrpcError(Status.INTERNAL, f"Failed to create stream reader: {error.message}") from None
-        self._take_over(local, request, subscription)
+        self._begin(stream, local, request, subscription)
+
+    def _begin(
+        self,
+        stream: SubscribeStream,
+        local: LocalPartition,
+        request: SubscribeRequest,
+        subscription: ForwardSubscription | ReverseSubscription,
+    ) -> None:
+        leave = self._take_over(local, request, subscription)
+        call = self._running.begin(
+            stream.peer, request.stream, "Subscribe", lambda text: subscription.end(Status.PERMISSION_DENIED, text)
+        )
+
+        def on_end(_: object) -> None:
+            leave()
+            self._running.over(call)
+
+        subscription.on_end = on_end
         stream.greet(request.stream.encode(), request.partition)
         subscription.begin()
 
+    @staticmethod
     def _take_over(
-        self, local: LocalPartition, request: SubscribeRequest, subscription: ForwardSubscription | ReverseSubscription
-    ) -> None:
-        """A group has one reader of a partition: a new one replaces the previous one, whose call ends with OK."""
+        local: LocalPartition, request: SubscribeRequest, subscription: ForwardSubscription | ReverseSubscription
+    ) -> Callable[[], None]:
+        """A group has one reader of a partition: a new one replaces the previous one, whose call ends with OK. Returns a function to
+        call when the new one ends."""
         group = request.consumer.groupId
         if not group:
-            return
+            return lambda: None
         before = local.group_subscribers.get(group)
         entry = (request.consumer.groupEpoch, subscription)
         local.group_subscribers[group] = entry
         if before is not None:
             before[1].end(Status.OK, "")
 
-        def left(_: object) -> None:
+        def leave() -> None:
             # unless a newer reader has replaced it
             if local.group_subscribers.get(group) is entry:
                 del local.group_subscribers[group]
 
-        subscription.on_end = left
+        return leave
 
 
 # ── positions ────────────────────────────────────────────────────────────────────────────────────

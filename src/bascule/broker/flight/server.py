@@ -37,6 +37,7 @@ from bascule.flight.tickets import (
     parse_pattern,
     parse_ticket,
 )
+from bascule.security.running_calls import JudgedCall
 
 _logger = logging.getLogger(__name__)
 
@@ -182,10 +183,16 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
     def _read(self, context: Any, ticket: Any) -> Any:
         sources = self._gate.parts()
         wanted = parse_ticket(ticket.ticket)
-        sources.authorizer.require(self._caller(context), wanted.stream, "Subscribe")
+        judged = JudgedCall(sources.authorizer, self._caller(context), wanted.stream, "Subscribe")
         directory = Directory(sources, self._gate)
         local = directory.led(directory.stream(wanted.stream, wanted.stream_id), wanted.partition)
-        read = Read(sources, self._gate, wanted, local, context.is_cancelled)
+
+        def is_cancelled() -> bool:
+            """Asked between batches. Raises PermissionDenied after a change of the policy."""
+            judged.check()
+            return bool(context.is_cancelled())
+
+        read = Read(sources, self._gate, wanted, local, is_cancelled)
         return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
 
     def _caller(self, context: Any) -> Caller:

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.calls.targets cimport Target, Targets
 from bascule.kernels.envelope.messages cimport AckView, PublishView
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
@@ -19,23 +20,6 @@ cdef enum Verdict:
     DISCONNECTED
     TOO_LARGE
     DENIED
-
-
-cdef class Target:
-    # The NATS subject of one partition. Immutable: a change replaces it.
-    cdef readonly bytes stream
-    cdef readonly int32_t partition
-    cdef readonly bytes subject
-    cdef readonly bint paused
-    cdef readonly bint is_readonly
-    cdef readonly bint concurrency_control
-
-
-cdef class Targets:
-    # All partitions of the cluster.
-    cdef dict streams               # name -> list of Targets by partition
-    cdef list recent                # targets of the last messages, by slot_of()
-    cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)
 
 
 cdef class PublishGate:
@@ -80,6 +64,7 @@ cdef class InternalReceiver(Receiver):
 
 cdef class PublishAsyncStream(GrpcStream):
     cdef PublishGate gate
+    cdef readonly dict granted      # stream that the client may publish to -> the client, if the gate checks authorization
     cdef SessionReceiver receiver
     cdef uint64_t outstanding       # published, not acked yet
     cdef list held                  # messages after one whose partition is being resumed

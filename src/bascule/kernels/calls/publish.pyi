@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
+from bascule.kernels.calls.targets import Targets
 from bascule.kernels.grpc.server import GrpcStream
 from bascule.kernels.ingest.acks import AckReceiver
 from bascule.kernels.nats.protocol import NatsReader
@@ -27,17 +28,6 @@ class Shell(Protocol):
         """Status and text if the client may not publish to this subject; None if it may. `field` is the request's."""
 
 @final
-class Targets:
-    """All partitions of the cluster, as publishers know them."""
-
-    def __init__(self) -> None: ...
-    def set(
-        self, stream: str, partition: int, subject: str, *, paused: bool, readonly: bool, concurrency_control: bool
-    ) -> None: ...
-    def remove(self, stream: str) -> None: ...
-    def __len__(self) -> int: ...
-
-@final
 class PublishGate:
     """What all publishing calls of a broker share."""
 
@@ -47,6 +37,9 @@ class PublishGate:
     @property
     def published(self) -> int:
         """Messages handed to NATS so far."""
+    @property
+    def sessions(self) -> list[PublishAsyncStream]:
+        """The open sessions."""
     @property
     def unanswered(self) -> int:
         """Messages whose acks are still to come."""
@@ -78,6 +71,9 @@ class PublishGate:
 class InternalReceiver(AckReceiver): ...
 
 class PublishAsyncStream(GrpcStream):
+    @property
+    def granted(self) -> dict[bytes, Any]:
+        """The streams that the client may publish to, and the client; empty unless the gate checks authorization."""
     def __init__(self, gate: PublishGate) -> None: ...
     def resumed(self, text: str | None) -> None: ...
     def give_up(self) -> None: ...

@@ -5,21 +5,17 @@
 # AckReceiver directly, without NATS.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
 
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
     publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
     write_ack, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
+from bascule.kernels.calls.targets cimport Target, Targets
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub
-
-cdef enum:
-    RECENT_TARGETS = 256            # the slots of slot_of()
 
 # gRPC statuses and the codes of PublishAsyncError.
 cdef enum:
@@ -77,6 +73,9 @@ cdef tuple OWN_ACK_ANSWERS = (
     (STATUS_ABORTED, ASYNC_OUT_OF_SEQUENCE, b"a message before this one is missing"),
 )
 
+cdef enum:
+    GRANTS_MAX = 1024               # decisions that a session keeps; beyond them it asks for each message
+
 cdef bytes NOTHING = b""
 
 
@@ -88,66 +87,6 @@ cdef tuple answer_to_ack(int32_t error):
 
 cdef inline bint wants_ack(int32_t policy) noexcept:
     return policy == ACK_LEADER or policy == ACK_ALL
-
-
-# ── targets ────────────────────────────────────────────────────────────────────────────
-
-
-cdef class Target:
-    pass
-
-
-cdef class Targets:
-    def __cinit__(self):
-        self.streams = {}
-        self.recent = [None] * RECENT_TARGETS
-
-    def set(self, str stream, int32_t partition, str subject, *, bint paused, bint readonly, bint concurrency_control):
-        cdef Target target = Target.__new__(Target)
-        cdef list partitions
-        target.stream = stream.encode()
-        target.partition = partition
-        target.subject = subject.encode()
-        target.paused = paused
-        target.is_readonly = readonly
-        target.concurrency_control = concurrency_control
-        partitions = self.streams.setdefault(target.stream, [])
-        while len(partitions) <= partition:
-            partitions.append(None)
-        partitions[partition] = target
-        self.recent = [None] * RECENT_TARGETS
-
-    def remove(self, str stream):
-        self.streams.pop(stream.encode(), None)
-        self.recent = [None] * RECENT_TARGETS
-
-    def __len__(self):
-        return len(self.streams)
-
-    cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition):
-        cdef size_t slot = slot_of(stream, size, partition)
-        cdef Target found = <Target> PyList_GET_ITEM(self.recent, slot)
-        cdef list partitions
-        if (
-            found is not None and found.partition == partition and <uint32_t> PyBytes_GET_SIZE(found.stream) == size
-            and memcmp(PyBytes_AS_STRING(found.stream), stream, size) == 0
-        ):
-            return found
-        partitions = <list> self.streams.get(PyBytes_FromStringAndSize(<const char*> stream, size))
-        if partitions is None or partition < 0 or partition >= len(partitions):
-            return None
-        found = <Target> partitions[partition]
-        if found is not None:
-            self.recent[slot] = found
-        return found
-
-
-cdef inline size_t slot_of(const uint8_t* stream, uint32_t size, int32_t partition) noexcept nogil:
-    # Names of many streams often differ only at their end. A collision costs a lookup in the dictionary.
-    cdef uint64_t end = 0
-    cdef uint32_t count = size if size < 8 else 8
-    memcpy(&end, stream + (size - count), count)
-    return <size_t> (((end ^ <uint32_t> partition) * <uint64_t> 0x9E3779B97F4A7C15) >> 56)
 
 
 cdef class PublishGate:
@@ -260,6 +199,13 @@ cdef class PublishGate:
         self.drained()
 
     @property
+    def sessions(self):
+        return [
+            (<SessionReceiver> receiver).stream for receiver in self.receivers.values()
+            if isinstance(receiver, SessionReceiver) and (<SessionReceiver> receiver).stream is not None
+        ]
+
+    @property
     def unanswered(self):
         # Messages of clients and of the server itself that wait for their acks. Computed on demand, for a server that stops.
         cdef Receiver receiver
@@ -303,6 +249,7 @@ cdef class SessionReceiver(Receiver):
 cdef class PublishAsyncStream(GrpcStream):
     def __init__(self, PublishGate gate not None):
         self.gate = gate
+        self.granted = {}
 
     cdef bint is_over(self) noexcept:
         return self.finished or self.closed
@@ -376,8 +323,12 @@ cdef class PublishAsyncStream(GrpcStream):
     cdef int deny(self, PublishView* view) except -1:
         # Return 1 when the client may not publish to this stream; the refusal is sent.
         cdef bytes name = view.stream[:view.stream_size]
+        if name in self.granted:
+            return 0
         text = self.gate.shell.why_not(self.connection.peer, name.decode())
         if text is None:
+            if len(self.granted) < GRANTS_MAX:
+                self.granted[name] = self.connection.peer
             return 0
         self.refuse_with(ASYNC_PERMISSION_DENIED, text.encode(), view.correlation_id, view.correlation_id_size)
         return 1

@@ -1,0 +1,20 @@
+# The partitions of the cluster, as publishers know them: found by the name of the stream and the number, for each message.
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+
+cdef class Target:
+    # The NATS subject of one partition. Immutable: a change replaces it.
+    cdef readonly bytes stream
+    cdef readonly int32_t partition
+    cdef readonly bytes subject
+    cdef readonly bint paused
+    cdef readonly bint is_readonly
+    cdef readonly bint concurrency_control
+
+
+cdef class Targets:
+    # All partitions of the cluster.
+    cdef dict streams               # name -> list of Targets by partition
+    cdef list recent                # targets of the last messages, by slot_of()
+    cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)

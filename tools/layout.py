@@ -54,7 +54,7 @@ net.grpc                errors limits proto kernels.http2 kernels.grpc net
 net.http                errors limits net net.grpc
 config.values           errors limits net
 config.sections         limits config.values
-config                  errors limits config.values config.sections
+config                  errors limits net config.values config.sections
 metadata.core.model     limits
 metadata.core           errors limits names metadata.core.model
 log.core                errors limits
@@ -71,7 +71,7 @@ raft.core               errors limits raft.core.model
 raft.disk               errors limits kernels.wire log.disk raft.core.model
 raft                    errors limits net.nats raft.core.model raft.core
 partition.core          limits
-security                errors limits names config.sections
+security                errors limits names kernels.grpc net net.grpc config.sections
 metadata                errors limits proto kernels.wire net net.nats net.grpc config.values config.sections config
                         metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
 partition.replication   errors limits proto kernels.nats kernels.ingest net.nats metadata.core.model log.disk
@@ -101,7 +101,7 @@ broker.flight           errors limits kernels.arrow net net.grpc config.values c
                         metadata.core.model log.segments log.partition log security metadata partition flight
 broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security metadata partition.replication partition readers operations
-broker.http             errors limits net net.grpc net.http config.sections broker.metrics
+broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
 broker                  errors limits exits kernels.calls net net.nats net.grpc config.values config.sections config
                         log.disk log security metadata partition readers operations broker.api broker.flight
                         broker.metrics broker.http
@@ -129,7 +129,8 @@ cli.pipeline            errors exits config.values client client.arrow lake lake
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors exits kernels.records net.nats config.values config log.core log.disk log.segments
                         log.recovery client.connection client spark cli.terminal cli.target
-cli                     exits cli.stream cli.cluster cli.pipeline cli.server
+cli.access              errors security cli.terminal cli.target
+cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access
 demo                    errors exits net.nats config broker lake
 """
 

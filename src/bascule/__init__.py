@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bascule.client.arrow.table import read_table
     from bascule.client.client import Client, connect
     from bascule.client.connection.options import TlsOptions
+    from bascule.client.connection.tokens import LoopbackToken
     from bascule.client.consume.consumer import Assignment, Consumer
     from bascule.client.consume.subscription import Subscription
     from bascule.client.messages import Ack, Message, MessageBatch
@@ -32,6 +33,7 @@ _LAZY: Final = {
     "Assignment": "bascule.client.consume.consumer",
     "Client": "bascule.client.client",
     "Consumer": "bascule.client.consume.consumer",
+    "LoopbackToken": "bascule.client.connection.tokens",
     "Message": "bascule.client.messages",
     "MessageBatch": "bascule.client.messages",
     "Subscription": "bascule.client.consume.subscription",
@@ -64,6 +66,7 @@ __all__ = [
     "CallerError",
     "Client",
     "Consumer",
+    "LoopbackToken",
     "Message",
     "MessageBatch",
     "OperatorError",

@@ -122,6 +122,12 @@ class PermissionDenied(CallerError):
     code = "PERMISSION_DENIED"
 
 
+class Unauthenticated(PermissionDenied):
+    """The call has no valid credentials: no token, an unknown or expired one, or too many failed attempts."""
+
+    code = "UNAUTHENTICATED"
+
+
 class InvalidOption(CallerError):
     """An argument of the client library is invalid. The message names the option, the value and the valid values."""
 
@@ -432,6 +438,7 @@ GRPC_STATUS: dict[str, str] = {
     "REJECTED_BATCH": "DATA_LOSS",
     "REJECTED_ENVELOPE": "INVALID_ARGUMENT",
     "PERMISSION_DENIED": "PERMISSION_DENIED",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
     "INVALID_OPTION": "INVALID_ARGUMENT",
     "INVALID_SCHEMA": "INVALID_ARGUMENT",
     "INVALID_QUERY": "INVALID_ARGUMENT",

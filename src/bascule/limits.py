@@ -227,6 +227,42 @@ INGEST_RATE_WINDOW_SECONDS: Final = 0.1
 AUTHORIZATIONS_REMEMBERED_MAX: Final = 65_536
 """Cached decisions of the policy: casbin needs the time of a hundred messages for one decision."""
 
+TOKEN_CHARACTERS_MAX: Final = 8192
+"""A longer bearer token is refused unread. A JWT with many claims has about 2000."""
+
+TOKENS_REMEMBERED_MAX: Final = 16_384
+"""Cached verifications of tokens, good and bad: scrypt needs about 50 ms for one. The oldest is dropped at the limit."""
+
+TOKEN_VERIFICATIONS_WAITING_MAX: Final = 256
+"""Tokens that wait for their verification at the same time; the next one is refused with UNAVAILABLE."""
+
+TOKEN_FAILURES_MAX: Final = 10
+"""Failed attempts in a row that one address has; after these its unknown tokens are refused unverified."""
+
+TOKEN_FAILURE_SECONDS: Final = 6.0
+"""Time after which an address gets one of its failed attempts back."""
+
+TOKEN_ADDRESSES_MAX: Final = 4096
+"""Addresses whose failed attempts are counted; the oldest is dropped at the limit."""
+
+TOKENS_IN_FILE_MAX: Final = 100_000
+"""Lines of a token file; a longer file is refused."""
+
+USER_NAME_BYTES_MAX: Final = 256
+"""Bytes of the name of a user or a role, as of every other id."""
+
+USER_ROLES_MAX: Final = 64
+"""Roles of one user that a token may name; a token with more is refused."""
+
+JWKS_BYTES_MAX: Final = 1 * MIB
+"""Size of a set of keys; a larger one is refused."""
+
+JWKS_FETCH_SECONDS: Final = 10.0
+"""Timeout of one fetch of a set of keys."""
+
+JWKS_COOLDOWN_SECONDS: Final = 30.0
+"""Minimum time between two fetches that unknown key ids cause: a forged key id must not cause one per call."""
+
 CURSORS_REMEMBERED_MAX: Final = 262_144
 """Cursors of one partition in memory, about 64 MiB. Others are looked up in the log."""
 

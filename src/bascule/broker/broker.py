@@ -59,7 +59,9 @@ from bascule.partition.registry import Partitions
 from bascule.readers.cursor_tables import CursorTables
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
+from bascule.security.authentication import Authenticator
 from bascule.security.authorization import Authorizer
+from bascule.security.identities import Identities
 from bascule.security.running_calls import RunningCalls
 
 _logger = logging.getLogger(__name__)
@@ -85,12 +87,14 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
     marker = RunMarker(PosixDisk(), str(config.data_dir))
     closing.when_clean(marker.write_stopped)
     authorizer = Authorizer.from_config(config.tls)
-    ports = await _take_ports(config, closing)
+    identities = Identities(Authenticator.from_config(config))
+    closing.add(identities.close)
+    ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity)
     parts = await _start_parts(config, ending, closing, store, marker, authorizer, ports, nats, identity)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
-    health = await _serve(config, closing, store, authorizer, running, ports, nats, parts)
+    health = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
     _logger.info(
@@ -108,6 +112,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
         ending=ending,
         closing=closing,
         authorizer=authorizer,
+        identities=identities,
         running=running,
         secret=nats.secret,
         certificates=Certificates(config, ports),
@@ -126,6 +131,7 @@ class RunningBroker:
     ending: BrokerEnding
     closing: Closing
     authorizer: Authorizer
+    identities: Identities
     running: RunningCalls
     secret: ClusterSecret
     certificates: Certificates
@@ -135,8 +141,9 @@ class RunningBroker:
     drain_seconds: float
 
     def reload(self) -> None:
-        """SIGHUP: read policy, cluster secret and certificate again. The present ones stay in force when a file cannot be used."""
+        """SIGHUP: read policy, tokens, cluster secret and certificate again. A bad file leaves the present one in force."""
         self.authorizer.reload()
+        self.identities.reload()
         self.running.judge_again()
         self.secret.reload()
         self.certificates.reload()
@@ -327,12 +334,12 @@ class Ports:
         return 0 if self.flight is None else self.flight.port
 
 
-async def _take_ports(config: ServerConfig, closing: Closing) -> Ports:
+async def _take_ports(config: ServerConfig, closing: Closing, identities: Identities) -> Ports:
     listening = _bind(config, closing)
-    http = await HttpService.start(config)
+    http = await HttpService.start(config, identities)
     if http is not None:
         closing.add(http.stop)
-    flight = await FlightService.start(config)
+    flight = await FlightService.start(config, identities)
     if flight is not None:
         closing.add(flight.stop)
     address = config.listener.advertise(bound_port=listening.getsockname()[1], machine_name=socket.gethostname())
@@ -360,7 +367,13 @@ def _tls(config: ServerConfig) -> ssl.SSLContext | None:
     tls = config.tls
     if not tls.is_on:
         return None
-    return server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
+    return server_tls(
+        tls.cert,
+        tls.key,
+        client_ca=tls.client_auth_ca,
+        requires_client=tls.client_auth_enabled,
+        allows_no_client=tls.client_auth_optional,
+    )
 
 
 async def _serve(
@@ -368,6 +381,7 @@ async def _serve(
     closing: Closing,
     store: LogStore,
     authorizer: Authorizer,
+    identities: Identities,
     running: RunningCalls,
     ports: Ports,
     nats: NatsConnections,
@@ -380,7 +394,7 @@ async def _serve(
     routes = all_routes(
         config, authorizer, running, controller, directory, plane, parts.cursors, parts.groups, administration, health
     )
-    grpc = GrpcServer(routes, ssl_context=ports.tls)
+    grpc = GrpcServer(routes, ssl_context=ports.tls, identify=identities.of_calls)
 
     async def stop_grpc() -> None:
         health.set(SERVICE, False)

@@ -276,7 +276,8 @@ def connect(
     `servers` is one address or several of the cluster's brokers; the client finds the others by itself. `tls` is True for the
     system's authorities, `TlsOptions(ca=…, cert=…, key=…)` or an SSLContext. `timeout` is what each call may take unless it says
     otherwise, `patience` how long a subscription waits for brokers to come back. `token` is sent with every call as
-    `authorization: Bearer …`. `nats` are the servers for `nats_publisher`. Raises Unavailable when no broker can be reached.
+    `authorization: Bearer …`, and only to brokers whose certificate is verified; a `LoopbackToken` also without TLS on this machine.
+    `nats` are the servers for `nats_publisher`. Raises Unavailable when no broker can be reached.
     """
 
     def make() -> Client:

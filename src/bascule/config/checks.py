@@ -8,6 +8,7 @@ from typing import Final
 from bascule.config.sections.server import ServerConfig
 from bascule.config.values.duration import format_duration
 from bascule.errors import InvalidConfig
+from bascule.net.sockets import is_loopback
 
 Problem = tuple[tuple[str, ...], str, str]
 """The keys involved, the problem, and the hint."""
@@ -39,17 +40,49 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
     tls = config.tls
     if tls.client_auth_enabled and not tls.is_on:
         yield ("tls.client.auth.enabled",), "Client certificates need TLS", "set `tls.cert` and `tls.key`"
-    if tls.client_authz_enabled and not tls.client_auth_enabled:
+    if tls.client_auth_optional and not (tls.client_auth_enabled and config.has_tokens):
+        yield (
+            ("tls.client.auth.optional",),
+            "Optional client certificates need client certificates and tokens",
+            "set `tls.client.auth.enabled: true`, and `security.tokens.file` or `security.jwt.keys`",
+        )
+    if tls.client_authz_enabled and not tls.client_auth_enabled and not config.has_tokens:
         yield (
             ("tls.client.authz.enabled",),
-            "Authorization needs client certificates",
-            "set `tls.client.auth.enabled: true`",
+            "Authorization needs client certificates or tokens",
+            "set `tls.client.auth.enabled: true`, `security.tokens.file` or `security.jwt.keys`",
         )
     if tls.client_authz_enabled and (tls.client_authz_model is None or tls.client_authz_policy is None):
         yield (
             ("tls.client.authz.enabled",),
             "Authorization needs a model and a policy",
             "set `tls.client.authz.model` and `tls.client.authz.policy`",
+        )
+
+
+def _tokens(config: ServerConfig) -> Iterator[Problem]:
+    jwt, source = config.jwt, "security.tokens.file" if config.security.tokens_file else "security.jwt.keys"
+    for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
+        if jwt.keys is not None and value is None:
+            yield (
+                ("security.jwt.keys",),
+                f"`security.jwt.{name}` is missing",
+                f"set `security.jwt.{name}`: without it a token for another service would be accepted",
+            )
+    if not config.has_tokens or config.tls.is_on:
+        return
+    if not config.security.tokens_plaintext:
+        yield (
+            (source,),
+            "Tokens need TLS: anyone on the path could read them",
+            "set `tls.cert` and `tls.key`; for tests on loopback addresses `security.tokens.plaintext: true`",
+        )
+    outside = [str(address) for address in config.binds if not is_loopback(address.host)]
+    if outside:
+        yield (
+            ("security.tokens.plaintext",),
+            f"Tokens without TLS are for loopback addresses only, and the server binds to {', '.join(outside)}",
+            "set `tls.cert` and `tls.key`, or bind to 127.0.0.1",
         )
 
 
@@ -101,6 +134,7 @@ def _idle_wait(config: ServerConfig) -> Iterator[Problem]:
 _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _certificates,
     _client_certificates,
+    _tokens,
     _nats_login,
     _cluster_secret,
     _nats_schemes,

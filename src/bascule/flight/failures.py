@@ -40,7 +40,9 @@ def to_flight(error: BasculeError) -> Exception:
     facts = {name: getattr(error, name) for name in FACTS if hasattr(error, name)}
     detail = json.dumps({"code": error.code, "message": error.message, "hint": error.hint, **facts}).encode()
     kind: Callable[..., Exception] = flight.FlightServerError
-    if isinstance(error, errors.PermissionDenied):
+    if isinstance(error, errors.Unauthenticated):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, errors.PermissionDenied):
         kind = flight.FlightUnauthorizedError
     elif isinstance(error, Unavailable):
         kind = flight.FlightUnavailableError
@@ -73,7 +75,9 @@ def from_flight(error: Exception) -> BasculeError:
         return known
     if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
         return Unavailable(message, hint="is the server up, and `flight.enabled` not false there?")
-    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return errors.Unauthenticated(message)
+    if isinstance(error, flight.FlightUnauthorizedError):
         return errors.PermissionDenied(message)
     return BasculeError(message)
 

@@ -1,7 +1,8 @@
-"""Listening sockets, and IPv6 addresses in text."""
+"""Listening sockets, loopback addresses, and IPv6 addresses in text."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from bascule import limits
@@ -10,6 +11,14 @@ from bascule import limits
 def bracketed(host: str) -> str:
     """The host as it stands before `:port`: an IPv6 address in brackets, anything else as it is."""
     return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to this host. A name other than `localhost` may have any address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -16,11 +16,13 @@ def server_tls(
     *,
     client_ca: Path | str | None = None,
     requires_client: bool = False,
+    allows_no_client: bool = False,
     protocol: str = "h2",
 ) -> ssl.SSLContext:
     """TLS 1.2 or newer, for one protocol as ALPN names it.
 
-    With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts.
+    With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts. With `allows_no_client`
+    too, a client may present none.
     """
     if certificate is None or key is None:
         raise InvalidConfig("TLS needs a certificate and its key", hint="set `tls.cert` and `tls.key`")
@@ -29,7 +31,7 @@ def server_tls(
     context.set_alpn_protocols([protocol])
     _load_certificate(context, certificate, key)
     if requires_client:
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if allows_no_client else ssl.CERT_REQUIRED
         try:
             if client_ca is None:
                 context.load_default_certs(ssl.Purpose.CLIENT_AUTH)

@@ -1,1 +1,1 @@
-"""Authorization of clients."""
+"""Authentication and authorization of clients. See docs/internals/identity.md."""

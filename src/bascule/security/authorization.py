@@ -1,8 +1,9 @@
 """Authorization by a casbin model and a policy of lines `p, <common name>, <resource>, <action>`.
 
-A client is identified by the common name of its certificate. Resources are stream names, group ids, NATS subjects and `*` for
-metadata; actions have the names of RPCs. Anything that no line grants is denied. See `subjects` for lines on subjects. The files are
-read at the start and on `reload`; when a file cannot be used on reload, the previous policy stays in force.
+A client is identified by the user of its token, or by the common name of its certificate; the roles of a token are subjects
+`role:<name>`. Resources are stream names, group ids, NATS subjects and `*` for metadata; actions have the names of RPCs. Anything
+that no line grants is denied. See `subjects` for lines on subjects. The files are read at the start and on `reload`; when a file
+cannot be used on reload, the previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol
 from bascule import limits
 from bascule.config.sections.listener import Tls
 from bascule.errors import InvalidConfig, PermissionDenied
+from bascule.security.identity import ROLE_PREFIX
 from bascule.security.subjects import SUBJECT_PREFIX, SubjectGrants
 
 _logger = logging.getLogger(__name__)
@@ -58,10 +60,11 @@ class Authorizer:
     def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
         if self._enforcer is None:
             return True
-        name = None if peer is None else peer.common_name
-        if not name:
-            return False
-        asked = (name, resource, action)
+        return any(self._is_granted(name, resource, action) for name in names_of(peer))
+
+    def _is_granted(self, subject: str, resource: str, action: str) -> bool:
+        assert self._enforcer is not None
+        asked = (subject, resource, action)
         decided = self._decided.get(asked)
         if decided is None:
             decided = self._decide(asked, bool(self._enforcer.enforce(*asked)))
@@ -90,14 +93,17 @@ class Authorizer:
         is, as for Liftbridge."""
         if self._subjects is None:
             return True
-        name = None if peer is None else peer.common_name
-        if not name:
-            return False
+        if any(self._is_granted_subject(name, subject, action) for name in names_of(peer)):
+            return True
+        return action == "PublishToSubject" and self.allows(peer, subject, action)
+
+    def _is_granted_subject(self, name: str, subject: str, action: str) -> bool:
+        assert self._subjects is not None
         asked = (name, SUBJECT_PREFIX + subject, action)
         decided = self._decided.get(asked)
         if decided is None:
             decided = self._decide(asked, self._subjects.allows(name, subject, action))
-        return decided or (action == "PublishToSubject" and self.allows(peer, subject, action))
+        return decided
 
     def require_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> None:
         """Raises PermissionDenied."""
@@ -118,6 +124,14 @@ class Authorizer:
         self.generation += 1
         _logger.info("the authorization policy was read again")
         return True
+
+
+def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:
+    """Return the names that a policy knows a client by: its own, and those of the roles of its token. None without a name."""
+    if peer is None or not peer.common_name or peer.common_name.startswith(ROLE_PREFIX):
+        return ()
+    roles: tuple[str, ...] = getattr(peer, "roles", ())
+    return (peer.common_name, *(ROLE_PREFIX + role for role in roles))
 
 
 def denial(resource: str, action: str) -> str:

@@ -16,13 +16,14 @@ from bascule.flight.tickets import ReadTicket
 from bascule.log import PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
+from bascule.security.identities import Identities
 from tests.unit.log.log_helpers import ONE_RECORD_PER_SEGMENT, Logs, commit_all, put
 
 
 @pytest.fixture
 def gate() -> Iterator[FlightGate]:
     loop = asyncio.new_event_loop()
-    yield FlightGate(loop)
+    yield FlightGate(loop, Identities(None))
     loop.close()
 
 

@@ -26,6 +26,7 @@ from bascule.log.cleaning.compactor import compact
 from bascule.log.disk.encryption import MasterKeys
 from bascule.log.partition.file_ranges import open_ranges
 from bascule.security.authorization import Authorizer
+from bascule.security.identities import Identities
 from tests.unit.log.log_helpers import (
     ONE_RECORD_PER_SEGMENT,
     Logs,
@@ -44,7 +45,7 @@ class Served:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self.gate = FlightGate(self._loop)
+        self.gate = FlightGate(self._loop, Identities(None))
         self.partition = SimpleNamespace(id=0, paused=False, leader="me")
         stream = SimpleNamespace(name="s", id=7, partition=lambda number: None if number else self.partition)
         self._led = SimpleNamespace(log=None, stream_id=7)

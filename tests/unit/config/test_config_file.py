@@ -35,8 +35,19 @@ tls:
   key: /tls.key
   cert: /tls.crt
   client:
-    auth: {enabled: true, ca: /ca.crt}
+    auth: {enabled: true, optional: true, ca: /ca.crt}
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
+security:
+  tokens: {file: /tokens, plaintext: true}
+  jwt:
+    keys: https://id.example/keys
+    ca: /id.crt
+    issuer: https://id.example
+    audience: cluster
+    leeway: 5s
+    refresh: 1m
+    user: {claim: email, prefix: "oidc:"}
+    roles.claim: groups
 flight: {enabled: false, listen: "0.0.0.0:5052", local: false}
 http: {enabled: false, listen: "0.0.0.0:5051"}
 cluster: {secret: "0123456789abcdef,fedcba9876543210"}
@@ -95,10 +106,22 @@ EXPECTED: dict[str, Any] = {
     "tls.key": Path("/tls.key"),
     "tls.cert": Path("/tls.crt"),
     "tls.client.auth.enabled": True,
+    "tls.client.auth.optional": True,
     "tls.client.auth.ca": Path("/ca.crt"),
     "tls.client.authz.enabled": True,
     "tls.client.authz.model": Path("/model.conf"),
     "tls.client.authz.policy": Path("/policy.csv"),
+    "security.tokens.file": Path("/tokens"),
+    "security.tokens.plaintext": True,
+    "security.jwt.keys": "https://id.example/keys",
+    "security.jwt.ca": Path("/id.crt"),
+    "security.jwt.issuer": "https://id.example",
+    "security.jwt.audience": "cluster",
+    "security.jwt.leeway": 5 * SECOND_NS,
+    "security.jwt.refresh": MINUTE_NS,
+    "security.jwt.user.claim": "email",
+    "security.jwt.user.prefix": "oidc:",
+    "security.jwt.roles.claim": "groups",
     "flight.enabled": False,
     "flight.listen": Address("0.0.0.0", 5052),
     "flight.local": False,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from bascule.flight.tickets import (
     parse_pattern,
     parse_ticket,
 )
+from bascule.net.grpc.server import Peer
 from bascule.security.running_calls import JudgedCall
 
 _logger = logging.getLogger(__name__)
@@ -56,11 +56,21 @@ METHODS: Final = frozenset(
 """The calls that are served."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The client of a call, for the authorizer."""
+AUTHORIZATION: Final = "authorization"
+"""Name of the middleware that keeps the header, and of the header."""
 
-    common_name: str | None
+
+class HeaderKeeper(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
+    """Keeps the `authorization` header of each call; `_caller` verifies it, which may take longer than a middleware should."""
+
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> Any:
+        found = (values[0] for name, values in headers.items() if name.lower() == AUTHORIZATION and values)
+        return KeptHeader(next(found, None))
+
+
+class KeptHeader(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    def __init__(self, authorization: str | None) -> None:
+        self.authorization = authorization
 
 
 class DoorKeeper(flight.ServerMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
@@ -82,7 +92,7 @@ def make_server(location: str, gate: FlightGate) -> Any:
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has no types
     def __init__(self, location: str, gate: FlightGate) -> None:
         self._gate = gate
-        super().__init__(location, middleware={"door": DoorKeeper()})
+        super().__init__(location, middleware={"door": DoorKeeper(), AUTHORIZATION: HeaderKeeper()})
 
     # ── streams and offsets ────────────────────────────────────────────────────────────────────────────
 
@@ -195,12 +205,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
         read = Read(sources, self._gate, wanted, local, is_cancelled)
         return flight.GeneratorStream(schema_of(wanted.columns), _guarded(read.batches()))
 
-    def _caller(self, context: Any) -> Caller:
+    def _caller(self, context: Any) -> Peer:
+        """Return the client of a call. Raises Unauthenticated."""
+        kept = context.get_middleware(AUTHORIZATION)
+        return self._gate.identities.of_thread(self._gate.loop, self._connected(context), kept.authorization)
+
+    def _connected(self, context: Any) -> Peer:
+        """Return the client of the connection."""
         relay = self._gate.relay
         if relay is None:
-            return Caller(None)
+            return Peer(context.peer().partition(":")[2])
         try:
-            return Caller(relay.name_of(context.peer()))
+            return relay.peer_of(context.peer())
         except (LookupError, ValueError):
             raise flight.FlightUnauthenticatedError(
                 "PERMISSION_DENIED: this port is reached through TLS only"

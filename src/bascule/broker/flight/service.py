@@ -25,6 +25,7 @@ from bascule.flight import arrow
 from bascule.net.gate import Gate
 from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
+from bascule.security.identities import Identities
 
 if TYPE_CHECKING:
     from bascule.broker.flight.directory import TableSources
@@ -50,14 +51,14 @@ class FlightService:
         self.port: int = server.port if gate.relay is None else gate.relay.port
 
     @classmethod
-    async def start(cls, config: ServerConfig) -> FlightService | None:
+    async def start(cls, config: ServerConfig, identities: Identities) -> FlightService | None:
         """Take the port. Returns None when the service is off; if that is because pyarrow is missing, the log says so."""
         if config.flight.enabled is False:
             return None
         try:
             if not arrow.is_installed():
                 raise MissingExtra("pyarrow is not installed", hint='pip install "bascule[server]"')
-            return await asyncio.to_thread(_start, config, asyncio.get_running_loop())
+            return await asyncio.to_thread(_start, config, identities, asyncio.get_running_loop())
         except MissingExtra as error:
             if config.flight.enabled:
                 raise OperatorError(
@@ -107,9 +108,10 @@ class FlightService:
 class FlightGate(Gate["TableSources"]):
     """The gate of the calls, which also counts them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, identities: Identities) -> None:
         super().__init__()
         self.loop = loop
+        self.identities = identities
         self.relay: TlsRelay | None = None
         """Ends TLS for all connections; None without TLS."""
         self.local_reads: LocalReads | None = None
@@ -151,10 +153,10 @@ class FlightGate(Gate["TableSources"]):
             self.leave()
 
 
-def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightService:
+def _start(config: ServerConfig, identities: Identities, loop: asyncio.AbstractEventLoop) -> FlightService:
     from bascule.broker.flight.server import make_server
 
-    gate = FlightGate(loop)
+    gate = FlightGate(loop, identities)
     wanted = _free(config)
     tls = config.tls
     try:
@@ -162,7 +164,13 @@ def _start(config: ServerConfig, loop: asyncio.AbstractEventLoop) -> FlightServi
             server = make_server(f"grpc://{wanted}", gate)
             gate.local_reads = _local_reads(config, gate)
             return FlightService(server, gate)
-        context = server_tls(tls.cert, tls.key, client_ca=tls.client_auth_ca, requires_client=tls.client_auth_enabled)
+        context = server_tls(
+            tls.cert,
+            tls.key,
+            client_ca=tls.client_auth_ca,
+            requires_client=tls.client_auth_enabled,
+            allows_no_client=tls.client_auth_optional,
+        )
         inner = InnerSocket()
         server = make_server(inner.location, gate)
         gate.relay = TlsRelay(wanted, context, inner)
@@ -178,7 +186,7 @@ def _local_reads(config: ServerConfig, gate: FlightGate) -> LocalReads | None:
     """Return the short cut for readers on this machine, None where it is off or not possible: they get record batches then."""
     from bascule.broker.flight.local_reads import LocalReads, are_possible
 
-    if not config.flight.local or not are_possible():
+    if not config.flight.local or gate.identities.are_required or not are_possible():
         return None
     try:
         return LocalReads(gate)

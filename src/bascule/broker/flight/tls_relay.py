@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bascule.config.values.address import Address
+from bascule.net.grpc.protocol import address_text
+from bascule.net.grpc.server import Peer
 from bascule.net.tls import common_name
 
 BUFFER_BYTES: Final = 1 << 20
@@ -77,7 +79,7 @@ class TlsRelay:
         self.context = context
         self._address = address
         self._inner = inner
-        self._names: dict[str, str | None] = {}
+        self._peers: dict[str, Peer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flight tls", daemon=True)
         self._server: asyncio.Server | None = None
@@ -118,12 +120,12 @@ class TlsRelay:
             side.abort()
         await asyncio.sleep(0)
 
-    def name_of(self, peer: str) -> str | None:
-        """Return the common name of the client of a relayed connection, by a peer such as `unix:/tmp/bascule-flight-x/4be0…`.
+    def peer_of(self, peer: str) -> Peer:
+        """Return the client of a relayed connection, by a peer of Flight such as `unix:/tmp/bascule-flight-x/4be0…`.
 
         Raises LookupError for a connection that the relay did not make.
         """
-        return self._names[peer.rpartition("/")[2]]
+        return self._peers[peer.rpartition("/")[2]]
 
     # ── in the relay's own loop ──────────────────────────────────────────────────────────────────
 
@@ -140,14 +142,15 @@ class TlsRelay:
         except OSError:
             outside.abort()
             return
-        self._names[name] = common_name(outside.transport.get_extra_info("peercert"))
-        inside.on_lost = lambda: self._names.pop(name, None)
+        info = outside.transport.get_extra_info
+        self._peers[name] = Peer(address_text(info("peername")), common_name(info("peercert")))
+        inside.on_lost = lambda: self._peers.pop(name, None)
         try:
             await self._loop.sock_connect(made, self._inner.path)
             await self._loop.create_unix_connection(lambda: inside, sock=made)
         except OSError:
             made.close()
-            self._names.pop(name, None)
+            self._peers.pop(name, None)
             outside.abort()
             return
         finally:

@@ -10,9 +10,10 @@ from bascule.broker.metrics.scrape import Scrape
 from bascule.net.gate import Gate
 from bascule.net.grpc.server import Peer
 from bascule.net.http.server import Answer, Request, Response
+from bascule.security.identities import Identities
 
 
-def routes(gate: Gate[Scrape]) -> Mapping[str, Answer]:
+def routes(gate: Gate[Scrape], identities: Identities) -> Mapping[str, Answer]:
     async def healthz(_request: Request, _peer: Peer) -> Response:
         """Liveness probe: the process runs and its event loop answers."""
         return Response.text(200, "ok")
@@ -22,8 +23,9 @@ def routes(gate: Gate[Scrape]) -> Mapping[str, Answer]:
         reasons = why_not_ready(gate.parts().sources) if reason is None else [reason]
         return Response.text(503, "\n".join(reasons)) if reasons else Response.text(200, "ready")
 
-    async def metrics(_request: Request, peer: Peer) -> Response:
+    async def metrics(request: Request, peer: Peer) -> Response:
         scrape = gate.parts()
+        peer = await identities.of_request(peer, request.authorization)
         scrape.sources.authorizer.require(peer, "*", "FetchMetadata")
         return Response(200, await scrape.page(), CONTENT_TYPE)
 

@@ -18,6 +18,7 @@ from bascule.net.gate import Gate
 from bascule.net.http.server import HttpServer
 from bascule.net.sockets import listening_socket
 from bascule.net.tls import server_tls
+from bascule.security.identities import Identities
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class HttpService:
         self._context = context
 
     @classmethod
-    async def start(cls, config: ServerConfig) -> HttpService | None:
+    async def start(cls, config: ServerConfig, identities: Identities) -> HttpService | None:
         """Take the port and answer. None when the service is off."""
         if not config.http.enabled:
             return None
@@ -41,10 +42,11 @@ class HttpService:
                 tls.key,
                 client_ca=tls.client_auth_ca,
                 requires_client=tls.client_auth_enabled,
+                allows_no_client=tls.client_auth_optional,
                 protocol="http/1.1",
             )
         gate = Gate[Scrape]()
-        server = HttpServer(dispatch(routes(gate)), ssl_context=context)
+        server = HttpServer(dispatch(routes(gate, identities)), ssl_context=context)
         port = await server.start(sock=_bind(config))
         _logger.info("metrics and health are served on port %d", port)
         return cls(server, gate, port, context)

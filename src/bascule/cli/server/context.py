@@ -49,6 +49,9 @@ def add(
     token_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="File that holds the access token.", show_default=False)
     ] = None,
+    token_plaintext: Annotated[
+        bool, typer.Option("--token-plaintext", help="Send the token without TLS, to a broker on this machine only.")
+    ] = False,
     nats: Annotated[
         str | None, typer.Option(metavar="URL", help="The cluster's NATS server, for `doctor`.", show_default=False)
     ] = None,
@@ -67,7 +70,12 @@ def add(
     choose(server=server, timeout=timeout)  # raises if a value is invalid
     files = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key, "token_file": token_file}
     context = Context(
-        server=server, tls=tls, nats=nats, timeout=timeout, **{kind: _file(kind, one) for kind, one in files.items()}
+        server=server,
+        tls=tls,
+        token_plaintext=token_plaintext,
+        nats=nats,
+        timeout=timeout,
+        **{kind: _file(kind, one) for kind, one in files.items()},
     )
     known = contexts.load()
     if name in known.contexts and not replaces:

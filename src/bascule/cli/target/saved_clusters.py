@@ -34,6 +34,7 @@ class Context:
     tls_cert: str | None = None
     tls_key: str | None = None
     token_file: str | None = None
+    token_plaintext: bool = False
     nats: str | None = None
     timeout: str | None = None
 
@@ -96,7 +97,7 @@ def load() -> Contexts:
 
 
 def _parse(path: Path, name: str, document: Any) -> Context:
-    kinds = {one.name: bool if one.name == "tls" else str for one in fields(Context)}
+    kinds = {one.name: bool if one.name in ("tls", "token_plaintext") else str for one in fields(Context)}
     if not isinstance(document, dict):
         raise _damaged(path, f"context `{name}` is not a JSON object")
     for key, value in document.items():

@@ -113,6 +113,15 @@ TokenFile = Annotated[
         show_default=False,
     ),
 ]
+TokenPlaintext = Annotated[
+    bool | None,
+    typer.Option(
+        "--token-plaintext/--no-token-plaintext",
+        help="Send the token without TLS, to a broker on this machine only.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 CONNECTION_OPTIONS: Final[dict[str, Any]] = {
@@ -124,6 +133,7 @@ CONNECTION_OPTIONS: Final[dict[str, Any]] = {
     "tls_cert": TlsCert,
     "tls_key": TlsKey,
     "token_file": TokenFile,
+    "token_plaintext": TokenPlaintext,
 }
 
 
@@ -149,10 +159,14 @@ class Target:
     def client_options(self) -> dict[str, Any]:
         """Keyword arguments for `bascule.connect`."""
         from bascule.client.connection.options import TlsOptions
+        from bascule.client.connection.tokens import LoopbackToken
 
         context = self.context
         tls = TlsOptions(ca=context.tls_ca, cert=context.tls_cert, key=context.tls_key) if self.speaks_tls else None
-        return {"tls": tls, "timeout": self.timeout, "token": contexts.read_token(context.token_file)}
+        token = contexts.read_token(context.token_file)
+        if token is not None and context.token_plaintext:
+            token = LoopbackToken(token)
+        return {"tls": tls, "timeout": self.timeout, "token": token}
 
     def run(
         self, command: Callable[Concatenate[Client, P], Awaitable[T]], *arguments: P.args, **options: P.kwargs
@@ -182,6 +196,7 @@ _HINTS: Final[dict[type[errors.BasculeError], str]] = {
     errors.PartitionReadonly: "`bascule stream readonly NAME --off` makes it writable again",
     errors.IncorrectOffset: "`bascule stream describe NAME` shows the newest offset; expect the one after it",
     errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
+    errors.Unauthenticated: "give a valid token with `--token-file`, or a client certificate with `--tls-cert` and `--tls-key`",
     errors.PermissionDenied: "ask the operator of the brokers, or use another certificate (`--tls-cert`, `--tls-key`)",
     errors.DeadlineExceeded: "retry, or raise the timeout with `--timeout 30s`",
 }
@@ -214,6 +229,7 @@ def choose(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     token_file: str | None = None,
+    token_plaintext: bool | None = None,
 ) -> Target:
     """The target that the options select; they override the settings of the context."""
     name, found = contexts.chosen(context, server)
@@ -225,6 +241,7 @@ def choose(
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "token_file": token_file,
+        "token_plaintext": token_plaintext,
     }
     target = Target(name, replace(found, **{option: value for option, value in given.items() if value is not None}))
     values.seconds("--timeout", target.context.timeout)

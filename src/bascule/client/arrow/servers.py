@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from bascule.client.connection.options import TlsOptions, addresses, wrong
 from bascule.client.connection.retry import Backoff, TimeLimit
+from bascule.client.connection.tokens import check_token, must_be_safe
 from bascule.errors import ClientClosed, InvalidOption, Unavailable
 from bascule.flight.arrow import require_flight
 from bascule.flight.failures import as_bascule_errors
@@ -45,7 +47,9 @@ class FlightServers:
         scheme = "grpc+tls" if tls else "grpc"
         self._asked = [f"{scheme}://{bracketed(host)}:{port}" for host, port in (addresses(asked) if asked else ())]
         self._tls_options = _tls_options(tls)
-        self._token = token
+        self._token = check_token(token)
+        for location in (*self._given, *self._asked):
+            self._must_be_safe(location)
         self._timeout = timeout
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
@@ -117,9 +121,16 @@ class FlightServers:
             return found
 
     def _connect(self, location: str) -> Any:
+        self._must_be_safe(location)
         with as_bascule_errors():
             options = self._tls_options if location.startswith("grpc+tls") else {}
             return require_flight().FlightClient(location, **options)
+
+    def _must_be_safe(self, location: str) -> None:
+        """Raise InvalidOption when the token may not be sent there. Arrow verifies the certificate of every TLS server."""
+        if self._token is not None:
+            host = urlsplit(location).hostname or ""
+            must_be_safe(self._token, host, is_verified=location.startswith("grpc+tls://"))
 
     def options(self, timeout: float | None) -> Any:
         """FlightCallOptions with the token."""

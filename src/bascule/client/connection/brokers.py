@@ -17,10 +17,12 @@ from bascule.client.connection import metadata, wire
 from bascule.client.connection.failures import error_of, is_passing, unknown_outcome
 from bascule.client.connection.metadata import Metadata, PartitionInfo, StreamInfo
 from bascule.client.connection.retry import Backoff, TimeLimit
+from bascule.client.connection.tokens import check_token, must_be_safe, verifies
 from bascule.errors import (
     BasculeError,
     ClientClosed,
     DeadlineExceeded,
+    InvalidOption,
     PartitionPaused,
     StreamNotFound,
     Unavailable,
@@ -56,8 +58,11 @@ class Brokers:
     ) -> None:
         self.timeout = timeout
         self.known = Metadata({}, {}, {})
-        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        self._token = check_token(token)
         self._seeds = list(seeds)
+        if self._token is not None:
+            for host, _port in self._seeds:
+                must_be_safe(self._token, host, is_verified=verifies(tls))
         self._tls = tls
         self._channels: dict[Address, Channel] = {}
         self._connecting: dict[Address, asyncio.Task[Channel]] = {}
@@ -136,13 +141,25 @@ class Brokers:
             self._leaving = [one for one in (*self._leaving, previous) if one.is_open]
         # A slow broker gets the whole timeout when there is no other one to try.
         seconds = CONNECT_SECONDS_MAX if len(self.addresses()) > 1 else max(CONNECT_SECONDS_MAX, self.timeout)
-        channel = Channel(show(address), tls=self._tls, connect_timeout=seconds, metadata=self._metadata)
+        channel = Channel(
+            show(address), tls=self._tls, connect_timeout=seconds, metadata=self._credentials_for(address[0])
+        )
         self._keep_watch(channel)
         try:
             await channel.connect()
         except GrpcStatusError as error:
             raise Unavailable(error.text) from None
         return channel
+
+    def _credentials_for(self, host: str) -> Iterable[tuple[str, str]]:
+        """Return the metadata of calls to this server. Other servers than the seeds are as the cluster's metadata names them."""
+        if self._token is None:
+            return ()
+        try:
+            must_be_safe(self._token, host, is_verified=verifies(self._tls))
+        except InvalidOption as error:
+            raise Unavailable(error.message, hint=error.hint) from None
+        return (("authorization", f"Bearer {self._token}"),)
 
     def _keep_watch(self, channel: Channel) -> None:
         """Detect a broker that hangs within seconds by PINGs, if the brokers allow them that often."""

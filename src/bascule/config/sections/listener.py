@@ -85,6 +85,13 @@ class Tls:
         meaning="Require a client certificate and verify it.",
         consequence="Clients without one cannot connect. Needs `tls.cert` and `tls.key`.",
     )
+    client_auth_optional: bool = setting(
+        "tls.client.auth.optional",
+        Boolean(),
+        False,
+        meaning="Accept clients without a certificate when they send a token with each call.",
+        consequence="Needs `tls.client.auth.enabled` and tokens. A certificate that is presented is verified all the same.",
+    )
     client_auth_ca: Path | None = setting(
         "tls.client.auth.ca",
         FilePath(),
@@ -98,8 +105,9 @@ class Tls:
         "tls.client.authz.enabled",
         Boolean(),
         False,
-        meaning="Allow a client only the actions that the policy grants to the common name of its certificate.",
-        consequence="An action that no policy line grants is denied. Needs `tls.client.auth.enabled`, a model and a policy.",
+        meaning="Allow a client only the actions that the policy grants to the user of its token, or to the common name of its "
+        "certificate.",
+        consequence="An action that no policy line grants is denied. Needs `tls.client.auth.enabled` or tokens, a model and a policy.",
     )
     client_authz_model: Path | None = setting(
         "tls.client.authz.model",
@@ -113,7 +121,7 @@ class Tls:
         FilePath(),
         None,
         example="/etc/bascule/policy.csv",
-        meaning="The casbin policy file: lines of `p, <common name>, <stream>, <action>`.",
+        meaning="The casbin policy file: lines of `p, <user>, <stream>, <action>`.",
         advice="Each server reads its own file: keep the files of all servers equal.",
     )
 

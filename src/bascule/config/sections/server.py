@@ -12,6 +12,8 @@ from bascule.config.sections.http import Http
 from bascule.config.sections.listener import Listener, Tls
 from bascule.config.sections.nats import Nats
 from bascule.config.sections.node import Batching, Logging, MetadataCache, ServerIdentity, Shutdown, Storage, Telemetry
+from bascule.config.sections.security import Jwt, Security
+from bascule.config.values.address import Address
 from bascule.config.values.key import Key, keys_of
 
 
@@ -25,6 +27,8 @@ class ServerConfig:
     metadata: MetadataCache = field(default_factory=MetadataCache)
     batch: Batching = field(default_factory=Batching)
     tls: Tls = field(default_factory=Tls)
+    security: Security = field(default_factory=Security)
+    jwt: Jwt = field(default_factory=Jwt)
     flight: Flight = field(default_factory=Flight)
     http: Http = field(default_factory=Http)
     nats: Nats = field(default_factory=Nats)
@@ -33,6 +37,19 @@ class ServerConfig:
     telemetry: Telemetry = field(default_factory=Telemetry)
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether calls are authenticated by tokens."""
+        return self.security.tokens_file is not None or self.jwt.keys is not None
+
+    @property
+    def binds(self) -> tuple[Address, ...]:
+        """Return the addresses of all ports for clients."""
+        listen = self.listener.bind()
+        http = (self.http.bind(listen),) if self.http.enabled else ()
+        flight = () if self.flight.enabled is False else (self.flight.bind(listen),)
+        return (listen, *http, *flight)
 
     @property
     def data_dir(self) -> Path:

@@ -325,10 +325,10 @@ cdef class PublishAsyncStream(GrpcStream):
         cdef bytes name = view.stream[:view.stream_size]
         if name in self.granted:
             return 0
-        text = self.gate.shell.why_not(self.connection.peer, name.decode())
+        text = self.gate.shell.why_not(self.peer, name.decode())
         if text is None:
             if len(self.granted) < GRANTS_MAX:
-                self.granted[name] = self.connection.peer
+                self.granted[name] = self.peer
             return 0
         self.refuse_with(ASYNC_PERMISSION_DENIED, text.encode(), view.correlation_id, view.correlation_id_size)
         return 1
@@ -511,13 +511,13 @@ cdef class PublishStream(GrpcStream):
         return self.send(&view, <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject))
 
     def denied(self, bytes stream):
-        text = self.gate.shell.why_not(self.connection.peer, stream.decode()) if self.gate.checks_authorization else None
+        text = self.gate.shell.why_not(self.peer, stream.decode()) if self.gate.checks_authorization else None
         if text is not None:
             self.finish(STATUS_PERMISSION_DENIED, text)
         return text is not None
 
     def refused_subject(self, bytes subject, str field):
-        refusal = self.gate.shell.subject_refusal(self.connection.peer, subject, field)
+        refusal = self.gate.shell.subject_refusal(self.peer, subject, field)
         if refusal is not None:
             self.finish(refusal[0], refusal[1])
         return refusal is not None

@@ -1,7 +1,7 @@
 """A Subscribe call: record batches in, messages out."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
@@ -23,9 +23,6 @@ class SubscribeStream(GrpcStream):
     @property
     def is_over(self) -> bool:
         """Finished or closed: nothing goes out any more."""
-    @property
-    def peer(self) -> Any:
-        """Who is at the other end; None once nobody is."""
     def greet(self, stream: bytes, partition: int) -> None:
         """The empty message that tells a client that its subscription stands."""
     def send(self, message: bytes) -> None:

@@ -52,10 +52,6 @@ cdef class SubscribeStream(GrpcStream):
     def is_over(self):
         return self.finished or self.closed
 
-    @property
-    def peer(self):
-        return None if self.connection is None else self.connection.peer
-
     def greet(self, bytes stream not None, int32_t partition):
         # An empty message tells the client that the subscription is established.
         self.delivery = Delivery(stream, partition)

@@ -33,6 +33,7 @@ cdef class MessageStream(Http2Stream):
     cdef bint sealed                            # our messages are discarded from now on
     cdef uint8_t encoding                       # of the peer's compressed messages
     cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
+    cdef list unread                            # messages of a call whose client is not known yet; None once it is
 
     # hooks
     cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one complete message; the bytes are valid during the call
@@ -51,5 +52,7 @@ cdef class MessageStream(Http2Stream):
     cdef int fault(self, object error) except -1                # one of our own hooks has raised
     cdef int hand_on(self, const uint8_t* prefix, size_t size) except -1
     cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1
+    cdef int deliver_message(self, const uint8_t* data, size_t size) except -1
+    cdef int drop_unread(self) except -1
     cdef size_t assemble(self, const uint8_t* data, size_t size) except? 0
     cdef int drop_assembly(self) except -1

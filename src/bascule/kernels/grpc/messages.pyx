@@ -88,8 +88,7 @@ cdef class MessageStream(Http2Stream):
             self.break_off(STATUS_RESOURCE_EXHAUSTED, too_large(size, self.connection.limits.message_bytes_max))
             return 0
         if prefix[0] == 0:
-            self.message_count += 1
-            return self.on_message(prefix + PREFIX_SIZE, size)
+            return self.deliver_message(prefix + PREFIX_SIZE, size)
         if prefix[0] > 1:
             self.break_off(STATUS_INTERNAL, "a message does not begin with 0 or 1")
             return 0
@@ -113,8 +112,29 @@ cdef class MessageStream(Http2Stream):
         if not decompressor.eof:
             self.break_off(STATUS_INTERNAL, "a message cannot be decompressed")
             return 0
+        return self.deliver_message(<const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+
+    cdef int deliver_message(self, const uint8_t* data, size_t size) except -1:
+        cdef Http2Connection connection = self.connection
         self.message_count += 1
-        return self.on_message(<const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain))
+        if self.unread is None:
+            return self.on_message(data, size)
+        # Kept within the bound of unfinished messages; the peer gets no window meanwhile.
+        connection.assembly_bytes += size
+        self.unread.append(PyBytes_FromStringAndSize(<const char*> data, size))
+        self.withhold(True)
+        if connection.assembly_bytes > connection.limits.assembly_bytes_max:
+            self.break_off(STATUS_RESOURCE_EXHAUSTED, "too many messages before the client is known")
+        return 0
+
+    cdef int drop_unread(self) except -1:
+        cdef list unread = self.unread
+        cdef bytes message
+        self.unread = None
+        if unread is not None and self.connection is not None:
+            for message in unread:
+                self.connection.assembly_bytes -= PyBytes_GET_SIZE(message)
+        return 0
 
     cdef int may_send(self) except -1:
         if self.sealed:

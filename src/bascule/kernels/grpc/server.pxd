@@ -20,11 +20,17 @@ cdef class GrpcStream(MessageStream):
     cdef readonly double timeout                # seconds of grpc-timeout, −1 when the client set none
     cdef readonly double deadline               # when that ends, on the monotonic clock; −1 without timeout
     cdef public bint lasting                    # has no natural end, such as Subscribe: a server that stops does not wait for it
+    cdef readonly object peer                   # the client of the call, None until it is known: the connection's, or that of admit()
+    cdef bint opened                            # on_open() was called
+    cdef bint ended_unread                      # the client has sent its last message before it was known
 
     # hooks
     cdef int on_open(self) except -1
     cdef int on_half_close(self) except -1                                      # the client has sent its last message
     cdef int on_closed(self) except -1          # exactly once, whatever ended it (trailers sent, reset, connection lost, shutdown)
+
+    cdef int open_call(self) except -1
+    cpdef admit(self, peer)                     # the client is known: on_open(), and the messages that have arrived meanwhile
 
     # for subclasses
     cpdef send_headers(self)                    # response headers now instead of with the first message
@@ -35,8 +41,11 @@ cdef class GrpcConnection(Http2Server):
     # Inherited: peer (has .common_name and .address), output, unsent, on_output, on_fault, closing, draining, flush().
     cdef readonly dict routes                   # path -> callable that makes the GrpcStream of a call
     cdef readonly uint32_t timed_calls          # open calls with a deadline
+    cdef public object identify                 # called with each new stream: returns its peer, or None when admit() or finish() will follow;
+                                                # None: every call has the connection's peer
     cdef dict heads                             # header blocks seen before -> RequestHead, valid for one state of the decoder's table
     cdef uint64_t heads_generation
+    cdef int ask_for_peer(self, GrpcStream stream) except -1
     cdef GrpcStream make_stream(self, object route)
     cdef bint is_acceptable(self, RequestHead head) noexcept
     cdef bytes refusal(self, RequestHead head)

@@ -31,8 +31,13 @@ class GrpcStream(MessageStream):
     def deadline(self) -> float:
         """When that ends, on the monotonic clock; −1 without timeout."""
     @property
+    def peer(self) -> Any:
+        """The client of the call; None until it is known."""
+    @property
     def finished(self) -> bool:
         """finish() was called, or the call is closed: nothing more is taken or given."""
+    def admit(self, peer: Any) -> None:
+        """The client is known: the call begins, with the messages that have arrived meanwhile. Does nothing when the call is over."""
     def send_headers(self) -> None:
         """Response headers now instead of with the first message."""
     def finish(self, status: int, message: str = "") -> None:
@@ -40,6 +45,9 @@ class GrpcStream(MessageStream):
 
 class GrpcConnection(Http2Server):
     """Calls of one client. `peer` has `common_name` and `address`."""
+
+    identify: Callable[[GrpcStream], Any] | None
+    """Returns the peer of a new call, or None when `admit` or `finish` will follow. None: every call has the connection's peer."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 # gRPC calls as a server. See server.pxd.
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -68,6 +68,9 @@ cdef class GrpcStream(MessageStream):
     cdef int received_end(self) except -1:
         if self.finished:
             return 0
+        if self.unread is not None:
+            self.ended_unread = True
+            return 0
         try:
             if self.assembly is not None:
                 self.finish(STATUS_INTERNAL, "the request ends within a message")
@@ -81,10 +84,12 @@ cdef class GrpcStream(MessageStream):
         cdef GrpcConnection connection = <GrpcConnection> self.connection
         self.finished = self.sealed = True
         self.drop_assembly()
+        self.drop_unread()
         if self.deadline >= 0:
             connection.timed_calls -= 1
         try:
-            self.on_closed()
+            if self.opened:
+                self.on_closed()
         except Exception as error:
             connection.report(error)
         self.connection = None
@@ -101,6 +106,35 @@ cdef class GrpcStream(MessageStream):
             self.finish(STATUS_INTERNAL, "internal error")
         return 0
 
+    cdef int open_call(self) except -1:
+        self.opened = True
+        try:
+            self.on_open()
+        except Exception as error:
+            self.fault(error)
+        return 0
+
+    cpdef admit(self, peer):
+        cdef list unread = self.unread
+        cdef bytes message
+        if unread is None or self.finished or self.connection is None:
+            return
+        self.drop_unread()
+        self.peer = peer
+        self.withhold(False)
+        self.open_call()
+        try:
+            for message in unread:
+                if self.finished:
+                    return
+                self.on_message(<const uint8_t*> PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message))
+        except Exception as error:
+            self.fault(error)
+        if self.ended_unread:
+            self.received_end()
+        if self.connection is not None:
+            self.connection.notify()
+
     # ── for subclasses ──
 
     cpdef send_headers(self):
@@ -113,6 +147,7 @@ cdef class GrpcStream(MessageStream):
             return
         self.finished = self.sealed = True
         self.drop_assembly()
+        self.drop_unread()
         tail = TRAILERS_OK if status == STATUS_OK and not message else encode_status(status, message)
         if self.outgoing.size() == 0 and not self.head_sent:
             tail = RESPONSE_HEAD + tail
@@ -186,12 +221,24 @@ cdef class GrpcConnection(Http2Server):
             stream.deadline = monotonic() + head.timeout
             self.timed_calls += 1
         self.register(stream, stream_id)
-        try:
-            stream.on_open()
-        except Exception as error:
-            stream.fault(error)
+        if self.identify is None:
+            stream.peer = self.peer
+            stream.open_call()
+        else:
+            self.ask_for_peer(stream)
         if ends and not stream.closed:
             return self.end_of_body(stream)
+        return 0
+
+    cdef int ask_for_peer(self, GrpcStream stream) except -1:
+        stream.unread = []
+        try:
+            peer = self.identify(stream)
+        except Exception as error:
+            stream.fault(error)
+            return 0
+        if peer is not None:
+            stream.admit(peer)
         return 0
 
     cdef GrpcStream make_stream(self, object route):

@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -33,11 +33,17 @@ _tasks: set[asyncio.Task[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client of a connection."""
+    """The client of a connection, or of a call."""
 
     address: str
     common_name: str | None = None
-    """Common name of the client's verified certificate; None without one."""
+    """The user's name: that of the call's verified token, else the common name of the verified certificate; None without both."""
+    roles: tuple[str, ...] = ()
+    """Roles that the token grants."""
+
+
+Identify: TypeAlias = Callable[[Peer, GrpcStream], "Peer | Coroutine[Any, Any, Peer]"]
+"""Returns the client of a call on a connection, or a coroutine that returns it. Either may raise one of our errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ async def _answer(answer: Answer, stream: UnaryStream, request: bytes) -> None:
     if connection is None:
         return
     timeout = None if stream.timeout < 0 else stream.timeout
-    call = Call(stream.path, cast(Peer, connection.peer), timeout, stream.metadata)
+    call = Call(stream.path, cast(Peer, stream.peer), timeout, stream.metadata)
     try:
         reply = await answer(request, call)
         stream.task = None
@@ -86,6 +92,19 @@ async def _answer(answer: Answer, stream: UnaryStream, request: bytes) -> None:
     except Exception:
         _log.exception("%s failed", call.path.decode("utf-8", "replace"))
         _end(stream, Status.INTERNAL, "internal error")
+
+
+async def _admit(stream: GrpcStream, identity: Coroutine[Any, Any, Peer]) -> None:
+    """Begin a call once its client is known."""
+    try:
+        peer = await identity
+    except BasculeError as error:
+        stream.finish(status_of(error), error.message)
+    except Exception:
+        _log.exception("the client of %s could not be identified", stream.path.decode("utf-8", "replace"))
+        stream.finish(Status.INTERNAL, "internal error")
+    else:
+        stream.admit(peer)
 
 
 def _end(stream: UnaryStream, status: Status, text: str) -> None:
@@ -105,7 +124,9 @@ class GrpcServer:
         preface_seconds: float = limits.GRPC_PREFACE_SECONDS,
         bounds: ConnectionLimits | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        identify: Identify | None = None,
     ) -> None:
+        """Without `identify`, every call has the client of its connection."""
         if message_bytes_max > limits.GRPC_MESSAGE_BYTES_MAX:
             raise ValueError(f"messages have at most {limits.GRPC_MESSAGE_BYTES_MAX} bytes, not {message_bytes_max}")
         self.routes = dict(routes)
@@ -117,6 +138,7 @@ class GrpcServer:
         self.connections: set[_ServerProtocol] = set()
         self.connections_refused = 0
         self.stopping = False
+        self.identify = identify
         self._ssl_context = ssl_context
         self._server: asyncio.Server | None = None
         self._timed: set[_ServerProtocol] = set()
@@ -210,6 +232,8 @@ class _ServerProtocol(Http2Protocol):
         self.connection.peer = Peer(
             address_text(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
         )
+        if server.identify is not None:
+            self.connection.identify = self._identify
         self.attach(transport, limits.GRPC_TCP_KEEPALIVE_SECONDS)
         self.timer = self.loop.call_later(server.preface_seconds, self._check_preface)
 
@@ -218,7 +242,23 @@ class _ServerProtocol(Http2Protocol):
         if self.connection.timed_calls:
             self._server.watch_deadlines(self)
 
+    def _identify(self, stream: GrpcStream) -> Peer | None:
+        """Return the client of a call; None while its credentials are being verified, or when it is refused."""
+        assert self._server.identify is not None
+        try:
+            found = self._server.identify(self.connection.peer, stream)
+        except BasculeError as error:
+            stream.finish(status_of(error), error.message)
+            return None
+        if isinstance(found, Peer):
+            return found
+        task = self.loop.create_task(_admit(stream, found))
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+        return None
+
     def connection_lost(self, error: Exception | None) -> None:
+        self.connection.identify = None
         self._server.forget(self)
         super().connection_lost(error)
 

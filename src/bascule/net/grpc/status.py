@@ -46,7 +46,7 @@ _ERRORS: Final[dict[int, type[BasculeError]]] = {
     Status.NOT_FOUND: errors.StreamNotFound,
     Status.ALREADY_EXISTS: errors.StreamExists,
     Status.PERMISSION_DENIED: errors.PermissionDenied,
-    Status.UNAUTHENTICATED: errors.PermissionDenied,
+    Status.UNAUTHENTICATED: errors.Unauthenticated,
     Status.FAILED_PRECONDITION: errors.StateError,
     Status.ABORTED: errors.Conflict,
     Status.RESOURCE_EXHAUSTED: errors.StateError,

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 import h11
 
 from bascule import limits
-from bascule.errors import BasculeError, PermissionDenied, Unavailable
+from bascule.errors import BasculeError, PermissionDenied, Unauthenticated, Unavailable
 from bascule.net.grpc.protocol import address_text
 from bascule.net.grpc.server import Peer
 from bascule.net.tls import common_name
@@ -46,6 +46,8 @@ class Request:
     method: str
     path: str
     """Decoded, without the query."""
+    authorization: str | None = None
+    """The header of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,8 @@ class _HttpConnection:
                 return await self._server.answer(request, self._peer)
         except TimeoutError:
             return Response.text(503, "the answer took too long")
+        except Unauthenticated as error:
+            return Response(401, f"{error.message}\n".encode(), headers=(("WWW-Authenticate", "Bearer"),))
         except PermissionDenied as error:
             return Response.text(403, error.message)
         except Unavailable as error:
@@ -297,7 +301,10 @@ def _checked(event: h11.Request) -> Request:
     method = event.method.decode("ascii")
     if method not in METHODS:
         raise BadRequest(405, f"{method} is not allowed; use {' or '.join(METHODS)}")
+    authorization = None
     for name, value in event.headers:
+        if name == b"authorization":
+            authorization = value.decode("latin-1")
         if name == b"transfer-encoding" or (name == b"content-length" and int(value)):
             raise BadRequest(413, "send the request without a body")
     target = event.target.decode("ascii")
@@ -305,4 +312,4 @@ def _checked(event: h11.Request) -> Request:
         path = target.partition("?")[0] if target.startswith("/") else urlsplit(target).path or "/"
     except ValueError:
         raise BadRequest(400, "the request target is neither a path nor a URL") from None
-    return Request(method, unquote(path))
+    return Request(method, unquote(path), authorization)

@@ -1,0 +1,110 @@
+"""Tokens of clients: static ones from a file, and JSON Web Tokens of an OpenID provider."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bascule.config.values.key import setting
+from bascule.config.values.kinds import Boolean, Duration, FilePath, Text
+
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jwt:
+    """JSON Web Tokens"""
+
+    keys: str | None = setting(
+        "security.jwt.keys",
+        Text(),
+        None,
+        example="https://id.example.com/keys",
+        meaning="The keys that sign JSON Web Tokens: a JSON Web Key Set, as a file or an `https://` URL.",
+        consequence="Enables JWTs; each call then needs a token or a client certificate. Needs `security.jwt.issuer` and "
+        "`security.jwt.audience`. RS, PS and ES algorithms and EdDSA are accepted, symmetric ones never.",
+    )
+    ca: Path | None = setting(
+        "security.jwt.ca",
+        FilePath(),
+        None,
+        default_text="the system's roots",
+        example="/etc/bascule/id-ca.crt",
+        meaning="The certificate authority of the URL in `security.jwt.keys`, PEM.",
+    )
+    issuer: str | None = setting(
+        "security.jwt.issuer",
+        Text(),
+        None,
+        example="https://id.example.com",
+        meaning="The claim `iss` that a JWT must have.",
+    )
+    audience: str | None = setting(
+        "security.jwt.audience",
+        Text(),
+        None,
+        example="bascule",
+        meaning="The claim `aud` that a JWT must have, alone or among others.",
+        advice="Use a name of this cluster's own: a token for another service is then refused.",
+    )
+    leeway_ns: int = setting(
+        "security.jwt.leeway",
+        Duration(),
+        30 * SECOND_NS,
+        meaning="The clock difference that is tolerated between the issuer and the server.",
+        consequence="A JWT is accepted until this long after its expiry.",
+    )
+    refresh_ns: int = setting(
+        "security.jwt.refresh",
+        Duration(minimum_ns=30 * SECOND_NS),
+        600 * SECOND_NS,
+        meaning="The interval at which the keys are read again.",
+        consequence="A token that is signed with a withdrawn key is accepted for at most twice this time. An unknown key id causes a "
+        "read at once, but not more often than every 30 s.",
+    )
+    user_claim: str = setting(
+        "security.jwt.user.claim",
+        Text(),
+        "sub",
+        meaning="The claim that names the user.",
+    )
+    user_prefix: str | None = setting(
+        "security.jwt.user.prefix",
+        Text(),
+        None,
+        example="oidc:",
+        meaning="Text that is put before the user's name.",
+        advice="Set it when users of the provider must not have the names of static tokens or certificates.",
+    )
+    roles_claim: str | None = setting(
+        "security.jwt.roles.claim",
+        Text(),
+        None,
+        example="groups",
+        meaning="The claim with the roles of the user: a list of texts, or one text with spaces.",
+        consequence="Policies name these roles `role:<name>`. Without it JWTs grant no roles.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Tokens"""
+
+    tokens_file: Path | None = setting(
+        "security.tokens.file",
+        FilePath(),
+        None,
+        example="/etc/bascule/tokens",
+        meaning="The file with the hashes of static tokens; `bascule token create` writes it.",
+        consequence="Enables static tokens; each call then needs a token or a client certificate. SIGHUP makes the server read the "
+        "file again: a removed token is refused from then on.",
+        advice="Each server reads its own file: keep the files of all servers equal.",
+    )
+    tokens_plaintext: bool = setting(
+        "security.tokens.plaintext",
+        Boolean(),
+        False,
+        meaning="Accept tokens without TLS while all ports are bound to loopback addresses.",
+        consequence="Each process of this machine that can take over the port can read the tokens.",
+        advice="For tests on one machine. Set `tls.cert` and `tls.key` otherwise.",
+    )

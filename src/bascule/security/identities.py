@@ -1,0 +1,75 @@
+"""The client of each call, alike on the gRPC, HTTP and Flight ports: from its token, else from its certificate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from bascule.kernels.grpc.server import GrpcStream
+from bascule.net.grpc.server import Identify, Peer
+from bascule.security.authentication import Authenticator
+from bascule.security.identity import Identity
+
+OPEN_PATHS: Final = b"/grpc.health.v1.Health/"
+"""Calls that need no credentials: probes have none, and the answer names nothing."""
+
+
+class Identities:
+    def __init__(self, authenticator: Authenticator | None) -> None:
+        """Without an authenticator every call has the client of its connection."""
+        self._authenticator = authenticator
+
+    @property
+    def are_required(self) -> bool:
+        """Whether a call without credentials is refused."""
+        return self._authenticator is not None
+
+    @property
+    def of_calls(self) -> Identify | None:
+        """Return the function that the gRPC server asks for the client of each call; None when that is the connection's."""
+        return None if self._authenticator is None else self._of_call
+
+    def _of_call(self, peer: Peer, stream: GrpcStream) -> Peer | Coroutine[Any, Any, Peer]:
+        if stream.path.startswith(OPEN_PATHS):
+            return peer
+        return self._identify(peer, _authorization(stream.metadata))
+
+    async def of_request(self, peer: Peer, authorization: str | None) -> Peer:
+        """Return the client of an HTTP request. Raises Unauthenticated."""
+        found = self._identify(peer, authorization)
+        return found if isinstance(found, Peer) else await found
+
+    def of_thread(self, loop: asyncio.AbstractEventLoop, peer: Peer, authorization: str | None) -> Peer:
+        """Return the client of a call that a thread of its own serves. Raises Unauthenticated."""
+        if self._authenticator is None:
+            return peer
+        return asyncio.run_coroutine_threadsafe(self.of_request(peer, authorization), loop).result()
+
+    def _identify(self, peer: Peer, authorization: str | None) -> Peer | Coroutine[Any, Any, Peer]:
+        if self._authenticator is None:
+            return peer
+        found = self._authenticator.identify(peer.address, peer.common_name, authorization)
+        return _named(peer, found) if isinstance(found, Identity) else _later(peer, found)
+
+    def reload(self) -> None:
+        """Read tokens and keys again."""
+        if self._authenticator is not None:
+            self._authenticator.reload()
+
+    async def close(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+
+
+async def _later(peer: Peer, identity: Coroutine[Any, Any, Identity]) -> Peer:
+    return _named(peer, await identity)
+
+
+def _named(peer: Peer, identity: Identity) -> Peer:
+    return replace(peer, common_name=identity.name, roles=identity.roles)
+
+
+def _authorization(metadata: Iterable[tuple[bytes, bytes]]) -> str | None:
+    return next((value.decode("latin-1") for name, value in metadata if name == b"authorization"), None)

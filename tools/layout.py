@@ -36,13 +36,14 @@ producers               limits
 exits                   errors
 proto
 kernels
-kernels.wire
+kernels.memory
+kernels.wire            kernels.memory
 kernels.records         kernels.wire
 kernels.envelope        kernels.wire
 kernels.nats            kernels.wire
 kernels.headers         kernels.wire
-kernels.http2           kernels.wire kernels.headers
-kernels.grpc            kernels.wire kernels.headers kernels.http2
+kernels.http2           kernels.memory kernels.wire kernels.headers
+kernels.grpc            kernels.memory kernels.wire kernels.headers kernels.http2
 kernels.ingest          kernels.wire kernels.records kernels.envelope kernels.nats
 kernels.calls           kernels.wire kernels.records kernels.envelope kernels.nats kernels.grpc kernels.ingest
 kernels.arrow           kernels.wire kernels.records
@@ -50,7 +51,7 @@ kernels.window          kernels.wire kernels.envelope
 kernels.client          kernels.wire kernels.envelope kernels.grpc kernels.window
 net                     errors limits
 net.nats                errors limits kernels.wire kernels.nats net
-net.grpc                errors limits proto kernels.http2 kernels.grpc net
+net.grpc                errors limits proto kernels.memory kernels.http2 kernels.grpc net
 net.http                errors limits net net.grpc
 config.values           errors limits net
 config.sections         limits config.values

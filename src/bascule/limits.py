@@ -72,6 +72,12 @@ PRODUCERS_FILE_LOG_BYTES_MIN: Final = 16 * MIB
 OPEN_FILES_MAX: Final = 512
 """Open log files of the process; beyond it the least recently used one is closed. Half of the usual `ulimit -n`."""
 
+HANDLES_MAX: Final = 1_048_576
+"""File handles that the process asks for at start, if its hard limit allows them."""
+
+HANDLES_RESERVED: Final = 896
+"""File handles that connections of clients leave free: for OPEN_FILES_MAX log files, HTTP_CONNECTIONS_MAX and 128 others."""
+
 SYNC_INTERVAL_MS_DEFAULT: Final = 1_000
 """Time between two syncs of a stream that does not wait for syncs: a power failure loses at most the data of this interval."""
 
@@ -357,8 +363,32 @@ GRPC_MESSAGE_BYTES_MAX: Final = 16 * MIB
 GRPC_ASSEMBLY_BYTES_MAX: Final = 64 * MIB
 """Incomplete messages of all calls of one connection together."""
 
+GRPC_MEMORY_BYTES_MAX: Final = 192 * MIB
+"""Memory of all connections together: requests that are assembled or answered, responses that wait to be sent. Above half of it, calls
+buffer little; beyond it, the calls that hold most end with RESOURCE_EXHAUSTED."""
+
+GRPC_CONNECTION_MEMORY_BYTES_MAX: Final = 96 * MIB
+"""The same for one connection. Above three quarters of it, new calls are refused with RESOURCE_EXHAUSTED."""
+
 GRPC_CONNECTIONS_MAX: Final = 10_000
-"""Connections of one server; one more is closed at once."""
+"""Connections of one server, less if the process may open fewer files. For one more, the server closes the connection that has been
+without calls longest; without such a connection, it closes the new one."""
+
+GRPC_CONNECTIONS_PER_ADDRESS_MAX: Final = 2_000
+"""Connections from one address; a proxy in front of many clients counts as one. The same rule holds for one more."""
+
+GRPC_IDLE_SECONDS: Final = 1_800.0
+"""Time without calls after which the server ends a connection with GOAWAY; clients connect again for their next call."""
+
+GRPC_CALLS_PER_TURN_MAX: Final = 64
+"""Unary calls that begin in one turn of the event loop. Fewer begin while turns take longer than GRPC_CALLS_TURN_SECONDS, but at least
+one; connections take turns."""
+
+GRPC_CALLS_TURN_SECONDS: Final = 0.005
+"""Time of a turn of the event loop above which fewer unary calls begin in the next turn."""
+
+GRPC_REFLECTIONS_WAITING_MAX: Final = 128
+"""Unanswered requests of one reflection call, whose client does not read the responses; one more ends it with RESOURCE_EXHAUSTED."""
 
 GRPC_RECEIVE_BUFFER_BYTES: Final = 256 * KIB
 """Size of one read. All connections share one buffer, so that idle ones need no memory; it fits into a core's cache."""
@@ -396,6 +426,10 @@ HTTP2_OUTPUT_BYTES_MAX: Final = 512 * KIB
 HTTP2_OUTGOING_BYTES_MAX: Final = 16 * MIB
 """Messages of all calls of one connection that wait for flow control; one call may hold 16 to 256 KiB."""
 
+HTTP2_TURN_SECONDS: Final = 0.010
+"""Time for the frames of one read, and for one flush, before other connections have their turn. Only frames that make much work of
+few bytes take as long: headers, compressed messages, changes of many windows."""
+
 HTTP2_RESETS_BURST: Final = 1_000
 """Cancelled or reset calls of one client at once, as in other HTTP/2 servers (rapid reset)."""
 
@@ -409,7 +443,7 @@ HTTP2_PINGS_PER_SECOND: Final = 10
 """PINGs per second beyond the burst."""
 
 HTTP2_SETTINGS_BURST: Final = 100
-"""SETTINGS frames at once; each may change the windows of all calls."""
+"""SETTINGS frames at once. A frame that changes the windows of calls counts once more for each 1,000 open calls."""
 
 HTTP2_SETTINGS_PER_SECOND: Final = 10
 """SETTINGS frames per second beyond the burst."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bascule.kernels.grpc.server import CallStream, UnaryStream
+from bascule.net.grpc.admission import AdmissionBounds
 from bascule.net.grpc.protocol import connection_limits
 from bascule.net.grpc.server import Call, GrpcServer, Route, unary
 
@@ -130,7 +131,10 @@ def small_server() -> Iterator[Callable[..., ServerThread]]:
         running.append(
             ServerThread(
                 lambda: GrpcServer(
-                    routes(), bounds=bounds, preface_seconds=preface_seconds, connections_max=connections_max
+                    routes(),
+                    bounds=bounds,
+                    preface_seconds=preface_seconds,
+                    admission=AdmissionBounds(connections_max=connections_max),
                 )
             )
         )

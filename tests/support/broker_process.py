@@ -48,6 +48,7 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         seed: bool = True,
         arguments: Sequence[str] = (),
+        handles: int | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.data = directory / "data"
@@ -57,6 +58,8 @@ class BrokerProcess:
         self.config = {"listen": "127.0.0.1:0", "flight.enabled": False, **(config or {})}
         self.env = dict(env or {})
         self.arguments = [*arguments]
+        self.handles = handles
+        """Hard limit of open files; None for the limit of the test."""
         if nats_url is None:
             self.config.setdefault("nats.embedded.port", 0)
             self.arguments.append("--embedded-nats")
@@ -82,7 +85,8 @@ class BrokerProcess:
         assert self.process is None, "the broker runs already"
         self.addresses_file.unlink(missing_ok=True)
         self.config_file.write_text(json.dumps(self.config), "utf-8")
-        command = [*COMMAND, "-c", str(self.config_file), "-d", str(self.data), *self.arguments]
+        limited = [] if self.handles is None else ["prlimit", f"--nofile={self.handles}:{self.handles}"]
+        command = [*limited, *COMMAND, "-c", str(self.config_file), "-d", str(self.data), *self.arguments]
         with self.log.open("ab") as log:
             log.write(f"=== {' '.join(command[2:])}\n".encode())
             log.flush()

@@ -42,7 +42,9 @@ class RawGrpc:
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
         more = struct.pack(">I", WINDOW_MAX - 65_535)
         self.socket.sendall(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, settings) + _frame(WINDOW_UPDATE, 0, 0, more)
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+            + raw_frame(SETTINGS, 0, 0, settings)
+            + raw_frame(WINDOW_UPDATE, 0, 0, more)
         )
 
     def open(self, path: str, **more: str) -> int:
@@ -53,8 +55,13 @@ class RawGrpc:
         head += [(name.replace("_", "-"), value) for name, value in more.items()]
         block = self._encoder.encode(head)
         self.stream_windows[stream] = self._initial_send_window
-        self.socket.sendall(_frame(HEADERS, END_HEADERS, stream, block))
+        self.socket.sendall(raw_frame(HEADERS, END_HEADERS, stream, block))
         return stream
+
+    def encode(self, fields: list[tuple[str, str]]) -> bytes:
+        """A header block, after all that were sent before."""
+        block: bytes = self._encoder.encode(fields)
+        return block
 
     def send_message(self, stream: int, message: bytes, *, end: bool = False) -> None:
         """Without a look at windows."""
@@ -68,7 +75,7 @@ class RawGrpc:
         for start in range(0, len(data) or 1, FRAME_BYTES):
             part = data[start : start + FRAME_BYTES]
             last = start + FRAME_BYTES >= len(data)
-            out += _frame(DATA, END_STREAM if end and last else 0, stream, part)
+            out += raw_frame(DATA, END_STREAM if end and last else 0, stream, part)
         self.socket.sendall(out)
 
     def call(self, path: str, message: bytes, **more: str) -> int:
@@ -113,9 +120,9 @@ class RawGrpc:
             self.headers[stream] = {**self.headers.get(stream, {}), **found}
         elif kind == SETTINGS and not flags & ACK:
             self._settings(payload)
-            self.socket.sendall(_frame(SETTINGS, ACK, 0, b""))
+            self.socket.sendall(raw_frame(SETTINGS, ACK, 0, b""))
         elif kind == PING and not flags & ACK:
-            self.socket.sendall(_frame(PING, ACK, 0, payload))
+            self.socket.sendall(raw_frame(PING, ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
             more = int.from_bytes(payload, "big")
             if stream:
@@ -139,5 +146,5 @@ class RawGrpc:
         self.socket.close()
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def raw_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

@@ -24,6 +24,7 @@ from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.ending import BrokerEnding, Closing, PublishersAtWork
 from bascule.broker.flight.directory import TableSources
 from bascule.broker.flight.service import FlightService
+from bascule.broker.handles import connections_for, raise_handle_limit
 from bascule.broker.http.service import HttpService
 from bascule.broker.metrics.cursors import KnownCursors
 from bascule.broker.metrics.sources import Sources
@@ -41,6 +42,7 @@ from bascule.metadata.internal_streams import InternalStreams
 from bascule.metadata.run_marker import RunMarker
 from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.metadata.start import ControllerStart, start_controller
+from bascule.net.grpc.admission import AdmissionBounds
 from bascule.net.grpc.health import HealthState
 from bascule.net.grpc.server import GrpcServer
 from bascule.net.nats.bus import NatsBus
@@ -73,6 +75,7 @@ SERVICE: Final = "proto.API"
 async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBroker:
     """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
     closing = Closing()
+    raise_handle_limit()
     store = _open_store(config, closing)
     try:
         return await _start(config, ending, closing, store)
@@ -394,7 +397,8 @@ async def _serve(
     routes = all_routes(
         config, authorizer, running, controller, directory, plane, parts.cursors, parts.groups, administration, health
     )
-    grpc = GrpcServer(routes, ssl_context=ports.tls, identify=identities.of_calls)
+    admission = AdmissionBounds(connections_max=connections_for(raise_handle_limit()))
+    grpc = GrpcServer(routes, admission=admission, ssl_context=ports.tls, identify=identities.of_calls)
 
     async def stop_grpc() -> None:
         health.set(SERVICE, False)

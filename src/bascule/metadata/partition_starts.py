@@ -38,6 +38,8 @@ START_SECONDS: Final = 2.0
 class PartitionStatus:
     exists: bool
     is_leader: bool
+    has_failed: bool = False
+    """The last attempt to start it failed, for want of file handles, disk space or a key; the server goes on trying."""
 
 
 class LocalReplicas(Protocol):
@@ -109,6 +111,24 @@ class PartitionStarts:
                 break
         return not waiting
 
+    async def check_started(self, stream: str, numbers: Iterable[int], deadline: CallDeadline) -> None:
+        """Wait for the leaders like `started`. Raises GrpcError when a leader could not start its partition.
+
+        A leader that does not answer may still be starting: that is no error.
+        """
+        waiting = list(numbers)
+        if await self.started(stream, waiting, deadline):
+            return
+        for number in await self._not_started(stream, waiting, deadline):
+            known = self._controller.metadata.find(stream, number)
+            status = None if known is None else await self._leader_status(known.leader, stream, number, deadline)
+            if known is not None and status is not None and status.has_failed and not status.is_leader:
+                text = (
+                    f"stream {stream} was created, but server {known.leader} cannot start its partition {number} yet; "
+                    "it retries, and its log has the reason, such as too few file handles"
+                )
+                raise GrpcError(Status.INTERNAL, text)
+
     async def _not_started(self, stream: str, numbers: list[int], deadline: CallDeadline) -> list[int]:
         missing: list[int] = []
         for first in range(0, len(numbers), limits.STATUS_REQUESTS_INFLIGHT_MAX):
@@ -119,16 +139,19 @@ class PartitionStarts:
 
     async def _leader_has_started(self, stream: str, number: int, deadline: CallDeadline) -> bool:
         known = self._controller.metadata.find(stream, number)
-        if known is None:
-            return False
-        if known.leader == self._controller.server_id:
-            return self._partitions.status(stream, number).is_leader
-        timeout = min(1.0, deadline.left())
+        status = None if known is None else await self._leader_status(known.leader, stream, number, deadline)
+        return status is not None and status.is_leader
+
+    async def _leader_status(
+        self, leader: str, stream: str, number: int, deadline: CallDeadline
+    ) -> PartitionStatus | None:
+        """The state of a partition on its leader; None when the leader does not answer."""
+        if leader == self._controller.server_id:
+            return self._partitions.status(stream, number)
         try:
-            status = await self.status(known.leader, stream, number, timeout=timeout)
+            return await self.status(leader, stream, number, timeout=min(1.0, deadline.left()))
         except Unavailable:
-            return False
-        return status.is_leader
+            return None
 
     # ── between servers ──────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +165,7 @@ class PartitionStarts:
             found = unpack_message(PartitionStatusResponse, answer, MessageType.PARTITION_STATUS_RESPONSE)
         except RejectedEnvelope:
             raise Unavailable(f"the answer of {server} is not a partition status") from None
-        return PartitionStatus(found.exists, found.is_leader)
+        return PartitionStatus(found.exists, found.is_leader, found.has_failed)
 
     async def _on_status_request(self, data: bytes, reply: str) -> None:
         try:
@@ -151,5 +174,7 @@ class PartitionStarts:
             return  # another program's bytes on our subject
         if reply:
             status = self._partitions.status(asked.stream, asked.partition)
-            response = PartitionStatusResponse(exists=status.exists, is_leader=status.is_leader)
+            response = PartitionStatusResponse(
+                exists=status.exists, is_leader=status.is_leader, has_failed=status.has_failed
+            )
             await publish_quietly(self._bus, reply, pack_message(MessageType.PARTITION_STATUS_RESPONSE, response))

@@ -46,6 +46,10 @@ class FailedChanges:
         """Partitions, and streams that are to be deleted, that are not as the metadata wants them."""
         return len(self._failures)
 
+    def has(self, stream: str, partition: int) -> bool:
+        """Whether the last attempt at this partition failed."""
+        return (stream, partition) in self._failures
+
     def add(self, index: int, step: Step, error: Exception) -> None:
         """The step failed: log it and try again later. An error of ours is logged as a sentence, any other with its traceback."""
         before = self._failures.pop(_key(step), None)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0einternal.proto\x12\x10\x62\x61scule.internal\"\"\n\x0fRaftJoinRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"6\n\x10RaftJoinResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x13\n\ncluster_id\x18\xe8\x07 \x01(\t\"j\n\x0eReportLeaderOp\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x04\"m\n ReportConsumerGroupCoordinatorOp\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x13\n\x0b\x63onsumer_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63oordinator\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\xbe\x01\n\x11PropagatedRequest\x12:\n\x10report_leader_op\x18\x04 \x01(\x0b\x32 .bascule.internal.ReportLeaderOp\x12`\n$report_consumer_group_coordinator_op\x18\x0c \x01(\x0b\x32\x32.bascule.internal.ReportConsumerGroupCoordinatorOp\x12\x0b\n\x02op\x18\xe8\x07 \x01(\x0c\"\"\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0b\n\x03msg\x18\x02 \x01(\t\"<\n\x12PropagatedResponse\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.bascule.internal.Error\"\x1f\n\x11ServerInfoRequest\x12\n\n\x02id\x18\x01 \x01(\t\"a\n\x12ServerInfoResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\r\n\x04rack\x18\xe8\x07 \x01(\t\x12\x14\n\x0b\x66light_port\x18\xe9\x07 \x01(\x05\";\n\x16PartitionStatusRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"<\n\x17PartitionStatusResponse\x12\x0e\n\x06\x65xists\x18\x01 \x01(\x08\x12\x11\n\tis_leader\x18\x02 \x01(\x08\"N\n\x06\x43ursor\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tcursor_id\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"y\n\x12\x46\x65tchCursorRequest\x12\x1a\n\x11\x63ursors_partition\x18\xe8\x07 \x01(\x05\x12\x0c\n\x03key\x18\xe9\x07 \x01(\x0c\x12\x39\n\x0breplacement\x18\xea\x07 \x01(\x0b\x32#.bascule.internal.CursorReplacement\"O\n\x11\x43ursorReplacement\x12(\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x18.bascule.internal.Cursor\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x03\"N\n\x13\x46\x65tchCursorResponse\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.bascule.internal.Error\x12\x0f\n\x06offset\x18\xe8\x07 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0einternal.proto\x12\x10\x62\x61scule.internal\"\"\n\x0fRaftJoinRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"6\n\x10RaftJoinResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x13\n\ncluster_id\x18\xe8\x07 \x01(\t\"j\n\x0eReportLeaderOp\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x04\"m\n ReportConsumerGroupCoordinatorOp\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x13\n\x0b\x63onsumer_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63oordinator\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\"\xbe\x01\n\x11PropagatedRequest\x12:\n\x10report_leader_op\x18\x04 \x01(\x0b\x32 .bascule.internal.ReportLeaderOp\x12`\n$report_consumer_group_coordinator_op\x18\x0c \x01(\x0b\x32\x32.bascule.internal.ReportConsumerGroupCoordinatorOp\x12\x0b\n\x02op\x18\xe8\x07 \x01(\x0c\"\"\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0b\n\x03msg\x18\x02 \x01(\t\"<\n\x12PropagatedResponse\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.bascule.internal.Error\"\x1f\n\x11ServerInfoRequest\x12\n\n\x02id\x18\x01 \x01(\t\"a\n\x12ServerInfoResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\r\n\x04rack\x18\xe8\x07 \x01(\t\x12\x14\n\x0b\x66light_port\x18\xe9\x07 \x01(\x05\";\n\x16PartitionStatusRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"P\n\x17PartitionStatusResponse\x12\x0e\n\x06\x65xists\x18\x01 \x01(\x08\x12\x11\n\tis_leader\x18\x02 \x01(\x08\x12\x12\n\nhas_failed\x18\x03 \x01(\x08\"N\n\x06\x43ursor\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tcursor_id\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"y\n\x12\x46\x65tchCursorRequest\x12\x1a\n\x11\x63ursors_partition\x18\xe8\x07 \x01(\x05\x12\x0c\n\x03key\x18\xe9\x07 \x01(\x0c\x12\x39\n\x0breplacement\x18\xea\x07 \x01(\x0b\x32#.bascule.internal.CursorReplacement\"O\n\x11\x43ursorReplacement\x12(\n\x06\x63ursor\x18\x01 \x01(\x0b\x32\x18.bascule.internal.Cursor\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x03\"N\n\x13\x46\x65tchCursorResponse\x12&\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.bascule.internal.Error\x12\x0f\n\x06offset\x18\xe8\x07 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,13 +52,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARTITIONSTATUSREQUEST']._serialized_start=770
   _globals['_PARTITIONSTATUSREQUEST']._serialized_end=829
   _globals['_PARTITIONSTATUSRESPONSE']._serialized_start=831
-  _globals['_PARTITIONSTATUSRESPONSE']._serialized_end=891
-  _globals['_CURSOR']._serialized_start=893
-  _globals['_CURSOR']._serialized_end=971
-  _globals['_FETCHCURSORREQUEST']._serialized_start=973
-  _globals['_FETCHCURSORREQUEST']._serialized_end=1094
-  _globals['_CURSORREPLACEMENT']._serialized_start=1096
-  _globals['_CURSORREPLACEMENT']._serialized_end=1175
-  _globals['_FETCHCURSORRESPONSE']._serialized_start=1177
-  _globals['_FETCHCURSORRESPONSE']._serialized_end=1255
+  _globals['_PARTITIONSTATUSRESPONSE']._serialized_end=911
+  _globals['_CURSOR']._serialized_start=913
+  _globals['_CURSOR']._serialized_end=991
+  _globals['_FETCHCURSORREQUEST']._serialized_start=993
+  _globals['_FETCHCURSORREQUEST']._serialized_end=1114
+  _globals['_CURSORREPLACEMENT']._serialized_start=1116
+  _globals['_CURSORREPLACEMENT']._serialized_end=1195
+  _globals['_FETCHCURSORRESPONSE']._serialized_start=1197
+  _globals['_FETCHCURSORRESPONSE']._serialized_end=1275
 # @@protoc_insertion_point(module_scope)

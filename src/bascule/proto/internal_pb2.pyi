@@ -98,12 +98,14 @@ class PartitionStatusRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatusResponse(_message.Message):
-    __slots__ = ("exists", "is_leader")
+    __slots__ = ("exists", "is_leader", "has_failed")
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     IS_LEADER_FIELD_NUMBER: _ClassVar[int]
+    HAS_FAILED_FIELD_NUMBER: _ClassVar[int]
     exists: bool
     is_leader: bool
-    def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ...) -> None: ...
+    has_failed: bool
+    def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ..., has_failed: _Optional[bool] = ...) -> None: ...
 
 class Cursor(_message.Message):
     __slots__ = ("stream", "partition", "cursor_id", "offset")

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from bascule.kernels.grpc.server import CallStream, GrpcConnection, GrpcStream, UnaryStream
+from bascule.kernels.memory.account import MemoryAccount
 from bascule.net.grpc.protocol import connection_limits
 from tests.parity.guards.guard_pages import Guarded
 from tests.parity.inputs.grpcio_traffic import TRAFFIC
@@ -96,6 +97,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
         calls.append(UnaryStream(reply))
         return calls[-1]  # type: ignore[return-value]
 
+    memory = MemoryAccount(rng.choice([20_000, 1 << 30]), MemoryAccount(1 << 30))
     connection = GrpcConnection(
         connection_limits(output_bytes_max=rng.choice([100, 100_000])),
         None,
@@ -105,6 +107,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
             b"/test/Echo": lambda: Restless(rng, calls),
             b"/test/Numbers": lambda: Restless(rng, calls),
         },
+        memory=memory,
     )
     connection.on_fault = faults.append
     connection.on_output = lambda: None
@@ -120,6 +123,7 @@ def one_case(seed: int, guarded: Guarded | None = None) -> None:
             connection.expire(float("inf"))
     connection.lost()
     assert connection.open_streams == 0
+    assert memory.used == 0 and memory.whole is not None and memory.whole.used == 0
     assert all(str(fault) == "planted" for fault in faults)
     assert all(call.closed and call.connection is None for call in calls if call.id)
     assert all(call.endings == 1 for call in calls if isinstance(call, Restless))

@@ -318,25 +318,31 @@ class Twin:
             raise ConnectionFault(6)
         if flags & 1:
             return
+        window = self.peer_window
         for at in range(0, len(payload), 6):
-            self.setting(int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big"))
+            name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
+            self.check_setting(name, value)
+            window = value if name == 4 else window
+        self.move_windows(window)
         self.settings = True
         self.frames.append(("settings-ack",))
 
-    def setting(self, name: int, value: int) -> None:
+    def check_setting(self, name: int, value: int) -> None:
         if name == 2 and value > 1:
             raise ConnectionFault(1)
         if name == 5 and not FRAME_BYTES <= value < 2**24:
             raise ConnectionFault(1)
-        if name == 4:
-            if value > LARGEST:
+        if name == 4 and value > LARGEST:
+            raise ConnectionFault(3)
+
+    def move_windows(self, value: int) -> None:
+        """Of many values in one frame, the last counts."""
+        difference = value - self.peer_window
+        self.peer_window = value
+        for stream in self.streams.values():
+            stream.send_window += difference
+            if stream.send_window > LARGEST:
                 raise ConnectionFault(3)
-            difference = value - self.peer_window
-            self.peer_window = value
-            for stream in self.streams.values():
-                stream.send_window += difference
-                if stream.send_window > LARGEST:
-                    raise ConnectionFault(3)
 
     def frame_push(self, _: int, __: int, ___: bytes) -> None:
         raise ConnectionFault(1)

@@ -189,12 +189,12 @@ class ClientTwin(Twin):
         super().frame_set(flags, number, payload)
         self.begin()
 
-    def setting(self, name: int, value: int) -> None:
+    def check_setting(self, name: int, value: int) -> None:
         if name == 2 and value == 1:
             raise ConnectionFault(1)
         if name == 3:
             self.allowed = value
-        super().setting(name, value)
+        super().check_setting(name, value)
 
     def frame_goaway(self, _: int, number: int, payload: bytes) -> None:
         super().frame_goaway(_, number, payload)

@@ -94,7 +94,7 @@ class StreamApi:
             config=stored_config(config),
         )
         await submit(self._controller, op, deadline)
-        await self._starts.started(request.name, range(partitions), deadline)
+        await self._starts.check_started(request.name, range(partitions), deadline)
         return api.CreateStreamResponse()
 
     def _require_subject(self, call: Call, subject: str, partitions: int) -> None:

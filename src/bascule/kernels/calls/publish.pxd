@@ -20,6 +20,7 @@ cdef enum Verdict:
     DISCONNECTED
     TOO_LARGE
     DENIED
+    OVERLOADED
 
 
 cdef class PublishGate:

@@ -17,6 +17,9 @@ from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub
 
+cdef enum:
+    OUTPUT_REFUSED_FACTOR = 6       # times output_bytes_max that may wait for NATS: calls go on sending until their windows are used
+
 # gRPC statuses and the codes of PublishAsyncError.
 cdef enum:
     STATUS_OK = 0
@@ -25,6 +28,7 @@ cdef enum:
     STATUS_DEADLINE_EXCEEDED = 4
     STATUS_NOT_FOUND = 5
     STATUS_PERMISSION_DENIED = 7
+    STATUS_RESOURCE_EXHAUSTED = 8
     STATUS_FAILED_PRECONDITION = 9
     STATUS_ABORTED = 10
     STATUS_INTERNAL = 13
@@ -54,6 +58,7 @@ cdef tuple ANSWERS = (
     (STATUS_UNKNOWN, ASYNC_INTERNAL, b"not connected to NATS"),
     (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"message exceeds max replication size"),
     (STATUS_PERMISSION_DENIED, ASYNC_PERMISSION_DENIED, b"permission denied"),
+    (STATUS_RESOURCE_EXHAUSTED, ASYNC_INTERNAL, b"too many messages wait for NATS; retry in a moment"),
 )
 
 # By Ack.Error: the same for errors of the partition's leader.
@@ -139,6 +144,7 @@ cdef class PublishGate:
         self, const uint8_t* subject, size_t subject_size, PublishView* view, const uint8_t* inbox, uint32_t inbox_size
     ) except -1:
         cdef size_t size = publish_envelope_size(view, inbox_size)
+        cdef size_t waiting
         cdef uint8_t* at
         cdef bint first
         if not self.nats.connected:
@@ -147,7 +153,10 @@ cdef class PublishGate:
         # connection of a client that exceeds it.
         if (view.stream_size and size > self.payload_bytes_max) or (self.nats.max_payload and size > self.nats.max_payload):
             return TOO_LARGE
-        first = self.nats.output.size() == 0
+        waiting = self.nats.output.size()
+        if waiting > OUTPUT_REFUSED_FACTOR * self.output_bytes_max:
+            return OVERLOADED
+        first = waiting == 0
         at = begin_pub(self.nats.output, subject, subject_size, size)
         if at == NULL:
             raise MemoryError("no memory for what is to be published")
@@ -336,7 +345,10 @@ cdef class PublishAsyncStream(GrpcStream):
     # After a message whose partition is paused, all messages wait in order until the partition is resumed.
 
     cdef int hold(self, const uint8_t* data, size_t size) except -1:
-        self.held.append(PyBytes_FromStringAndSize(<const char*> data, size))
+        cdef bytes message = self.keep(data, size)
+        if message is None:
+            return 0
+        self.held.append(message)
         if not self.held_back:
             self.hold_back()
         return 0
@@ -350,6 +362,7 @@ cdef class PublishAsyncStream(GrpcStream):
         if self.is_over() or held is None:
             return
         self.held = None
+        self.drop_kept()
         if text is not None:
             first = held.pop(0)
             if read_publish_request(<const uint8_t*> PyBytes_AS_STRING(first), PyBytes_GET_SIZE(first), &view):
@@ -472,7 +485,7 @@ cdef class PublishStream(GrpcStream):
 
     cdef int on_message(self, const uint8_t* data, size_t size) except -1:
         if self.request is None:
-            self.request = PyBytes_FromStringAndSize(<const char*> data, size)
+            self.request = self.keep(data, size)
         return 0
 
     cdef int on_half_close(self) except -1:

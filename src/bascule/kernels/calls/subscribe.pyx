@@ -1,6 +1,5 @@
 # A Subscribe call: record batches in, messages out. Its subscription, in Python, decides what to read and when to end.
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from bascule.kernels.calls.delivery cimport (
@@ -25,12 +24,13 @@ cdef class SubscribeStream(GrpcStream):
 
     cdef int on_message(self, const uint8_t* data, size_t size) except -1:
         if self.request is None:
-            self.request = PyBytes_FromStringAndSize(<const char*> data, size)
+            self.request = self.keep(data, size)
         return 0
 
     cdef int on_half_close(self) except -1:
         request = self.request if self.request is not None else b""
         self.request = b""
+        self.drop_kept()
         self.shell(self, request)
         return 0
 

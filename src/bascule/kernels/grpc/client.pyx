@@ -30,9 +30,9 @@ from bascule.kernels.headers.hpack cimport encode_literals
 from bascule.kernels.headers.names cimport NAME_OTHER, classify_name
 from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, valid_value
 from bascule.kernels.headers.response_head cimport ResponseHead, decode_response
-from bascule.kernels.http2.connection cimport PREFACE, Http2Connection, ReceiveBuffer, monotonic
+from bascule.kernels.http2.connection cimport PREFACE, Http2Connection, ReceiveBuffer
 from bascule.kernels.http2.frames cimport *
-from bascule.kernels.http2.sender cimport NOWHERE, ConnectionLimits, Http2Stream
+from bascule.kernels.http2.sender cimport NOWHERE, ConnectionLimits, Http2Stream, monotonic
 from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.output cimport OutputBuffer
 
@@ -491,12 +491,12 @@ cdef class ClientConnection(Http2Connection):
         Http2Connection.frame_settings(self, stream_id, flags, payload, length)
         return self.begin_waiting()
 
-    cdef int apply_setting(self, uint32_t name, uint32_t value) except -1:
+    cdef int apply_setting(self, uint32_t name, uint32_t value, int64_t* window) except -1:
         if name == SETTING_MAX_CONCURRENT_STREAMS:
             self.peer_streams_max = min(value, self.limits.streams_max)
         elif name == SETTING_ENABLE_PUSH and value == 1:
             return self.connection_error(PROTOCOL_ERROR, "a server may not set SETTINGS_ENABLE_PUSH to 1")                # §6.5.2
-        return Http2Connection.apply_setting(self, name, value)
+        return Http2Connection.apply_setting(self, name, value, window)
 
     cdef int frame_goaway(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1:
         cdef uint32_t text_bytes

@@ -25,6 +25,9 @@ cdef enum:
     STATUS_UNAUTHENTICATED = 16
 
 
+cdef str NO_MEMORY_LEFT          # the text of STATUS_RESOURCE_EXHAUSTED for lack of memory
+
+
 cdef class MessageStream(Http2Stream):
     # Inherited: id, half_closed, closed (readonly), outgoing (length-prefixed messages that wait to be cut into DATA frames).
     cdef readonly Http2Connection connection    # None once closed
@@ -34,6 +37,7 @@ cdef class MessageStream(Http2Stream):
     cdef uint8_t encoding                       # of the peer's compressed messages
     cdef OutputBuffer assembly                  # a message that has not arrived completely; None when there is none
     cdef list unread                            # messages of a call whose client is not known yet; None once it is
+    cdef size_t kept_bytes                      # messages that subclasses keep, charged to the connection's account
 
     # hooks
     cdef int on_message(self, const uint8_t* data, size_t size) except -1       # one complete message; the bytes are valid during the call
@@ -45,6 +49,8 @@ cdef class MessageStream(Http2Stream):
     cdef int send_message(self, const uint8_t* data, size_t size) except -1     # both in one; calls want_flush() itself
     cdef int want_flush(self) except -1         # send `outgoing` at the end of this loop turn; idempotent, cheap
     cdef size_t room(self) except? 0            # bytes that outgoing should take now; after a 0, on_room() will be called
+    cdef bytes keep(self, const uint8_t* data, size_t size)     # a message to be kept until the call ends; None if it was ended instead
+    cdef int drop_kept(self) except -1          # kept messages are kept no longer
     cpdef withhold(self, bint on)               # while on, the peer stops after its window (ConnectionLimits.stream_window_bytes)
 
     # for the two sides of a call
@@ -56,3 +62,4 @@ cdef class MessageStream(Http2Stream):
     cdef int drop_unread(self) except -1
     cdef size_t assemble(self, const uint8_t* data, size_t size) except? 0
     cdef int drop_assembly(self) except -1
+    cdef bint is_without_memory(self) noexcept

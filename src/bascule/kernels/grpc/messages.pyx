@@ -16,6 +16,9 @@ from bascule.kernels.http2.sender cimport NOWHERE, Http2Stream
 from bascule.kernels.wire.output cimport OutputBuffer
 
 
+NO_MEMORY_LEFT = "the server has no memory left for calls of this connection; read the responses, end calls, and retry"
+
+
 cdef str too_large(size_t size, size_t most):
     return f"a message of {size} bytes is larger than {most} bytes"
 
@@ -72,7 +75,7 @@ cdef class MessageStream(Http2Stream):
                 self.break_off(STATUS_RESOURCE_EXHAUSTED, too_large(wanted - PREFIX_SIZE, connection.limits.message_bytes_max))
                 return taken
         if have < wanted or have < PREFIX_SIZE:
-            if connection.assembly_bytes > connection.limits.assembly_bytes_max:
+            if connection.assembly_bytes > connection.limits.assembly_bytes_max or self.is_without_memory():
                 self.break_off(STATUS_RESOURCE_EXHAUSTED, "too many unfinished messages at the same time")
             return taken
         # The buffer is not the stream's any more: whatever the hook does, its bytes stay.
@@ -100,6 +103,7 @@ cdef class MessageStream(Http2Stream):
     cdef int hand_on_compressed(self, const uint8_t* data, size_t size) except -1:
         cdef size_t most = self.connection.limits.message_bytes_max
         cdef bytes plain
+        self.connection.until_clock = 0         # a few bytes may become megabytes
         decompressor = zlib.decompressobj(31 if self.encoding == ENCODING_GZIP else 15)
         try:
             plain = decompressor.decompress(PyBytes_FromStringAndSize(<const char*> data, size), most + 1)
@@ -121,9 +125,11 @@ cdef class MessageStream(Http2Stream):
             return self.on_message(data, size)
         # Kept within the bound of unfinished messages; the peer gets no window meanwhile.
         connection.assembly_bytes += size
+        if connection.memory is not None:
+            connection.memory.charge(size)
         self.unread.append(PyBytes_FromStringAndSize(<const char*> data, size))
         self.withhold(True)
-        if connection.assembly_bytes > connection.limits.assembly_bytes_max:
+        if connection.assembly_bytes > connection.limits.assembly_bytes_max or self.is_without_memory():
             self.break_off(STATUS_RESOURCE_EXHAUSTED, "too many messages before the client is known")
         return 0
 
@@ -134,6 +140,8 @@ cdef class MessageStream(Http2Stream):
         if unread is not None and self.connection is not None:
             for message in unread:
                 self.connection.assembly_bytes -= PyBytes_GET_SIZE(message)
+                if self.connection.memory is not None:
+                    self.connection.memory.release(PyBytes_GET_SIZE(message))
         return 0
 
     cdef int may_send(self) except -1:
@@ -152,7 +160,31 @@ cdef class MessageStream(Http2Stream):
             self.assembly = None
         return 0
 
+    cdef bint is_without_memory(self) noexcept:
+        return self.connection.memory is not None and self.connection.memory.is_exceeded()
+
+    cdef size_t held_bytes(self) noexcept:
+        cdef size_t held = self.outgoing.capacity + self.kept_bytes
+        if self.assembly is not None:
+            held += self.assembly.capacity
+        return held
+
     # ── for subclasses ──
+
+    cdef bytes keep(self, const uint8_t* data, size_t size):
+        if self.connection.memory is not None:
+            self.kept_bytes += size
+            self.connection.memory.charge(size)
+            if self.is_without_memory():
+                self.break_off(STATUS_RESOURCE_EXHAUSTED, NO_MEMORY_LEFT)
+                return None
+        return PyBytes_FromStringAndSize(<const char*> data, size)
+
+    cdef int drop_kept(self) except -1:
+        if self.kept_bytes and self.connection.memory is not None:
+            self.connection.memory.release(self.kept_bytes)
+        self.kept_bytes = 0
+        return 0
 
     cdef uint8_t* begin_message(self, size_t size) except NULL:
         cdef OutputBuffer outgoing = NOWHERE if self.sealed else self.outgoing

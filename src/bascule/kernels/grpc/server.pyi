@@ -9,6 +9,7 @@ from bascule.kernels.grpc.messages import MessageStream
 from bascule.kernels.http2.connection import ReceiveBuffer
 from bascule.kernels.http2.sender import ConnectionLimits
 from bascule.kernels.http2.server import Http2Server
+from bascule.kernels.memory.account import MemoryAccount
 
 class GrpcStream(MessageStream):
     """One call."""
@@ -54,6 +55,8 @@ class GrpcConnection(Http2Server):
         limits: ConnectionLimits,
         receive_buffer: ReceiveBuffer | None = None,
         routes: dict[bytes, Callable[[], GrpcStream]] | None = None,
+        *,
+        memory: MemoryAccount | None = None,
     ) -> None: ...
     @property
     def routes(self) -> dict[bytes, Callable[[], GrpcStream]]: ...

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from bascule.kernels.grpc.messages cimport (
+    NO_MEMORY_LEFT,
     PREFIX_SIZE,
     STATUS_DEADLINE_EXCEEDED,
     STATUS_INTERNAL,
@@ -15,11 +16,19 @@ from bascule.kernels.grpc.messages cimport (
 )
 from bascule.kernels.headers.hpack cimport encode_literals
 from bascule.kernels.headers.request_head cimport ENCODING_UNKNOWN, RequestHead
-from bascule.kernels.http2.connection cimport Http2Connection, ReceiveBuffer, monotonic
-from bascule.kernels.http2.frames cimport FRAME_DATA, FRAME_HEADER_SIZE, NO_ERROR, store_be32, write_frame_header
-from bascule.kernels.http2.sender cimport ConnectionLimits
+from bascule.kernels.http2.connection cimport Http2Connection, ReceiveBuffer
+from bascule.kernels.http2.frames cimport (
+    ENHANCE_YOUR_CALM,
+    FRAME_DATA,
+    FRAME_HEADER_SIZE,
+    NO_ERROR,
+    store_be32,
+    write_frame_header,
+)
+from bascule.kernels.http2.sender cimport ConnectionLimits, monotonic
 from bascule.kernels.http2.server cimport Http2Server
 from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.memory.account cimport MemoryAccount
 
 cdef enum:
     HEADS_KEPT_MAX = 64             # header blocks remembered for one connection
@@ -30,6 +39,9 @@ cdef bytes RESPONSE_HEAD = encode_literals([(b":status", b"200"), (b"content-typ
 cdef bytes TRAILERS_OK = encode_literals([(b"grpc-status", b"0")])
 cdef bytes ACCEPTED_ENCODINGS = encode_literals([(b"grpc-accept-encoding", b"identity,deflate,gzip")])
 cdef bytes ALLOWED_METHODS = encode_literals([(b"allow", b"POST")])
+cdef bytes OVERLOADED = RESPONSE_HEAD + encode_literals([
+    (b"grpc-status", b"8"), (b"grpc-message", NO_MEMORY_LEFT.encode("ascii"))
+])
 cdef frozenset PLAIN = frozenset(bytes(set(range(0x20, 0x7F)) - {0x25}))
 
 
@@ -85,6 +97,7 @@ cdef class GrpcStream(MessageStream):
         self.finished = self.sealed = True
         self.drop_assembly()
         self.drop_unread()
+        self.drop_kept()
         if self.deadline >= 0:
             connection.timed_calls -= 1
         try:
@@ -98,6 +111,18 @@ cdef class GrpcStream(MessageStream):
     cdef int break_off(self, int status, str text) except -1:
         self.finish(status, text)
         return 0
+
+    cdef int shed(self) except -1:
+        # A response that has not begun says why; one that has begun is reset, which clients read as RESOURCE_EXHAUSTED.
+        cdef Http2Connection connection = self.connection
+        if self.head_sent:
+            connection.remember_reset(self.id)
+            connection.put_rst(self.id, ENHANCE_YOUR_CALM)
+            return connection.close_stream(self)
+        self.finished = self.sealed = self.head_sent = True
+        self.outgoing.drop_front(self.outgoing.size())
+        self.tail = OVERLOADED
+        return connection.end_stream(self)
 
     cdef int fault(self, object error) except -1:
         cdef Http2Connection connection = self.connection
@@ -159,7 +184,9 @@ cdef class GrpcStream(MessageStream):
             self.want_flush()
 
 cdef class GrpcConnection(Http2Server):
-    def __cinit__(self, ConnectionLimits limits not None, ReceiveBuffer receive_buffer=None, dict routes=None):
+    def __cinit__(
+        self, ConnectionLimits limits not None, ReceiveBuffer receive_buffer=None, dict routes=None, *, MemoryAccount memory=None
+    ):
         self.routes = {} if routes is None else routes
         self.heads = {}
         self.response_head = RESPONSE_HEAD
@@ -204,7 +231,7 @@ cdef class GrpcConnection(Http2Server):
         cdef GrpcStream stream
         if head.route is None:
             head.route = self.routes.get(head.path)
-        if head.route is None or not self.is_acceptable(head):
+        if head.route is None or not self.is_acceptable(head) or (self.memory is not None and self.memory.is_crowded()):
             self.send_header_block(stream_id, self.refusal(head), True)
             if not ends:
                 self.remember_reset(stream_id)
@@ -275,6 +302,8 @@ cdef class GrpcConnection(Http2Server):
             return RESPONSE_HEAD + encode_status(STATUS_INTERNAL, "binary metadata is not base64")
         if head.encoding == ENCODING_UNKNOWN:
             return RESPONSE_HEAD + encode_status(STATUS_UNIMPLEMENTED, "grpc-encoding is none of ours") + ACCEPTED_ENCODINGS
+        if head.route is not None:
+            return OVERLOADED
         return RESPONSE_HEAD + encode_status(STATUS_UNIMPLEMENTED, f"unknown method {head.path.decode('utf-8', 'replace')}")
 
 
@@ -292,6 +321,7 @@ cdef class CallStream(GrpcStream):
         return 0
 
     cdef int on_message(self, const uint8_t* data, size_t size) except -1:
+        self.connection.until_clock = 0         # Python code is slow
         self.received(PyBytes_FromStringAndSize(<const char*> data, size))
         return 0
 
@@ -339,7 +369,7 @@ cdef class UnaryStream(GrpcStream):
         if self.request is not None:
             self.finish(STATUS_INTERNAL, "a call of one message has sent a second")
         else:
-            self.request = PyBytes_FromStringAndSize(<const char*> data, size)
+            self.request = self.keep(data, size)
         return 0
 
     cdef int on_half_close(self) except -1:

@@ -20,12 +20,17 @@ cdef enum:
 cdef enum:
     LENGTH_DIGITS_MAX = 18
 
+cdef enum:
+    METADATA_GOOD = 0
+    METADATA_BAD                    # a -bin value is no base64
+    METADATA_TOO_MUCH
+
 # for the heads of responses
 cdef bint valid_value(const uint8_t* value, size_t size) noexcept nogil
 cdef bint is_grpc_type(const uint8_t* value, size_t size) noexcept nogil
 cdef int64_t read_digits(const uint8_t* data, size_t size, size_t digits_max) noexcept nogil
 cdef uint8_t read_encoding(const uint8_t* value, size_t size) noexcept nogil
-cdef bint append_metadata(list metadata, HeaderField* field) except -1
+cdef int append_metadata(list metadata, HeaderField* field) except -1       # METADATA_…
 
 
 cdef class RequestHead(HeaderSink):

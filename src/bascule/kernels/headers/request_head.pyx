@@ -27,6 +27,7 @@ from bascule.kernels.wire.buffers cimport Bytes
 
 cdef enum:
     TIMEOUT_DIGITS_MAX = 8
+    METADATA_MAX = 256              # values of one call: commas in one -bin field separate values, each with objects of its own
 
 
 cdef inline bint equals(const uint8_t* data, size_t size, const char* other, size_t other_size) noexcept nogil:
@@ -102,21 +103,22 @@ cdef uint8_t read_encoding(const uint8_t* value, size_t size) noexcept nogil:
     return ENCODING_UNKNOWN
 
 
-cdef bint append_metadata(list metadata, HeaderField* field) except -1:
-    # False when a -bin value is no base64.
+cdef int append_metadata(list metadata, HeaderField* field) except -1:
     cdef bytes name = PyBytes_FromStringAndSize(<const char*> field.name, field.name_size)
     cdef bytes value = PyBytes_FromStringAndSize(<const char*> field.value, field.value_size)
-    cdef bint good = True
+    cdef int result = METADATA_GOOD
     if not (field.name_size > 4 and memcmp(field.name + field.name_size - 4, b"-bin", 4) == 0):
         metadata.append((name, value))
-        return True
+        return METADATA_GOOD
+    if len(metadata) + value.count(b",") >= METADATA_MAX:
+        return METADATA_TOO_MUCH
     for part in value.split(b","):
         part = part.strip(b" \t=")
         try:
             metadata.append((name, a2b_base64(part + b"=" * ((4 - len(part) % 4) % 4), strict_mode=True)))
         except Base64Error:
-            good = False
-    return good
+            result = METADATA_BAD
+    return result
 
 
 cdef class RequestHead(HeaderSink):
@@ -127,6 +129,7 @@ cdef class RequestHead(HeaderSink):
 
     cdef int field(self, HeaderField* field) except -1:
         cdef uint8_t known = field.known
+        cdef int added
         if known == NAME_INVALID or known == NAME_CONNECTION or not valid_value(field.value, field.value_size):
             self.malformed = True
         elif NAME_METHOD <= known <= NAME_PSEUDO_UNKNOWN:
@@ -145,8 +148,10 @@ cdef class RequestHead(HeaderSink):
                 self.encoding = read_encoding(field.value, field.value_size)
             elif known == NAME_CONTENT_LENGTH:
                 self.add_length(field)
-            elif known == NAME_OTHER and not append_metadata(self.metadata, field):
-                self.bad_metadata = True
+            elif known == NAME_OTHER:
+                added = append_metadata(self.metadata, field)
+                self.bad_metadata |= added == METADATA_BAD
+                self.too_large |= added == METADATA_TOO_MUCH
         return 0
 
     cdef int pseudo(self, HeaderField* field) except -1:
@@ -209,6 +214,6 @@ def read_head(HpackDecoder decoder, block):
     cdef int result = decoder.decode_block(given.data, given.size, head)
     if result != HPACK_GOOD and result != HPACK_TOO_LARGE:
         return None
-    head.too_large = result == HPACK_TOO_LARGE
+    head.too_large |= result == HPACK_TOO_LARGE
     head.close()
     return head

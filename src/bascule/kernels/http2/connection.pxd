@@ -10,8 +10,6 @@ from bascule.kernels.wire.output cimport OutputBuffer
 
 cdef const char* PREFACE         # what a client says first (§3.4), PREFACE_SIZE bytes
 
-cdef double monotonic() noexcept nogil
-
 
 cdef class ReceiveBuffer:
     # Where sockets are read into. One serves all connections of a loop: whatever a read leaves unfinished is moved out of it at once.
@@ -36,6 +34,9 @@ cdef class Http2Connection(Http2Sender):
     cdef uint8_t* partial                       # the beginning of a frame whose rest has not arrived
     cdef size_t partial_size
     cdef size_t partial_capacity
+    cdef uint8_t* backlog                       # whole frames of a read whose turn was over
+    cdef size_t backlog_start
+    cdef size_t backlog_end
     cdef uint32_t preface_left                  # bytes of the client's preface that have not come yet; a server waits for them
     cdef uint32_t frame_bytes_max               # the largest frame that we have announced
     cdef bint settings_seen
@@ -61,6 +62,11 @@ cdef class Http2Connection(Http2Sender):
     cdef int end_of_body(self, Http2Stream stream) except -1
 
     cdef int consume(self, const uint8_t* data, size_t size) except -1
+    cdef size_t consume_frames(self, const uint8_t* data, size_t size, bint* over) except? 0       # `over`: the turn was, before the last frame
+    cdef int keep_backlog(self, const uint8_t* data, size_t size) except -1
+    cdef int drop_backlog(self) except -1
+    cdef int begin_turn(self) except -1
+    cdef int drop_partial(self) except -1
     cdef size_t complete_partial(self, const uint8_t* data, size_t size) except? 0
     cdef size_t fill_partial(self, const uint8_t* data, size_t size, size_t wanted) except? 0
     cdef int frame(self, const uint8_t* header, const uint8_t* payload, uint32_t length) except -1
@@ -73,7 +79,7 @@ cdef class Http2Connection(Http2Sender):
     cdef int frame_ping(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_window_update(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1
     cdef int frame_priority(self, uint32_t stream_id, uint32_t length) except -1
-    cdef int apply_setting(self, uint32_t name, uint32_t value) except -1
+    cdef int apply_setting(self, uint32_t name, uint32_t value, int64_t* window) except -1
     cdef int move_windows(self, int64_t difference) except -1
     cdef void refill(self, double now) noexcept
-    cdef bint take(self, Allowance* allowance, str what) except -1              # True when nothing was left and the connection ends
+    cdef bint take(self, Allowance* allowance, str what, double cost=*) except -1       # True when nothing was left and the connection ends

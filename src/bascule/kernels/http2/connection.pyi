@@ -32,5 +32,10 @@ class Http2Connection(Http2Sender):
     def get_buffer(self) -> ReceiveBuffer | None: ...
     def received(self, count: int) -> None:
         """So many bytes were read into the receive buffer."""
+    @property
+    def has_backlog(self) -> bool:
+        """Frames of the last read wait for `go_on`: handling them all at once would take too long."""
+    def go_on(self) -> None:
+        """Handle frames of the backlog for one turn."""
     def feed(self, data: Buffer, now: float = -1) -> None:
         """The same for bytes that lie elsewhere, at a time that the caller chooses."""

@@ -5,29 +5,28 @@
 # bound on output allow, and sends `output`. Bytes that fit into a window are always sent before a stream waits for that window.
 #
 # Memory that a peer can make us hold is bounded: streams by their number, a stream by OUTGOING_HIGH and by its own messages, output by the
-# bound above which no frame is cut and by the shell, which stops reading while `congested`.
+# bound above which no frame is cut and by the shell, which stops reading while `congested`; all together by the connection's account.
+#
+# Time is bounded, too: a read whose frames take longer than `turn_us_max` keeps the rest in a backlog, and the shell calls go_on() in a
+# later turn of its loop. DATA of calls that kernels answer is never that slow.
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from bascule.kernels.headers.hpack cimport HpackDecoder
 from bascule.kernels.http2.frames cimport *
-from bascule.kernels.http2.sender cimport ConnectionLimits, Http2Sender, Http2Stream
+from bascule.kernels.http2.sender cimport ConnectionLimits, Http2Sender, Http2Stream, monotonic
 from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.memory.account cimport MemoryAccount
 from bascule.kernels.wire.output cimport OutputBuffer
 
 cdef enum:
     HEADER_TABLE_BYTES = 4096       # the default, which needs no SETTINGS
+    STREAMS_PER_SETTINGS = 1000     # streams whose windows change at the cost of one more SETTINGS frame
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-cdef double monotonic() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <double> now.tv_sec + <double> now.tv_nsec / 1e9
 
 
 cdef class ReceiveBuffer:
@@ -73,6 +72,7 @@ cdef class Http2Connection(Http2Sender):
 
     def __dealloc__(self):
         free(self.partial)
+        free(self.backlog)
 
     # ── for the shell ──
 
@@ -86,12 +86,69 @@ cdef class Http2Connection(Http2Sender):
     def received(self, size_t count):
         if self.receive_buffer is None or count > self.receive_buffer.size:
             raise ValueError("more bytes were received than there is room for")
-        self.refill(monotonic())
+        self.begin_turn()
         self.consume(self.receive_buffer.data, count)
+
+    @property
+    def has_backlog(self):
+        return self.backlog != NULL
+
+    def go_on(self):
+        # Frames of the backlog, until this turn is over too.
+        cdef uint8_t* data = self.backlog
+        cdef size_t start = self.backlog_start, end = self.backlog_end
+        cdef bint over = False
+        cdef MemoryAccount memory = self.memory
+        if data == NULL:
+            return
+        self.begin_turn()
+        self.backlog = NULL                     # a hook may end the connection
+        try:
+            start += self.consume_frames(data + start, end - start, &over)
+            if not over and start < end and not self.closing:
+                start += self.complete_partial(data + start, end - start)
+            if start < end and not self.closing and self.backlog == NULL:
+                self.backlog, self.backlog_start, self.backlog_end = data, start, end
+                data = NULL
+        finally:
+            if data != NULL:
+                free(data)
+                if memory is not None:
+                    memory.release(end)
+        self.check_memory()
+
+    def lost(self):
+        self.drop_partial()
+        self.drop_backlog()
+        self.block = None
+        Http2Sender.lost(self)
+
+    cdef int drop_partial(self) except -1:
+        if self.memory is not None:
+            self.memory.release(self.partial_capacity)
+        free(self.partial)
+        self.partial = NULL
+        self.partial_size = self.partial_capacity = 0
+        return 0
+
+    cdef int drop_backlog(self) except -1:
+        if self.backlog != NULL:
+            if self.memory is not None:
+                self.memory.release(self.backlog_end)
+            free(self.backlog)
+            self.backlog = NULL
+        return 0
+
+    cdef int begin_turn(self) except -1:
+        cdef double now = monotonic()
+        self.refill(now)
+        self.turn_ends = now + self.limits.turn_us_max / 1e6 if self.limits.turn_us_max else 0
+        return 0
 
     def feed(self, data, double now=-1):
         cdef Bytes given = Bytes(data)
         self.refill(now if now >= 0 else monotonic())
+        self.turn_ends = 0
         self.consume(given.data, given.size)
 
     # ── against floods ──
@@ -105,9 +162,9 @@ cdef class Http2Connection(Http2Sender):
             add_time(&self.idle_frames, seconds)
         self.refilled_at = now
 
-    cdef bint take(self, Allowance* allowance, str what) except -1:
-        if allowance.left >= 1:
-            allowance.left -= 1
+    cdef bint take(self, Allowance* allowance, str what, double cost=1) except -1:
+        if allowance.left >= cost:
+            allowance.left -= cost
             return False
         self.connection_error(ENHANCE_YOUR_CALM, what)
         return True
@@ -117,24 +174,53 @@ cdef class Http2Connection(Http2Sender):
     cdef int consume(self, const uint8_t* data, size_t size) except -1:
         cdef const uint8_t* at = data
         cdef const uint8_t* end = data + size
-        cdef uint32_t length
+        cdef bint over = False
         if self.closing:
             return 0
+        if self.backlog != NULL:
+            return self.keep_backlog(data, size)    # a transport may deliver bytes that it had when reading was paused
         if self.preface_left:
             at += self.consume_preface(at, end - at)
         if self.partial_size and at < end:
             at += self.complete_partial(at, end - at)
+        at += self.consume_frames(at, end - at, &over)
+        if at < end and not self.closing:
+            if over:
+                self.keep_backlog(at, end - at)
+            else:
+                self.complete_partial(at, end - at)
+        return self.check_memory()
+
+    cdef size_t consume_frames(self, const uint8_t* data, size_t size, bint* over) except? 0:
+        cdef const uint8_t* at = data
+        cdef const uint8_t* end = data + size
+        cdef uint32_t length
         while not self.closing and end - at >= FRAME_HEADER_SIZE:
             length = load_be24(at)
             if length > self.frame_bytes_max:
                 self.connection_error(FRAME_SIZE_ERROR, "a frame is larger than the largest that was announced")
-                return 0
+                break
             if end - at < FRAME_HEADER_SIZE + <Py_ssize_t> length:
                 break
             self.frame(at, at + FRAME_HEADER_SIZE, length)
             at += FRAME_HEADER_SIZE + length
-        if at < end and not self.closing:
-            self.complete_partial(at, end - at)
+            if self.is_turn_over():
+                over[0] = True
+                break
+        return at - data
+
+    cdef int keep_backlog(self, const uint8_t* data, size_t size) except -1:
+        cdef size_t before = self.backlog_end if self.backlog != NULL else 0
+        cdef uint8_t* grown = <uint8_t*> realloc(self.backlog, before + size)
+        if grown == NULL:
+            raise MemoryError("no memory for frames that were received")
+        if before == 0:
+            self.backlog_start = 0
+        memcpy(grown + before, data, size)
+        self.backlog = grown
+        self.backlog_end = before + size
+        if self.memory is not None:
+            self.memory.charge(size)
         return 0
 
     cdef size_t consume_preface(self, const uint8_t* data, size_t size) except? 0:
@@ -156,6 +242,8 @@ cdef class Http2Connection(Http2Sender):
         taken += self.fill_partial(data + taken, size - taken, FRAME_HEADER_SIZE + length)
         if self.partial_size == FRAME_HEADER_SIZE + length:
             whole = self.partial
+            if self.memory is not None:
+                self.memory.release(self.partial_capacity)
             self.partial = NULL
             self.partial_size = self.partial_capacity = 0
             try:
@@ -171,6 +259,8 @@ cdef class Http2Connection(Http2Sender):
             grown = <uint8_t*> realloc(self.partial, wanted)
             if grown == NULL:
                 raise MemoryError("no memory for a frame")
+            if self.memory is not None:
+                self.memory.charge(wanted - self.partial_capacity)
             self.partial = grown
             self.partial_capacity = wanted
         memcpy(self.partial + self.partial_size, data, taken)
@@ -279,9 +369,11 @@ cdef class Http2Connection(Http2Sender):
         if padding > length:
             return self.connection_error(PROTOCOL_ERROR, "padding is longer than its frame")
         length -= padding
+        self.until_clock = 0                    # decoding one takes as long as many frames of DATA
         if flags & FLAG_END_HEADERS:
             return self.header_block(stream_id, ends, payload, length)
         self.block = OutputBuffer()
+        self.block.charge_to(self.memory)
         self.block_stream = stream_id
         self.block_ends_stream = ends
         self.block_frames = 0
@@ -381,6 +473,7 @@ cdef class Http2Connection(Http2Sender):
 
     cdef int frame_settings(self, uint32_t stream_id, uint8_t flags, const uint8_t* payload, uint32_t length) except -1:
         cdef uint32_t at
+        cdef int64_t window = self.peer_stream_window
         if stream_id:
             return self.connection_error(PROTOCOL_ERROR, "SETTINGS belongs to the connection")              # §6.5
         if flags & FLAG_ACK:
@@ -393,20 +486,27 @@ cdef class Http2Connection(Http2Sender):
         if self.take(&self.settings_frames, "too many SETTINGS frames"):
             return 0
         for at in range(0, length, 6):
-            self.apply_setting((<uint32_t> payload[at] << 8) | payload[at + 1], load_be32(payload + at + 2))
+            self.apply_setting((<uint32_t> payload[at] << 8) | payload[at + 1], load_be32(payload + at + 2), &window)
+            if self.closing:
+                return 0
+        # Of many values in one frame the last counts, so that a frame costs at most one pass over the streams.
+        if window != self.peer_stream_window:
+            if self.take(&self.settings_frames, "too many changes of the windows of many streams", len(self.streams) / <double> STREAMS_PER_SETTINGS):
+                return 0
+            self.move_windows(window - self.peer_stream_window)
             if self.closing:
                 return 0
         self.settings_seen = True
         return self.put_control(FRAME_SETTINGS, FLAG_ACK, 0, NULL, 0)
 
-    cdef int apply_setting(self, uint32_t name, uint32_t value) except -1:
+    cdef int apply_setting(self, uint32_t name, uint32_t value, int64_t* window) except -1:
         if name == SETTING_ENABLE_PUSH:
             if value > 1:
                 return self.connection_error(PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is 0 or 1")              # §6.5.2
         elif name == SETTING_INITIAL_WINDOW_SIZE:
             if value > WINDOW_LARGEST:
                 return self.connection_error(FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is too large")
-            return self.move_windows(<int64_t> value - self.peer_stream_window)
+            window[0] = value
         elif name == SETTING_MAX_FRAME_SIZE:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LARGEST:
                 return self.connection_error(PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of range")
@@ -417,14 +517,12 @@ cdef class Http2Connection(Http2Sender):
         # §6.9.2: of all streams at once; a window may become negative.
         cdef Http2Stream stream
         self.peer_stream_window += difference
-        if difference == 0:
-            return 0
         for stream in self.streams.values():
             stream.send_window += difference
             if stream.send_window > WINDOW_LARGEST:
                 return self.connection_error(FLOW_CONTROL_ERROR, "a stream's window is too large")
-            if stream.send_window > 0:
-                self.enqueue(stream)
+            if stream.send_window > 0 and stream.send_window <= difference:
+                self.enqueue(stream)            # its window was closed; the others are in the queue if they have something to send
         return 0 if self.queue_first is None else self.notify()
 
     cdef int frame_goaway(self, uint32_t stream_id, const uint8_t* payload, uint32_t length) except -1:

@@ -2,9 +2,12 @@
 #
 # A stream is a passive record of windows and state with a few hooks; a subclass interprets its bytes.
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
+from bascule.kernels.memory.account cimport MemoryAccount
 from bascule.kernels.wire.output cimport OutputBuffer
+
+cdef double monotonic() noexcept nogil
 
 cdef OutputBuffer NOWHERE       # where a stream that has ended writes; always emptied
 
@@ -34,6 +37,7 @@ cdef class ConnectionLimits:
     cdef readonly uint32_t settings_per_second
     cdef readonly uint32_t idle_frames_burst
     cdef readonly uint32_t idle_frames_per_second
+    cdef readonly uint32_t turn_us_max              # 0: a read and a flush are not cut short
 
 
 cdef class Http2Stream:
@@ -56,12 +60,15 @@ cdef class Http2Stream:
     cdef int received_end(self) except -1
     cdef int may_send(self) except -1           # windows are open and little is outgoing
     cdef int has_ended(self) except -1          # exactly once, after it has left the connection
+    cdef size_t held_bytes(self) noexcept       # memory that ends with the stream
+    cdef int shed(self) except -1               # end now and free that memory, because there is too little
 
 
 cdef class Http2Sender:
     cdef public object peer                     # set by the shell; opaque to kernels
     cdef readonly OutputBuffer output           # frames to be sent
-    cdef public size_t unsent                   # set by the shell: bytes the transport still holds
+    cdef size_t unsent_bytes                    # bytes the transport still holds; Python code sets `unsent`
+    cdef readonly MemoryAccount memory          # charged with all buffers of this connection; None when nothing counts them
     cdef public object on_output                # called without arguments, at most once between two flushes, when there is something to send
     cdef public object on_fault                 # called with an exception that one of our own hooks raised
     cdef readonly bint closing                  # to be closed once `output` is sent; nothing more is read
@@ -87,6 +94,11 @@ cdef class Http2Sender:
     cdef uint32_t[64] own_resets                # ids of streams that were closed while the peer may have been sending, the oldest overwritten
     cdef uint32_t own_resets_count
 
+    cdef double turn_ends                       # time at which a read or a flush pauses; 0 when it does not
+    cdef int32_t until_clock                    # steps until the next look at the clock
+
+    cdef bint is_turn_over(self) noexcept
+    cdef int check_memory(self) except -1       # after a read and after a flush
     cdef Http2Stream find(self, uint32_t stream_id)
     cdef int register(self, Http2Stream stream, uint32_t stream_id) except -1
     cdef int close_stream(self, Http2Stream stream) except -1

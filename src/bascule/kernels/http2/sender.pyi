@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from bascule.kernels.memory.account import MemoryAccount
 from bascule.kernels.wire.output import OutputBuffer
 
 class ConnectionLimits:
@@ -29,6 +30,7 @@ class ConnectionLimits:
         settings_per_second: int,
         idle_frames_burst: int,
         idle_frames_per_second: int,
+        turn_us_max: int = 0,
     ) -> None: ...
     @property
     def streams_max(self) -> int: ...
@@ -66,6 +68,8 @@ class ConnectionLimits:
     def idle_frames_burst(self) -> int: ...
     @property
     def idle_frames_per_second(self) -> int: ...
+    @property
+    def turn_us_max(self) -> int: ...
 
 class Http2Stream:
     """One stream; not made by Python code itself."""
@@ -94,6 +98,11 @@ class Http2Sender:
     @property
     def output(self) -> OutputBuffer:
         """Frames to be sent."""
+    @property
+    def memory(self) -> MemoryAccount | None:
+        """Charged with all buffers of this connection; None when nothing counts them, and after `lost`."""
+    def shed(self, down_to: int) -> None:
+        """End the streams that hold most memory until the connection holds at most `down_to` bytes."""
     @property
     def closing(self) -> bool:
         """To be closed once `output` is sent; nothing more is read."""

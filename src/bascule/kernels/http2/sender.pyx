@@ -6,18 +6,27 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from bascule.kernels.http2.frames cimport *
+from bascule.kernels.memory.account cimport MemoryAccount
 from bascule.kernels.wire.output cimport OutputBuffer
 
 cdef enum:
     CUT_BYTES_MAX = 65536           # of one stream before the next stream sends, whatever the peer's frame size is
     OWN_RESETS = 64
     OUTGOING_LEAST = 16384
+    OUTGOING_SHORT = 4096           # when memory is short
     SPARE_BUFFERS_MAX = 16
     SPARE_BYTES_MAX = 65536
+    STEPS_PER_CLOCK = 8             # frames, or streams that were served, between two looks at the clock
 
 NOWHERE = OutputBuffer()
+
+cdef double monotonic() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <double> now.tv_sec + <double> now.tv_nsec / 1e9
 
 
 cdef class ConnectionLimits:
@@ -26,7 +35,7 @@ cdef class ConnectionLimits:
         uint32_t header_list_bytes_max, uint32_t header_block_bytes_max, uint32_t continuations_max, uint32_t output_bytes_max,
         uint32_t outgoing_bytes_max, uint32_t message_bytes_max, uint32_t assembly_bytes_max, uint32_t resets_burst, uint32_t resets_per_second,
         uint32_t pings_burst, uint32_t pings_per_second, uint32_t settings_burst, uint32_t settings_per_second,
-        uint32_t idle_frames_burst, uint32_t idle_frames_per_second,
+        uint32_t idle_frames_burst, uint32_t idle_frames_per_second, uint32_t turn_us_max=0,
     ):
         if not WINDOW_DEFAULT <= connection_window_bytes <= WINDOW_LARGEST or not 1 <= stream_window_bytes <= WINDOW_LARGEST:
             raise ValueError("a window is a number of 31 bits; that of a connection cannot be less than 65,535")
@@ -48,6 +57,7 @@ cdef class ConnectionLimits:
         self.settings_per_second = settings_per_second
         self.idle_frames_burst = idle_frames_burst
         self.idle_frames_per_second = idle_frames_per_second
+        self.turn_us_max = turn_us_max
 
 
 cdef class Http2Stream:
@@ -67,11 +77,19 @@ cdef class Http2Stream:
     cdef int has_ended(self) except -1:
         return 0
 
+    cdef size_t held_bytes(self) noexcept:
+        return self.outgoing.capacity
+
+    cdef int shed(self) except -1:
+        return 0
+
 
 cdef class Http2Sender:
-    def __cinit__(self, ConnectionLimits limits not None, *args, **kwargs):
+    def __cinit__(self, ConnectionLimits limits not None, *args, MemoryAccount memory=None, **kwargs):
         self.limits = limits
+        self.memory = memory
         self.output = OutputBuffer()
+        self.output.charge_to(memory)
         self.streams = {}
         self.spare_buffers = []
         self.send_window = self.peer_stream_window = WINDOW_DEFAULT
@@ -90,13 +108,28 @@ cdef class Http2Sender:
         return not self.closing and self.queue_first is not None and self.send_window > 0 and self.has_output_room()
 
     @property
+    def unsent(self):
+        return self.unsent_bytes
+
+    @unsent.setter
+    def unsent(self, size_t size):
+        if self.memory is not None:
+            self.memory.release(self.unsent_bytes)
+            self.memory.charge(size)
+        self.unsent_bytes = size
+
+    @property
     def congested(self):
-        return self.output.size() + self.unsent > 2 * <size_t> self.limits.output_bytes_max
+        return self.output.size() + self.unsent_bytes > 2 * <size_t> self.limits.output_bytes_max
 
     def lost(self):
         self.closing = True
         self.close_all()
         self.output.drop_front(self.output.size())
+        self.output.charge_to(None)
+        self.spare_buffers.clear()
+        self.unsent = 0
+        self.memory = None
 
     def go_away(self):
         if not self.closing and not self.draining:
@@ -148,12 +181,19 @@ cdef class Http2Sender:
         return 0
 
     cdef OutputBuffer take_buffer(self):
+        cdef OutputBuffer buffer
         if self.spare_buffers:
             return self.spare_buffers.pop()
-        return OutputBuffer()
+        buffer = OutputBuffer()
+        buffer.charge_to(self.memory)
+        return buffer
 
     cdef int return_buffer(self, OutputBuffer buffer) except -1:
-        if buffer.capacity <= SPARE_BYTES_MAX and len(self.spare_buffers) < SPARE_BUFFERS_MAX:
+        if buffer.capacity > SPARE_BYTES_MAX or self.closing:
+            buffer.charge_to(None)
+        elif len(self.spare_buffers) >= SPARE_BUFFERS_MAX or (self.memory is not None and self.memory.is_short()):
+            buffer.charge_to(None)
+        else:
             buffer.drop_front(buffer.size())
             self.spare_buffers.append(buffer)
         return 0
@@ -169,6 +209,44 @@ cdef class Http2Sender:
                 return True
         return False
 
+    # ── memory and time ──
+
+    cdef bint is_turn_over(self) noexcept:
+        if self.until_clock > 0:
+            self.until_clock -= 1
+            return False
+        self.until_clock = STEPS_PER_CLOCK
+        return self.turn_ends > 0 and monotonic() > self.turn_ends
+
+    cdef int check_memory(self) except -1:
+        cdef MemoryAccount memory = self.memory
+        if memory is None:
+            return 0
+        if memory.is_exceeded():
+            self.shed(memory.most // 2)
+        if memory.whole is not None and memory.whole.is_exceeded() and memory.whole.on_exceeded is not None:
+            memory.whole.on_exceeded()
+        return 0
+
+    def shed(self, size_t down_to):
+        # End the streams that hold most until this connection holds no more than `down_to` bytes.
+        cdef MemoryAccount memory = self.memory
+        cdef Http2Stream stream
+        cdef list held
+        if memory is None:
+            return
+        while self.spare_buffers:
+            (<OutputBuffer> self.spare_buffers.pop()).charge_to(None)
+        if memory.used <= down_to:
+            return
+        held = sorted([((<Http2Stream> one).held_bytes(), number) for number, one in self.streams.items()], reverse=True)
+        for _, number in held:
+            if memory.used <= down_to:
+                return
+            stream = self.streams.get(number)
+            if stream is not None:
+                stream.shed()
+
     # ── scheduling ──
 
     cdef int report(self, object error) except -1:
@@ -183,10 +261,12 @@ cdef class Http2Sender:
         return 0
 
     cdef bint has_output_room(self) noexcept:
-        return self.output.size() + self.unsent < self.limits.output_bytes_max
+        return self.output.size() + self.unsent_bytes < self.limits.output_bytes_max
 
     cdef size_t outgoing_share(self) noexcept:
         cdef size_t open_streams = <size_t> len(self.streams)
+        if self.memory is not None and self.memory.is_short():
+            return OUTGOING_SHORT
         return max(<size_t> OUTGOING_LEAST, min(<size_t> OUTGOING_HIGH, self.limits.outgoing_bytes_max // max(<size_t> 1, open_streams)))
 
     cdef int enqueue(self, Http2Stream stream) except -1:
@@ -218,11 +298,16 @@ cdef class Http2Sender:
 
     cpdef flush(self):
         self.output_wanted = True               # writes from here on need no other flush
+        if self.limits.turn_us_max:
+            self.turn_ends = monotonic() + self.limits.turn_us_max / 1e6
         try:
             while not self.closing and self.queue_first is not None and self.send_window > 0 and self.has_output_room():
                 self.serve(self.queue_first)
+                if self.is_turn_over():
+                    break                       # the shell sees `wants_flush`
         finally:
             self.output_wanted = False
+        self.check_memory()
 
     cdef int serve(self, Http2Stream stream) except -1:
         # Send one frame of a stream and let it write more; then the next stream sends.

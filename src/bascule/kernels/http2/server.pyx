@@ -71,7 +71,7 @@ cdef class Http2Server(Http2Connection):
         cdef int result = self.decoder.decode_block(block, size, head)
         if result != HPACK_GOOD and result != HPACK_TOO_LARGE:
             return None
-        head.too_large = result == HPACK_TOO_LARGE
+        head.too_large |= result == HPACK_TOO_LARGE
         head.close()
         return head
 

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
+from bascule.kernels.memory.account cimport MemoryAccount
+
 
 cdef class OutputBuffer:
     cdef uint8_t* data
@@ -9,6 +11,8 @@ cdef class OutputBuffer:
     cdef size_t end
     cdef size_t capacity
     cdef Py_ssize_t views           # exported buffers, during which the data must not move
+    cdef MemoryAccount account      # charged with the capacity; None when nothing counts it
+    cdef void charge_to(self, MemoryAccount account) noexcept      # another account, or None, from now on
     cdef size_t size(self) noexcept nogil
     cdef uint8_t* reserve(self, size_t more) noexcept nogil     # memory for `more` bytes after the end; NULL if there is none
     cdef void commit(self, size_t written) noexcept nogil       # adds the bytes written there

@@ -2,6 +2,7 @@
 #
 # The buffer grows without a limit and shrinks when it is empty: writers check size().
 
+cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -10,6 +11,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
 from bascule.kernels.wire.buffers cimport Bytes
+from bascule.kernels.memory.account cimport MemoryAccount
 
 cdef extern from "sys/socket.h" nogil:
     ssize_t c_send "send"(int fd, const void* data, size_t size, int flags)
@@ -21,6 +23,7 @@ cdef enum:
     CAPACITY_KEPT = 1 << 20         # a larger buffer frees its memory when it is empty
 
 
+@cython.no_gc                       # refers to an account, which refers to no buffer
 cdef class OutputBuffer:
     def __cinit__(self):
         self.capacity = CAPACITY_FIRST
@@ -29,7 +32,15 @@ cdef class OutputBuffer:
             raise MemoryError("no memory for an output buffer")
 
     def __dealloc__(self):
+        self.charge_to(None)
         free(self.data)
+
+    cdef void charge_to(self, MemoryAccount account) noexcept:
+        if self.account is not None:
+            self.account.release(self.capacity)
+        self.account = account
+        if account is not None:
+            account.charge(self.capacity)
 
     cdef size_t size(self) noexcept nogil:
         return self.end - self.start
@@ -54,6 +65,8 @@ cdef class OutputBuffer:
             memcpy(grown, self.data + self.start, used)
             free(self.data)
             self.data = grown
+            if self.account is not None:
+                self.account.charge(capacity - self.capacity)
             self.capacity = capacity
         self.start = 0
         self.end = used
@@ -83,6 +96,8 @@ cdef class OutputBuffer:
         cdef uint8_t* smaller = <uint8_t*> realloc(self.data, CAPACITY_FIRST)
         if smaller != NULL:
             self.data = smaller
+            if self.account is not None:
+                self.account.release(self.capacity - CAPACITY_FIRST)
             self.capacity = CAPACITY_FIRST
 
     def __len__(self):

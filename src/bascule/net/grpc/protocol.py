@@ -89,9 +89,28 @@ class Http2Protocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
         connection.received(nbytes)
-        if connection.congested and not self._reading_paused and self._transport is not None:
+        if connection.has_backlog:
+            self._pause_reading()
+            self.wait_for_turn()
+        elif connection.congested:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
+
+    def wait_for_turn(self) -> None:
+        """Call `go_on` in a later turn of the loop: the frames of one read took too long."""
+        self.loop.call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Handle more frames of the backlog, for one turn."""
+        self.connection.go_on()
+        if self.connection.has_backlog:
+            self.wait_for_turn()
+        else:
+            self.schedule_flush()  # which resumes reading
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -129,7 +148,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
         connection.flush()
         if len(connection.output):
             self._send(transport)
-        if self._reading_paused and not connection.congested:
+        if self._reading_paused and not connection.congested and not connection.has_backlog:
             self._reading_paused = False
             transport.resume_reading()
         if connection.closing:

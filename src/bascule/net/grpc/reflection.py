@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,6 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
+from bascule import limits
 from bascule.kernels.grpc.server import CallStream
 from bascule.net.grpc.server import Route
 from bascule.net.grpc.status import Status
@@ -82,9 +84,33 @@ class _Reflection(CallStream):
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+        self._waiting: deque[bytes] = deque()
+        """Requests whose responses the client has no window for yet."""
+        self._is_client_done = False
         self.lasting = True
 
     def received(self, message: bytes) -> None:
+        if len(self._waiting) >= limits.GRPC_REFLECTIONS_WAITING_MAX:
+            text = f"{len(self._waiting)} requests wait for responses to be read; read them before the next request"
+            self.finish(Status.RESOURCE_EXHAUSTED, text)
+            return
+        self._waiting.append(message)
+        self.writable()
+
+    def client_finished(self) -> None:
+        self._is_client_done = True
+        self.writable()
+
+    def writable(self) -> None:
+        while self._waiting and self.room_bytes and not self.finished:
+            self._answer(self._waiting.popleft())
+        if self._is_client_done and not self._waiting:
+            self.finish(Status.OK)
+
+    def ended(self) -> None:
+        self._waiting.clear()
+
+    def _answer(self, message: bytes) -> None:
         try:
             request = ServerReflectionRequest.FromString(message)
         except DecodeError:
@@ -97,9 +123,6 @@ class _Reflection(CallStream):
             response.error_response.error_code = Status.NOT_FOUND
             response.error_response.error_message = "not found"
         self.send(response.SerializeToString())
-
-    def client_finished(self) -> None:
-        self.finish(Status.OK)
 
     def _fill(self, response: ServerReflectionResponse, request: ServerReflectionRequest) -> None:
         """Raises KeyError for a name that the catalogue does not have."""

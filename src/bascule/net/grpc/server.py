@@ -16,8 +16,11 @@ from bascule.errors import BasculeError
 from bascule.kernels.grpc.server import GrpcConnection, GrpcStream, UnaryStream
 from bascule.kernels.http2.connection import ReceiveBuffer
 from bascule.kernels.http2.sender import ConnectionLimits
+from bascule.kernels.memory.account import MemoryAccount
+from bascule.net.grpc.admission import SWEEP_SECONDS, Admission, AdmissionBounds
 from bascule.net.grpc.protocol import CLOSE_SECONDS, Http2Protocol, address_text, connection_limits
 from bascule.net.grpc.status import GrpcError, Status, status_of
+from bascule.net.grpc.turns import CallTurns, ReadTurns
 from bascule.net.tls import common_name
 
 Route: TypeAlias = Callable[[], GrpcStream]
@@ -65,9 +68,14 @@ def unary(answer: Answer) -> Route:
     """
 
     def begin(stream: UnaryStream, request: bytes) -> None:
-        stream.task = task = asyncio.get_running_loop().create_task(_answer(answer, stream, request))
-        _tasks.add(task)
-        task.add_done_callback(_tasks.discard)
+        loop = asyncio.get_running_loop()
+
+        def start() -> None:
+            stream.task = task = loop.create_task(_answer(answer, stream, request))
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+
+        CallTurns.of(loop).begin(stream.connection, stream, start)
 
     return lambda: UnaryStream(begin)
 
@@ -120,7 +128,9 @@ class GrpcServer:
         routes: Mapping[bytes, Route],
         *,
         message_bytes_max: int = limits.GRPC_MESSAGE_BYTES_DEFAULT,
-        connections_max: int = limits.GRPC_CONNECTIONS_MAX,
+        admission: AdmissionBounds | None = None,
+        memory_bytes_max: int = limits.GRPC_MEMORY_BYTES_MAX,
+        connection_memory_bytes_max: int = limits.GRPC_CONNECTION_MEMORY_BYTES_MAX,
         preface_seconds: float = limits.GRPC_PREFACE_SECONDS,
         bounds: ConnectionLimits | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -130,19 +140,27 @@ class GrpcServer:
         if message_bytes_max > limits.GRPC_MESSAGE_BYTES_MAX:
             raise ValueError(f"messages have at most {limits.GRPC_MESSAGE_BYTES_MAX} bytes, not {message_bytes_max}")
         self.routes = dict(routes)
-        self.bounds = bounds or connection_limits(message_bytes_max=message_bytes_max)
-        self.connections_max = connections_max
+        self.bounds = bounds or connection_limits(
+            message_bytes_max=message_bytes_max, turn_us_max=round(limits.HTTP2_TURN_SECONDS * 1e6)
+        )
+        self.memory = MemoryAccount(memory_bytes_max)
+        self.memory.on_exceeded = self._relieve
+        self.connection_memory_bytes_max = connection_memory_bytes_max
+        self.read_turns = ReadTurns()
         self.preface_seconds = preface_seconds
         self.receive_buffer = ReceiveBuffer(limits.GRPC_RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
-        self.connections: set[_ServerProtocol] = set()
+        self.connections: Admission[_ServerProtocol] = Admission(admission or AdmissionBounds())
         self.connections_refused = 0
+        self.connections_evicted = 0
+        """Connections without calls that were closed, after a long time or to make room for new ones."""
         self.stopping = False
         self.identify = identify
         self._ssl_context = ssl_context
         self._server: asyncio.Server | None = None
         self._timed: set[_ServerProtocol] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._idle_sweep: asyncio.TimerHandle | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
         """Listen on an address, or on a socket that is bound already. Returns the port."""
@@ -157,6 +175,7 @@ class GrpcServer:
         self._server = await loop.create_server(
             lambda: _ServerProtocol(self, loop), backlog=limits.LISTEN_BACKLOG, **where
         )
+        self._idle_sweep = loop.call_later(SWEEP_SECONDS, self._close_idle)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_seconds: float = 0.0, is_busy: Callable[[], bool] = lambda: False) -> None:
@@ -177,14 +196,15 @@ class GrpcServer:
         await self._wait(CLOSE_SECONDS, lambda: any(one.connection.open_streams for one in self.connections))
         for protocol in list(self.connections):
             protocol.connection.close()
-        await self._wait(2 * CLOSE_SECONDS, lambda: bool(self.connections))
+        await self._wait(2 * CLOSE_SECONDS, lambda: len(self.connections) > 0)
         for protocol in list(self.connections):
             protocol.abort()
-        await self._wait(CLOSE_SECONDS, lambda: bool(self.connections))
+        await self._wait(CLOSE_SECONDS, lambda: len(self.connections) > 0)
         await server.wait_closed()
         self._server = None
-        if self._sweep is not None:
-            self._sweep.cancel()
+        for timer in (self._sweep, self._idle_sweep):
+            if timer is not None:
+                timer.cancel()
 
     @staticmethod
     async def _wait(seconds: float, condition: Callable[[], bool]) -> None:
@@ -208,6 +228,34 @@ class GrpcServer:
         if self._timed:
             self.watch_deadlines(self._timed.pop())
 
+    def admit(self, protocol: _ServerProtocol) -> bool:
+        """Count a new connection. Return False when the server refuses it."""
+        is_accepted, evicted = self.connections.make_room(protocol.host)
+        if evicted is not None:
+            self.connections_evicted += 1
+            evicted.hang_up()
+        if self.stopping or not is_accepted:
+            self.connections_refused += 1
+            return False
+        self.connections.add(protocol, time.monotonic())
+        return True
+
+    def _close_idle(self) -> None:
+        """Close connections that have been without calls for long; clients connect again for their next call."""
+        self._idle_sweep = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._close_idle)
+        for protocol in self.connections.sweep(time.monotonic()):
+            self.connections_evicted += 1
+            protocol.connection.close()
+
+    def _relieve(self) -> None:
+        """End the calls that hold most memory, on the connections that hold most, until an eighth of it is free."""
+        accounts = [(one.connection.memory, one) for one in self.connections]
+        held = sorted(((memory.used, one) for memory, one in accounts if memory is not None), key=lambda each: -each[0])
+        for used, protocol in held:
+            if self.memory.used <= self.memory.most // 8 * 7:
+                return
+            protocol.connection.shed(used // 2)
+
     def forget(self, protocol: _ServerProtocol) -> None:
         self.connections.discard(protocol)
         self._timed.discard(protocol)
@@ -217,21 +265,21 @@ class _ServerProtocol(Http2Protocol):
     """One connection of a client."""
 
     def __init__(self, server: GrpcServer, loop: asyncio.AbstractEventLoop) -> None:
-        connection = GrpcConnection(server.bounds, server.receive_buffer, server.routes)
+        memory = MemoryAccount(server.connection_memory_bytes_max, server.memory)
+        connection = GrpcConnection(server.bounds, server.receive_buffer, server.routes, memory=memory)
         super().__init__(connection, server.receive_view, loop)
         self.connection: GrpcConnection = connection
+        self.host = ""
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
-        if server.stopping or len(server.connections) >= server.connections_max:
-            server.connections_refused += 1
+        address = transport.get_extra_info("peername")
+        self.host = str(address[0]) if address else ""
+        if not server.admit(self):
             cast(asyncio.Transport, transport).abort()
             return
-        server.connections.add(self)
-        self.connection.peer = Peer(
-            address_text(transport.get_extra_info("peername")), common_name(transport.get_extra_info("peercert"))
-        )
+        self.connection.peer = Peer(address_text(address), common_name(transport.get_extra_info("peercert")))
         if server.identify is not None:
             self.connection.identify = self._identify
         self.attach(transport, limits.GRPC_TCP_KEEPALIVE_SECONDS)
@@ -261,6 +309,24 @@ class _ServerProtocol(Http2Protocol):
         self.connection.identify = None
         self._server.forget(self)
         super().connection_lost(error)
+
+    @property
+    def calls_begun(self) -> int:
+        """A number that every new call increases."""
+        return self.connection.last_stream_id
+
+    @property
+    def has_calls(self) -> bool:
+        return self.connection.open_streams > 0
+
+    def hang_up(self) -> None:
+        """Send GOAWAY and give the file descriptor back at once."""
+        self.connection.close()
+        self._flush()
+        self.abort()
+
+    def wait_for_turn(self) -> None:
+        self._server.read_turns.add(self)
 
     def _check_preface(self) -> None:
         self.timer = None

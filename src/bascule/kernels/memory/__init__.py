@@ -1,0 +1,1 @@
+"""Memory accounts of connections and servers."""

@@ -57,10 +57,14 @@ class DataPlane:
         self._patience = config.cluster.replication.replica_max_leader_timeout_ns / 1e9
         self._stopping = False
         namespace = config.cluster.replication.namespace
-        # Any message on an inbox counts as an ack of a leader: other processes must not be able to guess it.
+        # Without a cluster secret a message on an inbox counts as acks of a leader: other processes must not be able to guess it.
         self.router = AckRouter(f"{namespace}.ack.{server_id}.{secrets.token_hex(16)}.".encode())
         self.router.on_fault = _report
-        self.acks = AckWriter(link.reader, self.router)
+        self.acks = AckWriter(link.reader, self.router, f"{namespace}.ack.".encode())
+        acks_of_others = AckSink(self.router)
+        channel = channels.get("streams")
+        if channel is not None:
+            self.acks.seal, acks_of_others.open = channel.seal, channel.open
         self.targets = Targets()
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
@@ -91,7 +95,7 @@ class DataPlane:
         link.on_read = self.ingest.on_read
         link.on_state = self._on_state
         link.on_error = _on_error
-        link.subscribe(self.router.prefix + b">", AckSink(self.router))
+        link.subscribe(self.router.prefix[:-1], acks_of_others)
 
     def judge_publishers(self) -> int:
         """End the publishing sessions that the policy does not allow any more. Returns how many."""

@@ -15,6 +15,7 @@ from tests.parity.inputs.ingest_helpers import PREFIX, acks_in, feed, new_reader
 from tests.parity.twins.twin_ingest import NatsMessage
 from tests.support.kernels.message_objects import ack_envelope, publish_envelope
 
+PLACE = PREFIX[:-1]
 EMPTY = Ack(b"s", b"p", b"m", 7, b"i", b"c", 0, 1, 2, 0)
 
 
@@ -23,6 +24,12 @@ def envelope(inbox: bytes, *, correlation_id: str = "c", **fields: Any) -> NatsM
     data = publish_envelope(request.SerializeToString(), inbox)
     assert data is not None
     return NatsMessage(b"orders.subject", data)
+
+
+def bundle(*acks: Ack) -> NatsMessage:
+    """Acks as another broker sends them, without a seal."""
+    parts = [ack_envelope(one)[8:] for one in acks]
+    return NatsMessage(PLACE, b"".join(len(part).to_bytes(4, "little") + part for part in parts))
 
 
 def collected(*messages: NatsMessage, **options: Any) -> list[PreparedBatch]:
@@ -132,7 +139,7 @@ def test_a_number_that_is_none_belongs_to_nobody(number: bytes) -> None:
     router = AckRouter(PREFIX)
     router.receivers[1] = CallbackReceiver(lambda _: pytest.fail("not for us"))
     sink = AckSink(router)
-    feed(new_reader(sink), [NatsMessage(PREFIX + number, ack_envelope(EMPTY))])
+    feed(new_reader(sink), [bundle(EMPTY._replace(ack_inbox=PREFIX + number))])
     assert (router.delivered, router.unknown) == (0, 1)
 
 
@@ -176,15 +183,62 @@ def test_acks_of_other_servers_arrive_over_nats() -> None:
     sink = AckSink(router)
     reader = new_reader(sink)
     acks = [EMPTY._replace(offset=index, ack_inbox=PREFIX + b"4") for index in range(1000)]
-    feed(reader, [NatsMessage(PREFIX + b"4", ack_envelope(one)) for one in acks])
+    feed(reader, [bundle(*acks[start : start + 10]) for start in range(0, 1000, 10)])
     feed(
         reader,
         [
-            NatsMessage(PREFIX + b"5", ack_envelope(EMPTY)),
-            NatsMessage(PREFIX + b"4", b"no ack"),
-            NatsMessage(PREFIX + b"4", b""),
-            NatsMessage(b"elsewhere", ack_envelope(EMPTY)),
+            bundle(EMPTY._replace(ack_inbox=PREFIX + b"5")),
+            NatsMessage(PLACE, b"no bundle"),
+            NatsMessage(PLACE, b""),
+            NatsMessage(PLACE, bundle(*acks[:2]).payload[:-1]),
+            bundle(EMPTY._replace(ack_inbox=b"elsewhere")),
         ],
     )
-    assert found == acks
-    assert (router.delivered, sink.invalid) == (1001, 3)
+    assert found == [*acks, acks[0]]
+    assert (router.delivered, sink.invalid) == (1002, 4)
+
+
+def test_only_opened_bundles_count() -> None:
+    router = AckRouter(PREFIX)
+    found: list[Ack] = []
+    router.receivers[4] = CallbackReceiver(found.append)
+    sink = AckSink(router)
+    sink.open = lambda subject, data: memoryview(data)[4:] if (subject, data[:4]) == (PLACE, b"seal") else None
+    ack = EMPTY._replace(ack_inbox=PREFIX + b"4")
+    sealed = NatsMessage(PLACE, b"seal" + bundle(ack).payload)
+    feed(
+        new_reader(sink), [bundle(ack), sealed, NatsMessage(b"elsewhere", sealed.payload), NatsMessage(PLACE, b"seal")]
+    )
+    assert found == [ack]
+    assert sink.invalid == 1
+
+
+def test_acks_for_other_brokers_leave_in_sealed_bundles() -> None:
+    reader = new_reader()
+    writer = AckWriter(reader, AckRouter(PREFIX), b"ns.ack.")
+    writer.seal = lambda subject, payload: b"<%b %d>" % (subject, len(payload))
+    inboxes = [b"ns.ack.other.token.1", b"_INBOX.1", b"ns.ack.third.token.2", b"ns.ack.other.token.12", b"ns.ack.x"]
+    (batch,) = collected(*(envelope(inbox) for inbox in inboxes))
+    writer.acknowledge(batch, messages.LEADER, 10, 1, 2)
+    sent = dict(published(reader))
+    assert sorted(sent) == [b"_INBOX.1", b"ns.ack.other.token", b"ns.ack.third.token"]
+    found: list[Ack] = []
+    router = AckRouter(b"ns.ack.other.token.")
+    router.receivers.update(dict.fromkeys((1, 12), CallbackReceiver(found.append)))
+    sink = AckSink(router)
+    sink.open = lambda _subject, data: memoryview(data)[data.index(b">") + 1 :]
+    feed(new_reader(sink), [NatsMessage(b"ns.ack.other.token", sent[b"ns.ack.other.token"])])
+    assert [(one.ack_inbox, one.offset) for one in found] == [(inboxes[0], 10), (inboxes[3], 13)]
+    assert (writer.sent, writer.unsendable) == (4, 1)
+
+
+def test_a_bundle_stays_below_the_largest_payload() -> None:
+    reader = new_reader()
+    reader.max_payload = 4096
+    writer = AckWriter(reader, AckRouter(PREFIX), b"ns.ack.")
+    (batch,) = collected(*(envelope(b"ns.ack.o.t.1", correlation_id="c" * 90) for _ in range(100)))
+    writer.acknowledge(batch, messages.LEADER, 0, 1, 2)
+    sent = published(reader)
+    assert len(sent) > 2
+    assert max(len(payload) for _, payload in sent) <= 4096
+    assert writer.sent == 100

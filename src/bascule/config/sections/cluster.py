@@ -167,8 +167,8 @@ _SECRET_CHARACTERS_MIN: Final = 16
 
 
 def split_secrets(text: str) -> tuple[str, ...]:
-    """Return the secrets in the text, separated by spaces, commas or line breaks; empty if they are too many, too short or equal."""
-    found = tuple(text.replace(",", " ").split())
+    """Return the secrets in the text, separated by commas or line breaks; empty if they are too many, too short or equal."""
+    found = tuple(one.strip() for one in text.replace(",", "\n").splitlines() if one.strip())
     if (
         len(found) > SECRETS_MAX
         or len(set(found)) < len(found)

@@ -6,6 +6,7 @@ from bascule.kernels.calls.targets cimport Target, Targets
 from bascule.kernels.envelope.messages cimport AckView, PublishView
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
+from bascule.kernels.ingest.awaited cimport AwaitedAcks
 from bascule.kernels.nats.protocol cimport NatsReader
 
 # The outcome of a request. publish.pyx has the texts and codes for clients, by these numbers.
@@ -50,6 +51,13 @@ cdef class Receiver(AckReceiver):
     cdef bytes inbox
 
 
+cdef class Awaited:
+    # The one ack that a call waits for: of this partition, None for any, and with this correlation id.
+    cdef Target target
+    cdef bytes correlation_id
+    cdef bint fits(self, AckView* ack) noexcept
+
+
 cdef class SessionReceiver(Receiver):
     cdef PublishAsyncStream stream
 
@@ -60,6 +68,7 @@ cdef class CallReceiver(Receiver):
 
 cdef class InternalReceiver(Receiver):
     cdef PublishGate gate
+    cdef Awaited awaited
     cdef object callback
 
 
@@ -68,6 +77,7 @@ cdef class PublishAsyncStream(GrpcStream):
     cdef readonly dict granted      # stream that the client may publish to -> the client, if the gate checks authorization
     cdef SessionReceiver receiver
     cdef uint64_t outstanding       # published, not acked yet
+    cdef AwaitedAcks awaited        # the same, by stream, subject and correlation id
     cdef list held                  # messages after one whose partition is being resumed
     cdef bint held_back             # the client gets no window: it does not read acks, or the output to NATS is full
     cdef bint is_over(self) noexcept
@@ -88,12 +98,13 @@ cdef class PublishStream(GrpcStream):
     cdef PublishGate gate
     cdef bint to_subject
     cdef CallReceiver receiver
+    cdef Awaited awaited
     cdef bytes request
     cdef bytes client_inbox
     cdef object timer
     cdef bint is_over(self) noexcept
     cdef int start(self) except -1
-    cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size) except -1
+    cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size, Target target) except -1
     cdef int refuse(self, int verdict) except -1
     cdef int acked(self, AckView* ack) except -1
     cdef int pass_on(self, AckView* ack) except -1

@@ -2,10 +2,11 @@
 #
 # A request is wrapped into an envelope and published to the partition's NATS subject, where every subscriber sees it. Its ack
 # inbox is one of ours, `<prefix><number>`: the partition's leader acks there. If this broker is the leader, the ack goes to the
-# AckReceiver directly, without NATS.
+# AckReceiver directly, without NATS. An ack counts only if its stream, subject and correlation id are those of a message that waits.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
@@ -15,6 +16,7 @@ from bascule.kernels.envelope.messages cimport (
 from bascule.kernels.calls.targets cimport Target, Targets
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
+from bascule.kernels.ingest.awaited cimport AwaitedAcks, hash_ack, hash_text
 from bascule.kernels.nats.protocol cimport NatsReader, begin_pub, end_pub
 
 cdef enum:
@@ -92,6 +94,29 @@ cdef tuple answer_to_ack(int32_t error):
 
 cdef inline bint wants_ack(int32_t policy) noexcept:
     return policy == ACK_LEADER or policy == ACK_ALL
+
+
+cdef inline bint is_text(const uint8_t* found, size_t size, bytes wanted) noexcept:
+    return <size_t> PyBytes_GET_SIZE(wanted) == size and (size == 0 or memcmp(PyBytes_AS_STRING(wanted), found, size) == 0)
+
+
+cdef inline bint is_for(AckView* ack, Target target) noexcept:
+    # A partition is known by its stream and by the subject that it listens on, which the leader received the message on.
+    return is_text(ack.stream, ack.stream_size, target.stream) and is_text(ack.msg_subject, ack.msg_subject_size, target.subject)
+
+
+cdef class Awaited:
+    cdef bint fits(self, AckView* ack) noexcept:
+        if self.target is not None and not is_for(ack, self.target):
+            return False
+        return is_text(ack.correlation_id, ack.correlation_id_size, self.correlation_id)
+
+
+cdef Awaited awaited_ack(PublishView* view, Target target):
+    cdef Awaited awaited = Awaited.__new__(Awaited)
+    awaited.target = target
+    awaited.correlation_id = PyBytes_FromStringAndSize(<const char*> view.correlation_id, view.correlation_id_size)
+    return awaited
 
 
 cdef class PublishGate:
@@ -183,6 +208,7 @@ cdef class PublishGate:
                 receiver = InternalReceiver.__new__(InternalReceiver)
                 receiver.gate = self
                 receiver.callback = callback
+                receiver.awaited = awaited_ack(&view, target)
                 inbox = self.register(receiver)
             verdict = self.publish(
                 <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject), &view,
@@ -265,6 +291,7 @@ cdef class PublishAsyncStream(GrpcStream):
 
     cdef int on_open(self) except -1:
         self.lasting = True
+        self.awaited = AwaitedAcks.__new__(AwaitedAcks)
         self.receiver = SessionReceiver.__new__(SessionReceiver)
         self.receiver.stream = self
         self.gate.register(self.receiver)
@@ -306,6 +333,7 @@ cdef class PublishAsyncStream(GrpcStream):
             return self.refuse(verdict, &view)
         if acked:
             self.outstanding += 1
+            self.awaited.add(hash_text(view.correlation_id, view.correlation_id_size, target.hash))
         if self.gate.nats.output.size() > self.gate.output_bytes_max and not self.held_back:
             self.hold_back()
             self.gate.held_back.append(self)
@@ -399,8 +427,10 @@ cdef class PublishAsyncStream(GrpcStream):
         cdef size_t size
         cdef uint8_t* at
         cdef tuple answer
-        if self.outstanding:
-            self.outstanding -= 1
+        cdef uint64_t partition = hash_ack(ack.stream, ack.stream_size, ack.msg_subject, ack.msg_subject_size)
+        if not self.awaited.take(hash_text(ack.correlation_id, ack.correlation_id_size, partition)):
+            return 0
+        self.outstanding -= 1
         if self.is_over():
             return 0
         if ack.error != ACK_OK:
@@ -458,7 +488,10 @@ cdef class CallReceiver(Receiver):
 
 cdef class InternalReceiver(Receiver):
     cdef int on_ack(self, AckView* ack) except -1:
-        cdef bytes message = PyBytes_FromStringAndSize(NULL, ack_size(ack))
+        cdef bytes message
+        if self.awaited is not None and not self.awaited.fits(ack):
+            return 0
+        message = PyBytes_FromStringAndSize(NULL, ack_size(ack))
         callback = self.callback
         self.callback = None
         self.gate.forget(self)
@@ -515,13 +548,15 @@ cdef class PublishStream(GrpcStream):
             return 0
         if self.to_subject:
             view.expected_offset = 0
-            return self.send(&view, view.subject, view.subject_size)
+            return self.send(&view, view.subject, view.subject_size, None)
         if verdict == PAUSED:
             self.gate.shell.resume(self, target.stream.decode(), target.partition)
             return 0
         if verdict != GOOD:
             return self.refuse(verdict)
-        return self.send(&view, <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject))
+        return self.send(
+            &view, <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject), target
+        )
 
     def denied(self, bytes stream):
         text = self.gate.shell.why_not(self.peer, stream.decode()) if self.gate.checks_authorization else None
@@ -541,7 +576,7 @@ cdef class PublishStream(GrpcStream):
         elif not self.is_over():
             self.start()
 
-    cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size) except -1:
+    cdef int send(self, PublishView* view, const uint8_t* subject, size_t subject_size, Target target) except -1:
         # With a deadline the call waits for the ack; without one it ends when the message is sent.
         cdef bytes inbox
         cdef int verdict
@@ -555,6 +590,7 @@ cdef class PublishStream(GrpcStream):
         self.client_inbox = view.ack_inbox[:view.ack_inbox_size]
         self.receiver = CallReceiver.__new__(CallReceiver)
         self.receiver.call = self
+        self.awaited = awaited_ack(view, target)
         inbox = self.gate.register(self.receiver)
         verdict = self.gate.publish(
             subject, subject_size, view, <const uint8_t*> PyBytes_AS_STRING(inbox), <uint32_t> PyBytes_GET_SIZE(inbox)
@@ -580,7 +616,7 @@ cdef class PublishStream(GrpcStream):
 
     cdef int acked(self, AckView* ack) except -1:
         cdef tuple answer
-        if self.is_over():
+        if self.is_over() or (self.awaited is not None and not self.awaited.fits(ack)):
             return 0
         self.let_go()  # the first ack is the answer, later ones are ignored
         if PyBytes_GET_SIZE(self.client_inbox):

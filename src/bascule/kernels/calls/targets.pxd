@@ -1,6 +1,6 @@
 # The partitions of the cluster, as publishers know them: found by the name of the stream and the number, for each message.
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
 cdef class Target:
@@ -11,6 +11,7 @@ cdef class Target:
     cdef readonly bint paused
     cdef readonly bint is_readonly
     cdef readonly bint concurrency_control
+    cdef uint64_t hash              # of stream and subject, which an ack repeats
 
 
 cdef class Targets:

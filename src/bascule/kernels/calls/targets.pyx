@@ -5,6 +5,8 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from bascule.kernels.ingest.awaited cimport hash_ack
+
 cdef enum:
     RECENT_TARGETS = 256            # the slots of slot_of()
 
@@ -27,6 +29,10 @@ cdef class Targets:
         target.paused = paused
         target.is_readonly = readonly
         target.concurrency_control = concurrency_control
+        target.hash = hash_ack(
+            <const uint8_t*> PyBytes_AS_STRING(target.stream), PyBytes_GET_SIZE(target.stream),
+            <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject),
+        )
         partitions = self.streams.setdefault(target.stream, [])
         while len(partitions) <= partition:
             partitions.append(None)

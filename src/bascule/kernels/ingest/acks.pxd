@@ -25,23 +25,42 @@ cdef class AckRouter:
     cdef int route(self, AckView* ack, const uint8_t* inbox, size_t size) except -1
 
 
+cdef class AckBundle:
+    # Acks for one broker, which leave together.
+    cdef bytes subject
+    cdef uint8_t* data                                  # u32 size · Ack, again and again
+    cdef size_t size
+    cdef size_t capacity
+    cdef uint64_t count
+
+
 cdef class AckWriter:
     # Answers the ack entries of batches: over NATS, or straight to a receiver of this process.
     cdef readonly NatsReader reader                     # its output, whether it is connected, how large a payload may be
     cdef readonly AckRouter router
-    cdef readonly uint64_t sent                         # written as PUB
+    cdef readonly bytes family                          # how the inboxes of all brokers begin; empty: none of them is known
+    cdef public object seal                             # (subject, payload) -> the bytes before the payload of a bundle; or None
+    cdef dict bundles                                   # subject -> AckBundle
+    cdef list filled                                    # those that have acks
+    cdef AckBundle last_bundle
+    cdef readonly uint64_t sent                         # written as PUB, alone or in a bundle
     cdef readonly uint64_t unsendable                   # not connected, larger than the server takes, or no memory
     cdef int send(self, AckView* ack) except -1
+    cdef int bundle(self, AckView* ack) except -1
+    cdef int send_bundles(self) except -1
+    cdef int send_bundle(self, AckBundle bundle) except -1
     cdef int send_errors(
         self, PreparedBatch batch, int32_t error, bint recorded, int64_t reception_timestamp, int64_t commit_timestamp
     ) except -1
 
 
-# Acks of partitions that other servers lead. They are kept while the read is scanned and handed on at its end, with the GIL.
+# Bundles of acks of partitions that other servers lead. They are kept while the read is scanned and handed on at its end, with the GIL.
 cdef class AckSink(MessageSink):
     cdef readonly AckRouter router
-    cdef readonly uint64_t invalid                      # messages that are no ack
+    cdef public object open                             # (subject, message) -> its acks, None if no broker sent it; or None
+    cdef readonly uint64_t invalid                      # messages that are no bundle of acks
     cdef uint8_t* kept                                  # u32 subject size · u32 payload size · subject · payload, again and again
     cdef size_t kept_size
     cdef size_t kept_capacity
     cdef int route_all(self, const uint8_t* at, size_t size) except -1
+    cdef bint route_bundle(self, const uint8_t* at, size_t size) except -1

@@ -38,7 +38,13 @@ class AckRouter:
 class AckWriter:
     """Answers the ack entries of batches, into the output of the NATS connection or through the router."""
 
-    def __init__(self, reader: NatsReader, router: AckRouter) -> None: ...
+    seal: Callable[[bytes, bytes], bytes] | None
+    """Returns the bytes before the payload of a bundle on a subject."""
+
+    def __init__(self, reader: NatsReader, router: AckRouter, family: bytes = b"") -> None:
+        """`family` is how the ack inboxes of all brokers begin: acks for other brokers leave in bundles."""
+    @property
+    def family(self) -> bytes: ...
     @property
     def reader(self) -> NatsReader: ...
     @property
@@ -59,11 +65,14 @@ class AckWriter:
 
 @final
 class AckSink(MessageSink):
-    """Acks of partitions that other servers lead: subscribe it to `<prefix>>`."""
+    """Acks of partitions that other servers lead: subscribe it to the router's prefix without the last dot."""
+
+    open: Callable[[bytes, bytes], memoryview | None] | None
+    """Returns the acks of a bundle that was published to a subject, or None if no broker sent it."""
 
     def __init__(self, router: AckRouter) -> None: ...
     @property
     def router(self) -> AckRouter: ...
     @property
     def invalid(self) -> int:
-        """Messages that were no ack."""
+        """Messages that were no bundle of acks for this process."""

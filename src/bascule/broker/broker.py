@@ -30,6 +30,7 @@ from bascule.broker.metrics.cursors import KnownCursors
 from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import BROKER_USER, link_options
 from bascule.config.sections.server import ServerConfig
+from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.address import Address
 from bascule.errors import BasculeError, EncryptionKeyError, OperatorError
 from bascule.log import LogStore
@@ -89,6 +90,8 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
     identity = server_id(PosixDisk(), str(config.data_dir), config.node.server_id)
     marker = RunMarker(PosixDisk(), str(config.data_dir))
     closing.when_clean(marker.write_stopped)
+    for one in unsafe_settings(config):
+        _logger.warning("UNSAFE: %s (%s)", one.problem, one.next_step)
     authorizer = Authorizer.from_config(config.tls)
     identities = Identities(Authenticator.from_config(config))
     closing.add(identities.close)
@@ -424,6 +427,7 @@ async def _serve(
         ports.http.serve(
             Sources(
                 data_directory=config.data_dir,
+                unsafe=tuple(one.name for one in unsafe_settings(config)),
                 life=parts.life,
                 authorizer=authorizer,
                 controller=controller,

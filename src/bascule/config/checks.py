@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from bascule.config.sections.server import ServerConfig
+from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.duration import format_duration
 from bascule.errors import InvalidConfig
 from bascule.net.sockets import is_loopback
@@ -86,6 +87,15 @@ def _tokens(config: ServerConfig) -> Iterator[Problem]:
         )
 
 
+def _unsafe(config: ServerConfig) -> Iterator[Problem]:
+    if config.security.insecure:
+        return
+    for one in unsafe_settings(config):
+        if one.name != "plaintext_tokens":  # that one has a setting of its own
+            hint = f"{one.next_step}; `security.insecure: true` allows it"
+            yield (("listen",), one.problem[0].upper() + one.problem[1:], hint)
+
+
 def _nats_login(config: ServerConfig) -> Iterator[Problem]:
     if config.nats.password is not None and config.nats.user is None:
         yield ("nats.password",), "`nats.password` is set without `nats.user`", "set `nats.user`"
@@ -135,6 +145,7 @@ _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _certificates,
     _client_certificates,
     _tokens,
+    _unsafe,
     _nats_login,
     _cluster_secret,
     _nats_schemes,

@@ -10,7 +10,7 @@ from bascule.errors import InvalidConfig
 
 
 def addresses(flags: dict[str, object], bound_port: int = 40_000) -> tuple[str, str]:
-    listener = load(flags=flags, environ={}).listener
+    listener = load(flags={"security.insecure": True, **flags}, environ={}).listener
     return str(listener.bind()), str(listener.advertise(bound_port=bound_port, machine_name="box"))
 
 
@@ -60,7 +60,7 @@ def test_port_zero_advertises_the_port_the_system_gave(flags: dict[str, object],
 
 @pytest.mark.parametrize("wildcard", ["0.0.0.0:9292", ":9292", "[::]:9292", "0:9292"])
 def test_a_wildcard_is_bound_but_never_advertised(wildcard: str) -> None:
-    listener = load(flags={"listen": wildcard}, environ={}).listener
+    listener = load(flags={"listen": wildcard, "security.insecure": True}, environ={}).listener
     assert listener.bind().is_wildcard
     assert listener.advertise(bound_port=9292, machine_name="box") == Address("box", 9292)
 

@@ -38,6 +38,7 @@ tls:
     auth: {enabled: true, optional: true, ca: /ca.crt}
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
 security:
+  insecure: true
   tokens: {file: /tokens, plaintext: true}
   jwt:
     keys: https://id.example/keys
@@ -111,6 +112,7 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.enabled": True,
     "tls.client.authz.model": Path("/model.conf"),
     "tls.client.authz.policy": Path("/policy.csv"),
+    "security.insecure": True,
     "security.tokens.file": Path("/tokens"),
     "security.tokens.plaintext": True,
     "security.jwt.keys": "https://id.example/keys",

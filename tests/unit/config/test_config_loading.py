@@ -69,7 +69,7 @@ def test_a_flag_that_was_not_given_sets_nothing() -> None:
 
 
 def test_settings_say_where_each_value_came_from(tmp_path: Path) -> None:
-    file = write(tmp_path, "host: here\nport: 1\nlogging.level: debug")
+    file = write(tmp_path, "host: localhost\nport: 1\nlogging.level: debug")
     loaded = load_with_sources(file, {"data.dir": tmp_path}, {"LIFTBRIDGE_PORT": "2"})
     sources = {setting.key.name: setting.source for setting in loaded.settings}
     assert sources["host"] == f"{file}:1"

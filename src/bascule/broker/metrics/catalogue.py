@@ -33,6 +33,11 @@ SERVER: Final = (
         "Always 1; the labels are the versions and the server id.",
         ("version", "python", "server"),
     ),
+    _gauge(
+        "bascule_unsafe_setting",
+        "1 for each setting that leaves the server open: `no_tls`, `no_authentication`, `plaintext_tokens`.",
+        ("setting",),
+    ),
     _gauge("bascule_uptime_seconds", "Time since the server was started."),
     _gauge("bascule_ready", "1 when /readyz answers 200."),
     _gauge("bascule_draining", "1 while the server hands its leaderships over."),

@@ -55,6 +55,8 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
     page.add("bascule_build_info", 1, build)
     page.add("bascule_uptime_seconds", round(up_seconds, 3))
     page.add("bascule_ready", not why_not_ready(sources))
+    for name in sources.unsafe:
+        page.add("bascule_unsafe_setting", 1, labels(setting=name))
     page.add("bascule_draining", sources.life.is_draining)
     page.add("process_start_time_seconds", round(time.time() - up_seconds, 3))
     page.add("process_cpu_seconds_total", round(facts.cpu_seconds, 3))

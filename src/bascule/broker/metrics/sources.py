@@ -38,6 +38,8 @@ class TableLoad(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     data_directory: Path
+    unsafe: tuple[str, ...]
+    """Names of the settings that leave the server open."""
     life: ServerLife
     authorizer: Authorizer
     controller: Controller

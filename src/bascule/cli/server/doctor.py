@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,8 +19,9 @@ from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
 from bascule.cli.terminal.output import printable, say, show_json
 from bascule.config.values.shown import milliseconds, plural
-from bascule.errors import BasculeError, StateError
+from bascule.errors import BasculeError, PermissionDenied, StateError, Unavailable
 from bascule.exits import EXIT_CODES, styled
+from bascule.net.sockets import is_loopback
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
@@ -195,7 +196,14 @@ async def _tls(target: Target, host: str, port: int) -> Check:
     from bascule.client.connection.options import tls_context
 
     if not target.speaks_tls:
-        return Check("tls", SKIPPED, "not used: the connection is not encrypted")
+        if is_loopback(host):
+            return Check("tls", SKIPPED, "not used: the connection is not encrypted")
+        return Check(
+            "tls",
+            WARNING,
+            "not used: messages can be read and changed on the way",
+            "set `tls.cert` and `tls.key` of the brokers",
+        )
     try:
         context = tls_context(target.client_options()["tls"])
         async with asyncio.timeout(target.timeout):
@@ -237,6 +245,7 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
             yield Check("api", OK, f"answers in {milliseconds(time.monotonic() - started)}")
             for broker in metadata.brokers.values():
                 yield await _broker(target, broker)
+            yield await _credentials(target, metadata.brokers.values())
             yield _streams(streams)
             if facts.CURSORS_STREAM in {one.name for one in streams}:
                 yield Check("cursors", OK, "kept, for consumer groups and readers")
@@ -255,6 +264,30 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
         yield Check(
             "api", FAILED, error.message, "check that it is a broker, and whether it requires TLS or a certificate"
         )
+
+
+async def _credentials(target: Target, brokers: Iterable[BrokerInfo]) -> Check:
+    """Connect without a token and a client certificate, as a stranger would."""
+    import bascule
+
+    own = target.client_options()
+    tls = bascule.TlsOptions(ca=target.context.tls_ca) if own["tls"] is not None else None
+    try:
+        async with bascule.connect(target.server, tls=tls, timeout=target.timeout):
+            pass
+    except PermissionDenied:
+        return Check("credentials", OK, "the brokers refuse clients without credentials")
+    except Unavailable:
+        return Check("credentials", OK, "the brokers refuse clients without a certificate")
+    outside = [broker.id for broker in brokers if not is_loopback(broker.host)]
+    if outside:
+        return Check(
+            "credentials",
+            WARNING,
+            f"none are needed: every client that reaches {', '.join(outside)} may read, write and delete",
+            "set `security.tokens.file`, `security.jwt.keys` or `tls.client.auth.enabled` of the brokers",
+        )
+    return Check("credentials", OK, "none are needed, and the brokers are reached from their own machine only")
 
 
 async def _broker(target: Target, broker: BrokerInfo) -> Check:

@@ -1,4 +1,4 @@
-"""Tokens of clients: static ones from a file, and JSON Web Tokens of an OpenID provider."""
+"""Tokens of clients: static ones from a file, and JSON Web Tokens of an OpenID provider; and the permission to go without."""
 
 from __future__ import annotations
 
@@ -88,8 +88,17 @@ class Jwt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Tokens"""
+    """Security"""
 
+    insecure: bool = setting(
+        "security.insecure",
+        Boolean(),
+        False,
+        meaning="Allow the server to listen beyond loopback addresses without TLS or without authentication.",
+        consequence="Without it such a server does not start. With it the server warns at start, and in the metric "
+        "`bascule_unsafe_setting`.",
+        advice="For networks where every machine is trusted, and for tests.",
+    )
     tokens_file: Path | None = setting(
         "security.tokens.file",
         FilePath(),

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from bascule.kernels.calls.targets cimport Target, Targets
+from bascule.kernels.calls.targets cimport Awaited, Target, Targets
 from bascule.kernels.envelope.messages cimport AckView, PublishView
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
@@ -49,13 +49,6 @@ cdef class PublishGate:
 cdef class Receiver(AckReceiver):
     cdef uint64_t number
     cdef bytes inbox
-
-
-cdef class Awaited:
-    # The one ack that a call waits for: of this partition, None for any, and with this correlation id.
-    cdef Target target
-    cdef bytes correlation_id
-    cdef bint fits(self, AckView* ack) noexcept
 
 
 cdef class SessionReceiver(Receiver):

@@ -6,14 +6,13 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
     publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
     write_ack, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
-from bascule.kernels.calls.targets cimport Target, Targets
+from bascule.kernels.calls.targets cimport Awaited, Target, Targets, awaited_ack
 from bascule.kernels.grpc.server cimport GrpcStream
 from bascule.kernels.ingest.acks cimport AckReceiver
 from bascule.kernels.ingest.awaited cimport AwaitedAcks, hash_ack, hash_text
@@ -94,29 +93,6 @@ cdef tuple answer_to_ack(int32_t error):
 
 cdef inline bint wants_ack(int32_t policy) noexcept:
     return policy == ACK_LEADER or policy == ACK_ALL
-
-
-cdef inline bint is_text(const uint8_t* found, size_t size, bytes wanted) noexcept:
-    return <size_t> PyBytes_GET_SIZE(wanted) == size and (size == 0 or memcmp(PyBytes_AS_STRING(wanted), found, size) == 0)
-
-
-cdef inline bint is_for(AckView* ack, Target target) noexcept:
-    # A partition is known by its stream and by the subject that it listens on, which the leader received the message on.
-    return is_text(ack.stream, ack.stream_size, target.stream) and is_text(ack.msg_subject, ack.msg_subject_size, target.subject)
-
-
-cdef class Awaited:
-    cdef bint fits(self, AckView* ack) noexcept:
-        if self.target is not None and not is_for(ack, self.target):
-            return False
-        return is_text(ack.correlation_id, ack.correlation_id_size, self.correlation_id)
-
-
-cdef Awaited awaited_ack(PublishView* view, Target target):
-    cdef Awaited awaited = Awaited.__new__(Awaited)
-    awaited.target = target
-    awaited.correlation_id = PyBytes_FromStringAndSize(<const char*> view.correlation_id, view.correlation_id_size)
-    return awaited
 
 
 cdef class PublishGate:

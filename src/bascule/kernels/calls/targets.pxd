@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.envelope.messages cimport AckView, PublishView
+
 
 cdef class Target:
     # The NATS subject of one partition. Immutable: a change replaces it.
@@ -19,3 +21,12 @@ cdef class Targets:
     cdef dict streams               # name -> list of Targets by partition
     cdef list recent                # targets of the last messages, by slot_of()
     cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)
+
+cdef class Awaited:
+    # The one ack that a call waits for: of this partition, None for any, and with this correlation id.
+    cdef Target target
+    cdef bytes correlation_id
+    cdef bint fits(self, AckView* ack) noexcept
+
+
+cdef Awaited awaited_ack(PublishView* view, Target target)

@@ -70,3 +70,29 @@ cdef inline size_t slot_of(const uint8_t* stream, uint32_t size, int32_t partiti
     cdef uint32_t count = size if size < 8 else 8
     memcpy(&end, stream + (size - count), count)
     return <size_t> (((end ^ <uint32_t> partition) * <uint64_t> 0x9E3779B97F4A7C15) >> 56)
+
+
+# ── the ack of one message ───────────────────────────────────────────────────────────────────────
+
+
+cdef inline bint is_text(const uint8_t* found, size_t size, bytes wanted) noexcept:
+    return <size_t> PyBytes_GET_SIZE(wanted) == size and (size == 0 or memcmp(PyBytes_AS_STRING(wanted), found, size) == 0)
+
+
+cdef inline bint is_for(AckView* ack, Target target) noexcept:
+    # A partition is known by its stream and by the subject that it listens on, which the leader received the message on.
+    return is_text(ack.stream, ack.stream_size, target.stream) and is_text(ack.msg_subject, ack.msg_subject_size, target.subject)
+
+
+cdef class Awaited:
+    cdef bint fits(self, AckView* ack) noexcept:
+        if self.target is not None and not is_for(ack, self.target):
+            return False
+        return is_text(ack.correlation_id, ack.correlation_id_size, self.correlation_id)
+
+
+cdef Awaited awaited_ack(PublishView* view, Target target):
+    cdef Awaited awaited = Awaited.__new__(Awaited)
+    awaited.target = target
+    awaited.correlation_id = PyBytes_FromStringAndSize(<const char*> view.correlation_id, view.correlation_id_size)
+    return awaited

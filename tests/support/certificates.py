@@ -53,6 +53,19 @@ class Authority:
         )
         return issued
 
+    def revoke(self, file: Path, *revoked: Certificate, days: int = 365) -> None:
+        """Write the list of revoked certificates, which is valid for some days from now."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        builder = builder.last_update(now - datetime.timedelta(days=400)).next_update(
+            now + datetime.timedelta(days=days)
+        )
+        for one in revoked:
+            serial = x509.load_pem_x509_certificate(one.cert.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(entry)
+        file.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
     def credentials(self, own: Certificate | None = None) -> Any:
         """What a channel needs to trust a server of this authority, and to show `own`."""
         if own is None:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import socket
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,8 +48,8 @@ from bascule.net.grpc.server import GrpcServer
 from bascule.net.nats.bus import NatsBus
 from bascule.net.nats.link import NatsLink
 from bascule.net.nats.subjects import ControlSubjects
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.sockets import listening_socket
-from bascule.net.tls import server_tls
 from bascule.operations.activity_stream import ActivityPublisher
 from bascule.operations.administration import Administration
 from bascule.operations.arrival import Arrival
@@ -64,6 +63,7 @@ from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
 from bascule.security.authentication import Authenticator
 from bascule.security.authorization import Authorizer
+from bascule.security.certificates import Certificates, port_tls
 from bascule.security.identities import Identities
 from bascule.security.running_calls import RunningCalls
 
@@ -100,7 +100,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
     parts = await _start_parts(config, ending, closing, store, marker, authorizer, ports, nats, identity)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
-    health = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
+    health, grpc = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
     _logger.info(
@@ -121,7 +121,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
         identities=identities,
         running=running,
         secret=nats.secret,
-        certificates=Certificates(config, ports),
+        certificates=Certificates([port for port in (grpc, ports.flight, ports.http) if port is not None]),
         health=health,
         life=parts.life,
         leaderships=parts.administration.drain,
@@ -331,7 +331,7 @@ class Ports:
     listening: socket.socket
     address: Address
     """Where clients reach the gRPC port."""
-    tls: ssl.SSLContext | None
+    tls: ReloadableTls | None
     http: HttpService | None
     flight: FlightService | None
 
@@ -349,7 +349,7 @@ async def _take_ports(config: ServerConfig, closing: Closing, identities: Identi
     if flight is not None:
         closing.add(flight.stop)
     address = config.listener.advertise(bound_port=listening.getsockname()[1], machine_name=socket.gethostname())
-    return Ports(listening, address, _tls(config), http, flight)
+    return Ports(listening, address, port_tls(config.tls), http, flight)
 
 
 def _bind(config: ServerConfig, closing: Closing) -> socket.socket:
@@ -369,19 +369,6 @@ def _bind(config: ServerConfig, closing: Closing) -> socket.socket:
     return listening
 
 
-def _tls(config: ServerConfig) -> ssl.SSLContext | None:
-    tls = config.tls
-    if not tls.is_on:
-        return None
-    return server_tls(
-        tls.cert,
-        tls.key,
-        client_ca=tls.client_auth_ca,
-        requires_client=tls.client_auth_enabled,
-        allows_no_client=tls.client_auth_optional,
-    )
-
-
 async def _serve(
     config: ServerConfig,
     closing: Closing,
@@ -392,7 +379,7 @@ async def _serve(
     ports: Ports,
     nats: NatsConnections,
     parts: BrokerParts,
-) -> HealthState:
+) -> tuple[HealthState, GrpcServer]:
     """Open the ports for clients: gRPC, Arrow Flight, HTTP."""
     controller, directory = parts.controller, parts.directory
     plane, administration = parts.plane, parts.administration
@@ -401,7 +388,7 @@ async def _serve(
         config, authorizer, running, controller, directory, plane, parts.cursors, parts.groups, administration, health
     )
     admission = AdmissionBounds(connections_max=connections_for(raise_handle_limit()))
-    grpc = GrpcServer(routes, admission=admission, ssl_context=ports.tls, identify=identities.of_calls)
+    grpc = GrpcServer(routes, admission=admission, tls=ports.tls, identify=identities.of_calls)
 
     async def stop_grpc() -> None:
         health.set(SERVICE, False)
@@ -444,30 +431,7 @@ async def _serve(
             )
         )
         closing.add(ports.http.begin_stop)  # before the rest: metrics read no part that is stopping
-    return health
-
-
-class Certificates:
-    """The certificate of all ports."""
-
-    def __init__(self, config: ServerConfig, ports: Ports) -> None:
-        self._files = config.tls
-        self._ports = ports
-
-    def reload(self) -> None:
-        certificate, key, ports = self._files.cert, self._files.key, self._ports
-        if ports.tls is None or certificate is None or key is None:
-            return
-        try:
-            server_tls(certificate, key)  # tried on a context of its own first
-            ports.tls.load_cert_chain(certificate, key)
-            for port in (ports.flight, ports.http):
-                if port is not None:
-                    port.reload_certificate(certificate, key)
-        except (BasculeError, OSError) as error:
-            _logger.error("the certificate was not changed: %s", getattr(error, "message", error))
-        else:
-            _logger.info("the certificate was read again: new connections see it")
+    return health, grpc
 
 
 def _write_addresses(config: ServerConfig, closing: Closing, ports: Ports, nats_url: str) -> None:

@@ -22,7 +22,7 @@ INTERVALS_NS_MIN: Final = {
     "segment_max_age_ns": SECOND_NS,
     "cleaner_interval_ns": 100 * MILLISECOND_NS,
     "auto_pause_time_ns": 100 * MILLISECOND_NS,
-    "sync_interval_ns": 10 * MILLISECOND_NS,
+    "sync_interval_ns": 5 * MILLISECOND_NS,
 }
 """Minimum of intervals; a shorter one is raised to it. It would only create more files, or cost CPU for nothing. 0 stays 0."""
 

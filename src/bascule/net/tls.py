@@ -5,9 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bascule.errors import InvalidConfig
+
+_CRL_HINT: Final = "give a PEM file with a list of each authority that signs client certificates"
 
 
 def server_tls(
@@ -15,14 +17,15 @@ def server_tls(
     key: Path | str | None,
     *,
     client_ca: Path | str | None = None,
+    client_crl: Path | str | None = None,
     requires_client: bool = False,
     allows_no_client: bool = False,
     protocol: str = "h2",
 ) -> ssl.SSLContext:
     """TLS 1.2 or newer, for one protocol as ALPN names it.
 
-    With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts. With `allows_no_client`
-    too, a client may present none.
+    With `requires_client`, clients need a certificate of `client_ca`, or of an authority the system trusts, that `client_crl` does not
+    revoke. With `allows_no_client` too, a client may present none.
     """
     if certificate is None or key is None:
         raise InvalidConfig("TLS needs a certificate and its key", hint="set `tls.cert` and `tls.key`")
@@ -32,6 +35,9 @@ def server_tls(
     _load_certificate(context, certificate, key)
     if requires_client:
         context.verify_mode = ssl.CERT_OPTIONAL if allows_no_client else ssl.CERT_REQUIRED
+        # A resumed session would skip the check of the certificate.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
         try:
             if client_ca is None:
                 context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
@@ -41,7 +47,20 @@ def server_tls(
             raise InvalidConfig(
                 f"client authority {client_ca} cannot be used: {error}", hint="give a PEM file"
             ) from None
+        if client_crl is not None:
+            _load_revocations(context, client_crl)
     return context
+
+
+def _load_revocations(context: ssl.SSLContext, client_crl: Path | str) -> None:
+    before = context.cert_store_stats()["crl"]
+    try:
+        context.load_verify_locations(client_crl)
+    except OSError as error:
+        raise InvalidConfig(f"`tls.client.crl`, {client_crl}, cannot be used: {error}", hint=_CRL_HINT) from None
+    if context.cert_store_stats()["crl"] == before:
+        raise InvalidConfig(f"`tls.client.crl`, {client_crl}, has no revocation list", hint=_CRL_HINT)
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def client_tls(

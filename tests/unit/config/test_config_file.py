@@ -36,6 +36,7 @@ tls:
   cert: /tls.crt
   client:
     auth: {enabled: true, optional: true, ca: /ca.crt}
+    crl: /clients.crl
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
 security:
   insecure: true
@@ -109,6 +110,7 @@ EXPECTED: dict[str, Any] = {
     "tls.client.auth.enabled": True,
     "tls.client.auth.optional": True,
     "tls.client.auth.ca": Path("/ca.crt"),
+    "tls.client.crl": Path("/clients.crl"),
     "tls.client.authz.enabled": True,
     "tls.client.authz.model": Path("/model.conf"),
     "tls.client.authz.policy": Path("/policy.csv"),

@@ -21,6 +21,7 @@ from bascule.kernels.grpc.server import CallStream, UnaryStream
 from bascule.net.grpc.channel import Channel, GrpcStatusError, split_address
 from bascule.net.grpc.server import Call, GrpcServer, Route, unary
 from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import client_tls, server_tls
 from tests.support.certificates import Authority
 from tests.support.kernels.probes import PyClientStream
@@ -255,7 +256,7 @@ def test_tls_with_a_client_certificate(run: Callable[[Scenario], None], tmp_path
     context = server_tls(server.cert, server.key, client_ca=authority.file, requires_client=True)
 
     async def scenario() -> None:
-        async with our_server(ssl_context=context) as (address, answers):
+        async with our_server(tls=ReloadableTls(lambda: context)) as (address, answers):
             trusted = client_tls(authority.file, client.cert, client.key)
             async with connected(address, tls=trusted) as channel:
                 assert await channel.call(b"/test/Hello", b"you") == b"hello you"
@@ -299,7 +300,7 @@ def test_a_server_that_cannot_be_trusted_is_not_spoken_to(run: Callable[[Scenari
     context = server_tls(server.cert, server.key)
 
     async def scenario() -> None:
-        async with our_server(ssl_context=context) as (address, _):
+        async with our_server(tls=ReloadableTls(lambda: context)) as (address, _):
             for options, text in (
                 ({"tls": client_tls(stranger.file)}, "TLS failed"),
                 ({"tls": client_tls()}, "TLS failed"),

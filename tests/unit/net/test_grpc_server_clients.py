@@ -19,6 +19,7 @@ from bascule.errors import InvalidConfig, LogDeleted, Unavailable
 from bascule.kernels.grpc.server import CallStream, UnaryStream
 from bascule.net.grpc.server import Call, GrpcServer, Route, unary
 from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import server_tls
 from tests.support.certificates import Authority
 from tests.support.http2_client import END_HEADERS, END_STREAM, Http2Client, request
@@ -302,7 +303,7 @@ def test_tls(run: Callable[[Scenario], None], authority: Authority) -> None:
 
     async def scenario() -> None:
         async with (
-            Serving(ssl_context=server_tls(own.cert, own.key)) as serving,
+            Serving(tls=ReloadableTls(lambda: server_tls(own.cert, own.key))) as serving,
             grpc.aio.secure_channel(serving.address, authority.credentials()) as channel,
         ):
             assert await channel.unary_unary("/test/Hello")(b"you") == b"hello you"
@@ -320,7 +321,7 @@ def test_tls_with_certificates_of_clients(run: Callable[[Scenario], None], autho
     context = server_tls(own.cert, own.key, client_ca=authority.file, requires_client=True)
 
     async def scenario() -> None:
-        async with Serving(ssl_context=context) as serving:
+        async with Serving(tls=ReloadableTls(lambda: context)) as serving:
             async with grpc.aio.secure_channel(serving.address, authority.credentials(client)) as channel:
                 assert await channel.unary_unary("/test/Hello")(b"you") == b"hello you"
                 assert serving.answers.calls[0].peer.common_name == "client-7"
@@ -334,7 +335,7 @@ def test_tls_offers_http2_and_nothing_else(authority: Authority) -> None:
     own = authority.issue("localhost")
 
     async def scenario() -> None:
-        async with Serving(ssl_context=server_tls(own.cert, own.key)) as serving:
+        async with Serving(tls=ReloadableTls(lambda: server_tls(own.cert, own.key))) as serving:
             context = ssl.create_default_context(cafile=str(authority.file))
             context.set_alpn_protocols(["http/1.1", "h2"])
             host, port = serving.address.split(":")

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bascule import limits
@@ -23,8 +22,9 @@ from bascule.config.values.address import Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
 from bascule.net.gate import Gate
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.sockets import listening_socket
-from bascule.net.tls import server_tls
+from bascule.security.certificates import port_tls
 from bascule.security.identities import Identities
 
 if TYPE_CHECKING:
@@ -76,10 +76,13 @@ class FlightService:
         self._gate.open(sources)
         _logger.info("streams are served as Arrow tables on port %d", self.port)
 
-    def reload_certificate(self, certificate: Path, key: Path) -> None:
-        """For new connections. The caller has checked the files."""
-        if self._gate.relay is not None:
-            self._gate.relay.context.load_cert_chain(certificate, key)
+    @property
+    def tls(self) -> ReloadableTls | None:
+        return None if self._gate.relay is None else self._gate.relay.tls
+
+    def judge_connections(self) -> int:
+        """End the connections whose certificates were refused since they were made. Returns how many."""
+        return 0 if self._gate.relay is None else self._gate.relay.judge_connections()
 
     async def stop(self) -> None:
         """End running reads with Unavailable, so that their readers continue at the next leader.
@@ -158,22 +161,15 @@ def _start(config: ServerConfig, identities: Identities, loop: asyncio.AbstractE
 
     gate = FlightGate(loop, identities)
     wanted = _free(config)
-    tls = config.tls
     try:
-        if not tls.is_on:
+        tls = port_tls(config.tls)
+        if tls is None:
             server = make_server(f"grpc://{wanted}", gate)
             gate.local_reads = _local_reads(config, gate)
             return FlightService(server, gate)
-        context = server_tls(
-            tls.cert,
-            tls.key,
-            client_ca=tls.client_auth_ca,
-            requires_client=tls.client_auth_enabled,
-            allows_no_client=tls.client_auth_optional,
-        )
         inner = InnerSocket()
         server = make_server(inner.location, gate)
-        gate.relay = TlsRelay(wanted, context, inner)
+        gate.relay = TlsRelay(wanted, tls, inner)
         gate.relay.start()
         return FlightService(server, gate)
     except OSError as error:

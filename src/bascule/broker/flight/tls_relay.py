@@ -16,7 +16,6 @@ import contextlib
 import secrets
 import shutil
 import socket
-import ssl
 import tempfile
 import threading
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from typing import Any, Final, cast
 from bascule.config.values.address import Address
 from bascule.net.grpc.protocol import address_text
 from bascule.net.grpc.server import Peer
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import common_name
 
 BUFFER_BYTES: Final = 1 << 20
@@ -74,9 +74,9 @@ class InnerSocket:
 
 
 class TlsRelay:
-    def __init__(self, address: Address, context: ssl.SSLContext, inner: InnerSocket) -> None:
+    def __init__(self, address: Address, tls: ReloadableTls, inner: InnerSocket) -> None:
         """`start` listens. Raises OSError when the address cannot be used."""
-        self.context = context
+        self.tls = tls
         self._address = address
         self._inner = inner
         self._peers: dict[str, Peer] = {}
@@ -99,7 +99,7 @@ class TlsRelay:
             lambda: _Outside(self),
             self._address.host,
             self._address.port,
-            ssl=self.context,
+            ssl=self.tls.context,
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
         )
         self.port = self._server.sockets[0].getsockname()[1]
@@ -127,6 +127,16 @@ class TlsRelay:
         """
         return self._peers[peer.rpartition("/")[2]]
 
+    def judge_connections(self) -> int:
+        """End the connections whose certificates were refused since they were made. Returns how many."""
+        return asyncio.run_coroutine_threadsafe(self._judge(), self._loop).result()
+
+    async def _judge(self) -> int:
+        refused = [side for side in self._open if isinstance(side, _Outside) and self.is_refused(side)]
+        for side in refused:
+            side.abort()
+        return len(refused)
+
     # ── in the relay's own loop ──────────────────────────────────────────────────────────────────
 
     def opened(self, side: _Side) -> None:
@@ -135,7 +145,14 @@ class TlsRelay:
     def closed(self, side: _Side) -> None:
         self._open.discard(side)
 
+    def is_refused(self, outside: _Outside) -> bool:
+        tls = outside.transport.get_extra_info("ssl_object")
+        return tls is not None and self.tls.fault(tls) is not None
+
     async def connect(self, outside: _Outside) -> None:
+        if self.is_refused(outside):
+            outside.abort()
+            return
         inside = _Side(self)
         try:
             made, name = self._inner.named_socket()

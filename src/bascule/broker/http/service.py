@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import ssl
-from pathlib import Path
 
 from bascule import limits
 from bascule.broker.http.routes import dispatch, routes
@@ -16,49 +14,40 @@ from bascule.config.sections.server import ServerConfig
 from bascule.errors import OperatorError
 from bascule.net.gate import Gate
 from bascule.net.http.server import HttpServer
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.sockets import listening_socket
-from bascule.net.tls import server_tls
+from bascule.security.certificates import port_tls
 from bascule.security.identities import Identities
 
 _logger = logging.getLogger(__name__)
 
 
 class HttpService:
-    def __init__(self, server: HttpServer, gate: Gate[Scrape], port: int, context: ssl.SSLContext | None) -> None:
+    def __init__(self, server: HttpServer, gate: Gate[Scrape], port: int, tls: ReloadableTls | None) -> None:
         self.server = server
         self.port = port
+        self.tls = tls
         self._gate = gate
-        self._context = context
 
     @classmethod
     async def start(cls, config: ServerConfig, identities: Identities) -> HttpService | None:
         """Take the port and answer. None when the service is off."""
         if not config.http.enabled:
             return None
-        tls, context = config.tls, None
-        if tls.is_on:
-            context = server_tls(
-                tls.cert,
-                tls.key,
-                client_ca=tls.client_auth_ca,
-                requires_client=tls.client_auth_enabled,
-                allows_no_client=tls.client_auth_optional,
-                protocol="http/1.1",
-            )
+        tls = port_tls(config.tls, protocol="http/1.1")
         gate = Gate[Scrape]()
-        server = HttpServer(dispatch(routes(gate, identities)), ssl_context=context)
+        server = HttpServer(dispatch(routes(gate, identities)), tls=tls)
         port = await server.start(sock=_bind(config))
         _logger.info("metrics and health are served on port %d", port)
-        return cls(server, gate, port, context)
+        return cls(server, gate, port, tls)
 
     def serve(self, sources: Sources) -> None:
         """Serve metrics and readiness from now on."""
         self._gate.open(Scrape(sources))
 
-    def reload_certificate(self, certificate: Path, key: Path) -> None:
-        """For new connections. The caller has checked the files."""
-        if self._context is not None:
-            self._context.load_cert_chain(certificate, key)
+    def judge_connections(self) -> int:
+        """End the connections whose certificates were refused since they were made. Returns how many."""
+        return self.server.judge_connections()
 
     async def begin_stop(self) -> None:
         """Answer "the server is stopping" from now on."""

@@ -101,6 +101,16 @@ class Tls:
         meaning="The certificate authority of client certificates, PEM.",
         advice="Set it: the system's roots accept a certificate from any public authority.",
     )
+    client_crl: Path | None = setting(
+        "tls.client.crl",
+        FilePath(),
+        None,
+        example="/etc/bascule/clients.crl",
+        meaning="Revocation lists of the authorities of client certificates, PEM.",
+        consequence="With `tls.client.auth.enabled`, a client whose certificate is listed cannot connect. On SIGHUP the server reads "
+        "the file again and ends connections with listed certificates. A list that has expired, or is missing for an authority, keeps "
+        "its clients out.",
+    )
     client_authz_enabled: bool = setting(
         "tls.client.authz.enabled",
         Boolean(),

@@ -154,6 +154,6 @@ class StreamDefaults:
         "streams.sync.interval",
         Duration(minimum_ns=MILLISECOND_NS),
         limits.SYNC_INTERVAL_MS_DEFAULT * MILLISECOND_NS,
-        meaning="The interval at which messages are synced to disk when no ack waits for a sync. Below 10ms it is raised to 10ms.",
+        meaning="The interval at which messages are synced to disk when no ack waits for a sync. Below 5ms it is raised to 5ms.",
         consequence="With `interval`, a power failure may lose the messages of the last interval.",
     )

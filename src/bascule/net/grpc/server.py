@@ -21,6 +21,7 @@ from bascule.net.grpc.admission import SWEEP_SECONDS, Admission, AdmissionBounds
 from bascule.net.grpc.protocol import CLOSE_SECONDS, Http2Protocol, address_text, connection_limits
 from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.net.grpc.turns import CallTurns, ReadTurns
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import common_name
 
 Route: TypeAlias = Callable[[], GrpcStream]
@@ -133,7 +134,7 @@ class GrpcServer:
         connection_memory_bytes_max: int = limits.GRPC_CONNECTION_MEMORY_BYTES_MAX,
         preface_seconds: float = limits.GRPC_PREFACE_SECONDS,
         bounds: ConnectionLimits | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        tls: ReloadableTls | None = None,
         identify: Identify | None = None,
     ) -> None:
         """Without `identify`, every call has the client of its connection."""
@@ -156,7 +157,7 @@ class GrpcServer:
         """Connections without calls that were closed, after a long time or to make room for new ones."""
         self.stopping = False
         self.identify = identify
-        self._ssl_context = ssl_context
+        self.tls = tls
         self._server: asyncio.Server | None = None
         self._timed: set[_ServerProtocol] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -166,9 +167,9 @@ class GrpcServer:
         """Listen on an address, or on a socket that is bound already. Returns the port."""
         loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
-        if self._ssl_context is not None:
+        if self.tls is not None:
             where |= {
-                "ssl": self._ssl_context,
+                "ssl": self.tls.context,
                 "ssl_handshake_timeout": self.preface_seconds,
                 "ssl_shutdown_timeout": CLOSE_SECONDS,
             }
@@ -212,6 +213,17 @@ class GrpcServer:
         end = time.monotonic() + seconds
         while condition() and time.monotonic() < end:
             await asyncio.sleep(STOP_POLL_SECONDS)
+
+    def judge_connections(self) -> int:
+        """End the connections whose certificates were refused since they were made. Returns how many."""
+        ended = 0
+        for protocol in list(self.connections):
+            if (fault := protocol.certificate_fault()) is not None:
+                ended += 1
+                protocol.connection.go_away()
+                protocol.connection.end_calls(status_of(fault), fault.message)
+                protocol.connection.close()
+        return ended
 
     def watch_deadlines(self, protocol: _ServerProtocol) -> None:
         self._timed.add(protocol)
@@ -271,12 +283,14 @@ class _ServerProtocol(Http2Protocol):
         self.connection: GrpcConnection = connection
         self.host = ""
         self._server = server
+        self._tls: ssl.SSLObject | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
         address = transport.get_extra_info("peername")
         self.host = str(address[0]) if address else ""
-        if not server.admit(self):
+        self._tls = transport.get_extra_info("ssl_object")
+        if self.certificate_fault() is not None or not server.admit(self):
             cast(asyncio.Transport, transport).abort()
             return
         self.connection.peer = Peer(address_text(address), common_name(transport.get_extra_info("peercert")))
@@ -284,6 +298,11 @@ class _ServerProtocol(Http2Protocol):
             self.connection.identify = self._identify
         self.attach(transport, limits.GRPC_TCP_KEEPALIVE_SECONDS)
         self.timer = self.loop.call_later(server.preface_seconds, self._check_preface)
+
+    def certificate_fault(self) -> BasculeError | None:
+        """Why the client's certificate does not count any more; None if it does, or without TLS."""
+        tls = self._server.tls
+        return None if tls is None or self._tls is None else tls.fault(self._tls)
 
     def buffer_updated(self, nbytes: int) -> None:
         super().buffer_updated(nbytes)

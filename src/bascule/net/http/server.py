@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from bascule import limits
 from bascule.errors import BasculeError, PermissionDenied, Unauthenticated, Unavailable
 from bascule.net.grpc.protocol import address_text
 from bascule.net.grpc.server import Peer
+from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import common_name
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -84,9 +84,7 @@ class HttpBounds:
 
 
 class HttpServer:
-    def __init__(
-        self, answer: Answer, *, bounds: HttpBounds | None = None, ssl_context: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, answer: Answer, *, bounds: HttpBounds | None = None, tls: ReloadableTls | None = None) -> None:
         self.answer = answer
         self.bounds = bounds or HttpBounds()
         self.connections: dict[_HttpConnection, asyncio.Task[None]] = {}
@@ -96,15 +94,15 @@ class HttpServer:
         self.answered: Counter[int] = Counter()
         """Responses by status."""
         self.stopping = False
-        self._ssl_context = ssl_context
+        self._tls = tls
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
         """Listen on an address, or on a socket that is bound already. Returns the port."""
         where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
-        if self._ssl_context is not None:
+        if self._tls is not None:
             where |= {
-                "ssl": self._ssl_context,
+                "ssl": self._tls.context,
                 "ssl_handshake_timeout": self.bounds.request_seconds,
                 "ssl_shutdown_timeout": CLOSE_SECONDS,
             }
@@ -129,12 +127,23 @@ class HttpServer:
         await self._server.wait_closed()
         self._server = None
 
+    def judge_connections(self) -> int:
+        """End the connections whose certificates were refused since they were made. Returns how many."""
+        refused = [one for one in self.connections if self._is_refused(one.writer)]
+        for connection in refused:
+            connection.abort()
+        return len(refused)
+
+    def _is_refused(self, writer: asyncio.StreamWriter) -> bool:
+        tls = writer.get_extra_info("ssl_object")
+        return self._tls is not None and tls is not None and self._tls.fault(tls) is not None
+
     async def _wait_for_connections(self, seconds: float) -> None:
         if self.connections:
             await asyncio.wait(self.connections.values(), timeout=seconds)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.stopping or not self._make_room():
+        if self.stopping or self._is_refused(writer) or not self._make_room():
             writer.transport.abort()
             return
         connection = _HttpConnection(self, reader, writer)
@@ -165,7 +174,7 @@ class _HttpConnection:
         self.is_answering = False
         self._server = server
         self._reader = reader
-        self._writer = writer
+        self.writer = writer
         self._received = b""
         """Bytes after the last request."""
         self._is_head = False
@@ -177,7 +186,7 @@ class _HttpConnection:
         writer.transport.set_write_buffer_limits(high=0)  # `drain` returns when the kernel has everything
 
     def abort(self) -> None:
-        self._writer.transport.abort()
+        self.writer.transport.abort()
 
     async def run(self) -> None:
         try:
@@ -276,22 +285,22 @@ class _HttpConnection:
             f"Connection: {'close' if self._is_last else 'keep-alive'}",
             *(f"{name}: {value}" for name, value in response.headers),
         ]
-        self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        self.writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
         if not self._is_head:
-            self._writer.write(response.body)
+            self.writer.write(response.body)
         async with asyncio.timeout(self._server.bounds.write_seconds):
-            await self._writer.drain()
+            await self.writer.drain()
 
     async def _hang_up(self) -> None:
         """Close the connection after the client has read the response: a close with bytes unread would discard it."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                if self._writer.can_write_eof():
-                    self._writer.write_eof()
+                if self.writer.can_write_eof():
+                    self.writer.write_eof()
                     while await self._reader.read(READ_BYTES):
                         pass
-                self._writer.close()
-                await self._writer.wait_closed()
+                self.writer.close()
+                await self.writer.wait_closed()
 
 
 def _checked(event: h11.Request) -> Request:

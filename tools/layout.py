@@ -96,14 +96,14 @@ client.arrow            errors limits kernels.records kernels.arrow kernels.wind
                         client.publish client
 __init__                errors client.connection client.consume client client.arrow
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
-                        metadata.core.model metadata.core log.disk log security metadata partition readers
+                        metadata.core.model metadata.core log security metadata partition readers
                         operations flight
 broker.flight           errors limits kernels.arrow net net.grpc config.values config.sections
                         metadata.core.model log.segments log.partition log security metadata partition flight
 broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
-broker                  errors limits exits kernels.calls net net.nats net.grpc config.values config.sections config
+broker                  errors limits exits proto kernels.calls net net.nats net.grpc config.values config.sections config
                         log.disk log security metadata partition readers operations broker.api broker.flight
                         broker.metrics broker.http
 lake                    errors limits kernels.wire flight client.arrow

@@ -87,6 +87,15 @@ CHECKPOINT_INTERVAL_MS: Final = 5_000
 COMPACTION_MEMORY_BYTES: Final = 128 * MIB
 """Key map of one compaction run: 4 million keys of 32 bytes. More keys need more runs, not more memory."""
 
+REWRAP_BYTES_PER_SECOND: Final = 64 * MIB
+"""Bytes of encrypted logs that a rotation of the master key, or a count of its use, reads in a second. Other work goes first."""
+
+MASTER_KEYS_BYTES_MAX: Final = 64 * KIB
+"""Size of a key file, and of the output of a key command."""
+
+MASTER_KEYS_COMMAND_SECONDS: Final = 30.0
+"""Time for a key command; then its keys cannot be used."""
+
 ENCRYPTION_BATCHES_PER_KEY_MAX: Final = 1 << 31
 """Batches encrypted with one data key; then a new key is generated. Half of the 2^32 messages that are safe for
 AES-GCM with random 96-bit nonces."""

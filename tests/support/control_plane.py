@@ -22,8 +22,9 @@ from bascule.broker.api.metadata import MetadataApi
 from bascule.broker.api.streams import StreamApi
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.sections.server import ServerConfig
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, EncryptionKeyError
 from bascule.log import LogStore, PartitionLog, new_batch
+from bascule.log.disk.master_keys import master_keys_from_environment
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.changes import Change
@@ -274,9 +275,16 @@ class Server:
         return await self.publisher.publish(stream, number, key=key, value=value)
 
 
+def require_keys() -> None:
+    """The keys of the environment, looked up at each call."""
+    found = master_keys_from_environment()
+    if found is None:
+        raise EncryptionKeyError("invalid AES key size: there is no master key", hint="set BASCULE_ENCRYPTION_KEY")
+
+
 def _calls(server: Server) -> dict[str, Any]:
     cluster, partitions = server.config.cluster, cast(Any, server.partitions)
-    streams = StreamApi(server.controller, server.directory, server.starts, server.authorizer, cluster)
+    streams = StreamApi(server.controller, server.directory, server.starts, server.authorizer, cluster, require_keys)
     metadata = MetadataApi(
         server.controller, server.directory, partitions, server.authorizer, cluster, lambda: False, uses_tls=False
     )

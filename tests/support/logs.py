@@ -14,7 +14,7 @@ from bascule.errors import CorruptBatch
 from bascule.kernels.records.builder import BatchBuilder
 from bascule.kernels.records.records import Record
 from bascule.log import PartitionLog, ReverseReader, new_batch
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.sync.group_commit import Syncable, Syncer
 
 KEYS: Final = MasterKeys(b"0123456789abcdef0123456789abcdef")

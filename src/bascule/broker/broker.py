@@ -25,16 +25,17 @@ from bascule.broker.flight.directory import TableSources
 from bascule.broker.flight.service import FlightService
 from bascule.broker.handles import connections_for, raise_handle_limit
 from bascule.broker.http.service import HttpService
+from bascule.broker.keys import KeyCalls, key_source, load_keys
 from bascule.broker.metrics.cursors import KnownCursors
 from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import BROKER_USER, link_options
 from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.address import Address
-from bascule.errors import BasculeError, EncryptionKeyError, OperatorError
+from bascule.errors import BasculeError, OperatorError
 from bascule.log import LogStore
-from bascule.log.disk.encryption import MasterKeys, master_keys_from_environment
 from bascule.log.disk.operations import PosixDisk
+from bascule.log.key_rotation import KeyRotation
 from bascule.metadata.controller import Controller
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.identity import server_id
@@ -77,15 +78,17 @@ async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBro
     """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
     closing = Closing()
     raise_handle_limit()
-    store = _open_store(config, closing)
+    store, keys = _open_store(config, closing)
     try:
-        return await _start(config, ending, closing, store)
+        return await _start(config, ending, closing, store, keys)
     except BaseException:
         await closing.run()
         raise
 
 
-async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore) -> RunningBroker:
+async def _start(
+    config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore, keys: KeyRotation
+) -> RunningBroker:
     (config.data_dir / ADDRESSES_FILE).unlink(missing_ok=True)
     identity = server_id(PosixDisk(), str(config.data_dir), config.node.server_id)
     marker = RunMarker(PosixDisk(), str(config.data_dir))
@@ -97,7 +100,7 @@ async def _start(config: ServerConfig, ending: BrokerEnding, closing: Closing, s
     closing.add(identities.close)
     ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity)
-    parts = await _start_parts(config, ending, closing, store, marker, authorizer, ports, nats, identity)
+    parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, ports, nats, identity)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
     health, grpc = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
@@ -187,6 +190,7 @@ class BrokerParts:
     administration: Administration
     arrival: Arrival
     life: ServerLife
+    keys: KeyRotation
 
 
 async def _start_parts(
@@ -194,6 +198,7 @@ async def _start_parts(
     ending: BrokerEnding,
     closing: Closing,
     store: LogStore,
+    keys: KeyRotation,
     marker: RunMarker,
     authorizer: Authorizer,
     ports: Ports,
@@ -220,7 +225,8 @@ async def _start_parts(
     groups = GroupCoordinator(controller, feed, cluster.groups.consumer_timeout_ns)
 
     life = ServerLife(ending.requested.set)
-    administration = Administration(bus, subjects, controller, directory, partitions, cursor_tables, life)
+    key_calls = KeyCalls(keys, identity).handlers()
+    administration = Administration(bus, subjects, controller, directory, partitions, cursor_tables, life, key_calls)
     internal = InternalStreams(controller, directory, cluster)
     activity = ActivityPublisher(controller, feed, plane.publisher, cluster.activity)
     arrival = Arrival(controller, partitions, marker, (groups, internal, activity))
@@ -235,7 +241,9 @@ async def _start_parts(
         await answering.start()
     nats.secret.on_control_accepted(directory.introduce)
     await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)
-    return BrokerParts(controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life)
+    return BrokerParts(
+        controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life, keys
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,14 +319,18 @@ async def _start_controller(
     return controller
 
 
-def _open_store(config: ServerConfig, closing: Closing) -> LogStore:
+def _open_store(config: ServerConfig, closing: Closing) -> tuple[LogStore, KeyRotation]:
+    source = key_source(config.encryption)
+    keys = load_keys(source)
     store = LogStore(
         config.data_dir,
-        keys=_master_keys(),
+        keys=keys,
         on_cleaned=_log_cleaning,
     )
+    rotation = KeyRotation(store, keys, source)
     closing.add(lambda: asyncio.to_thread(store.close))
-    return store
+    closing.add(lambda: asyncio.to_thread(rotation.stop))
+    return store, rotation
 
 
 # ── the ports ────────────────────────────────────────────────────────────────────────────────────
@@ -385,7 +397,17 @@ async def _serve(
     plane, administration = parts.plane, parts.administration
     health = HealthState()
     routes = all_routes(
-        config, authorizer, running, controller, directory, plane, parts.cursors, parts.groups, administration, health
+        config,
+        authorizer,
+        running,
+        controller,
+        directory,
+        plane,
+        parts.cursors,
+        parts.groups,
+        administration,
+        health,
+        parts.keys.must_have_keys,
     )
     admission = AdmissionBounds(connections_max=connections_for(raise_handle_limit()))
     grpc = GrpcServer(routes, admission=admission, tls=ports.tls, identify=identities.of_calls)
@@ -453,15 +475,6 @@ def _write_addresses(config: ServerConfig, closing: Closing, ports: Ports, nats_
 
 
 # ── logging ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _master_keys() -> MasterKeys | None:
-    """A bad key only matters to encrypted streams: creating one reports it."""
-    try:
-        return master_keys_from_environment()
-    except EncryptionKeyError as error:
-        _logger.error("%s: encrypted streams cannot be used", error.message)
-        return None
 
 
 def _log_cleaning(log: object, report: object) -> None:

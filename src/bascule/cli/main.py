@@ -10,8 +10,8 @@ from typer.core import TyperGroup
 
 from bascule import __version__
 from bascule.cli.access import token
+from bascule.cli.cluster import keys, top
 from bascule.cli.cluster import status as cluster
-from bascule.cli.cluster import top
 from bascule.cli.pipeline import commands as pipeline
 from bascule.cli.pipeline import spark
 from bascule.cli.server import config, context, doctor, log
@@ -57,6 +57,7 @@ app.add_typer(group.app, name="group", rich_help_panel=MESSAGES)
 app.command("top", rich_help_panel=CLUSTER)(top.top)
 app.command("doctor", rich_help_panel=CLUSTER)(doctor.doctor)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=CLUSTER)
+app.add_typer(keys.app, name="keys", rich_help_panel=CLUSTER)
 app.add_typer(context.app, name="context", rich_help_panel=CLUSTER)
 app.add_typer(bench.app, name="bench", rich_help_panel=CLUSTER)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)

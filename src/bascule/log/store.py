@@ -16,8 +16,9 @@ from bascule import limits
 from bascule.errors import BasculeError, CallerError, DirectoryInUse, LogClosed, StorageError
 from bascule.log.cleaning.cleaner import CleaningReport, clean
 from bascule.log.core.options import LogOptions
-from bascule.log.disk.encryption import LogIdentity, MasterKeys
+from bascule.log.disk.encryption import LogIdentity
 from bascule.log.disk.files import FilePool
+from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.disk.operations import FILE_MODE, Disk, PosixDisk, close_to_others, make_private_directory
 from bascule.log.partition.partition_log import PartitionLog
 from bascule.log.sync.group_commit import Syncer

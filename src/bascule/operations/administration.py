@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bascule.metadata.controller import Controller
 from bascule.metadata.server_directory import ServerDirectory
 from bascule.net.nats.subjects import ControlSubjects
@@ -14,7 +16,7 @@ from bascule.operations.move_queue import MoveQueue
 from bascule.operations.removal import Removals
 from bascule.operations.server_life import ServerLife
 from bascule.operations.status import ServerReports, StatusCalls
-from bascule.operations.switchboard import Switchboard
+from bascule.operations.switchboard import Handler, Switchboard
 from bascule.partition.registry import Partitions
 from bascule.raft.transport import Bus
 from bascule.readers.cursor_tables import CursorTables
@@ -30,7 +32,9 @@ class Administration:
         partitions: Partitions,
         cursor_tables: CursorTables,
         life: ServerLife,
+        local_calls: Mapping[str, Handler],
     ) -> None:
+        """`local_calls` are calls to this server that other parts answer."""
         self.switchboard = Switchboard(bus, subjects, controller.server_id)
         self.members = Members(controller, directory, self.switchboard)
         self.drain = Drain(controller, directory, partitions)
@@ -42,6 +46,7 @@ class Administration:
         self._drain_calls = DrainCalls(self.drain, self.members, partitions, life)
         self._removals = Removals(self.members, self._moves, self.elections)
         self._cursor_tables = cursor_tables
+        self._local_calls = local_calls
 
     async def start(self) -> None:
         await self.switchboard.serve(
@@ -56,6 +61,7 @@ class Administration:
                 "Report": self._reports.report,
                 "Cursors": self._cursor_tables.answer,
                 "ReplicaLog": self.elections.replica_log,
+                **self._local_calls,
             }
         )
         self._moves.start()

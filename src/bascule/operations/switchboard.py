@@ -36,6 +36,8 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "Report": (extensions.ReportRequest, extensions.ReportResponse),
     "Cursors": (extensions.CursorsRequest, extensions.CursorsResponse),
     "ReplicaLog": (extensions.ReplicaLogRequest, extensions.ReplicaLog),
+    "Keys": (extensions.KeysRequest, extensions.ServerKeys),
+    "RotateKeys": (extensions.RotateKeysRequest, extensions.ServerKeys),
 }
 """Method → request and response message."""
 

@@ -7,6 +7,72 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class KeysRequest(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: bool
+    def __init__(self, count: _Optional[bool] = ...) -> None: ...
+
+class RotateKeysRequest(_message.Message):
+    __slots__ = ("step",)
+    class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LOAD: _ClassVar[RotateKeysRequest.Step]
+        SWITCH: _ClassVar[RotateKeysRequest.Step]
+    LOAD: RotateKeysRequest.Step
+    SWITCH: RotateKeysRequest.Step
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: RotateKeysRequest.Step
+    def __init__(self, step: _Optional[_Union[RotateKeysRequest.Step, str]] = ...) -> None: ...
+
+class KeysResponse(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[ServerKeys]
+    def __init__(self, servers: _Optional[_Iterable[_Union[ServerKeys, _Mapping]]] = ...) -> None: ...
+
+class ServerKeys(_message.Message):
+    __slots__ = ("server", "error", "source", "current", "known", "offered", "phase", "bytes_done", "bytes_total", "is_counted", "uses", "former", "rewrapped", "closed", "failures")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OFFERED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    IS_COUNTED_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
+    REWRAPPED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    error: str
+    source: str
+    current: str
+    known: _containers.RepeatedScalarFieldContainer[str]
+    offered: _containers.RepeatedScalarFieldContainer[str]
+    phase: str
+    bytes_done: int
+    bytes_total: int
+    is_counted: bool
+    uses: _containers.RepeatedCompositeFieldContainer[KeyUse]
+    former: int
+    rewrapped: int
+    closed: int
+    failures: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, server: _Optional[str] = ..., error: _Optional[str] = ..., source: _Optional[str] = ..., current: _Optional[str] = ..., known: _Optional[_Iterable[str]] = ..., offered: _Optional[_Iterable[str]] = ..., phase: _Optional[str] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ..., is_counted: _Optional[bool] = ..., uses: _Optional[_Iterable[_Union[KeyUse, _Mapping]]] = ..., former: _Optional[int] = ..., rewrapped: _Optional[int] = ..., closed: _Optional[int] = ..., failures: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KeyUse(_message.Message):
+    __slots__ = ("id", "batches")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    batches: int
+    def __init__(self, id: _Optional[str] = ..., batches: _Optional[int] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -135,7 +135,7 @@ def test_calls_are_bounded_and_counted_down_again(
     log = filled(logs)
     reading = begin(log, gate)
     next(reading)
-    with pytest.raises(errors.Unavailable, match="being read already"):
+    with pytest.raises(errors.Unavailable, match="Flight calls are in progress"):
         next(begin(log, gate))
     reading.close()  # type: ignore[attr-defined]
     assert next(begin(log, gate)) == ([0, 1], 2)

@@ -23,7 +23,7 @@ from bascule.flight.tickets import ReadTicket
 from bascule.log import PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.partition.file_ranges import open_ranges
 from bascule.security.authorization import Authorizer
 from bascule.security.identities import Identities

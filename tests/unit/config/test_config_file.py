@@ -51,6 +51,7 @@ security:
     user: {claim: email, prefix: "oidc:"}
     roles.claim: groups
 flight: {enabled: false, listen: "0.0.0.0:5052", local: false}
+encryption.key: {file: /keys, command: "vault get keys"}
 http: {enabled: false, listen: "0.0.0.0:5051"}
 cluster: {secret: "0123456789abcdef,fedcba9876543210"}
 nats:
@@ -129,6 +130,8 @@ EXPECTED: dict[str, Any] = {
     "flight.enabled": False,
     "flight.listen": Address("0.0.0.0", 5052),
     "flight.local": False,
+    "encryption.key.file": Path("/keys"),
+    "encryption.key.command": "vault get keys",
     "http.enabled": False,
     "http.listen": Address("0.0.0.0", 5051),
     "nats.servers": ("nats://localhost:4222", "nats://b:4222"),

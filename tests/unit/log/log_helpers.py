@@ -17,8 +17,9 @@ from bascule.kernels.records.builder import BatchBuilder
 from bascule.kernels.records.records import Record
 from bascule.kernels.wire.checksum import crc32c
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.disk.encryption import LogIdentity, MasterKeys
+from bascule.log.disk.encryption import LogIdentity
 from bascule.log.disk.files import FilePool
+from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.disk.operations import Disk, PosixDisk
 from bascule.log.partition.batches import new_batch
 from bascule.log.sync.group_commit import Syncer

@@ -12,7 +12,7 @@ from bascule.log import LogOptions, LogReader, PartitionLog
 from bascule.log.cleaning.compactor import CompactionReport, compact
 from bascule.log.core.compaction import group_segments, is_due
 from bascule.log.core.retention import SegmentFacts
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from tests.unit.log.log_helpers import (
     NOW,
     ONE_RECORD_PER_SEGMENT,

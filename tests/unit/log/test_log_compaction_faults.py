@@ -15,7 +15,7 @@ from bascule.kernels.records import records
 from bascule.kernels.records.records import Record
 from bascule.log import LogReader, PartitionLog
 from bascule.log.cleaning.compactor import CompactionReport, compact
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from tests.unit.log.log_helpers import (
     NOW,
     ONE_RECORD_PER_SEGMENT,

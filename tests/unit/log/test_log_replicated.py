@@ -14,7 +14,7 @@ from bascule.log import PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
 from bascule.log.core.epochs import EpochEntry
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from tests.unit.log.log_helpers import (
     ONE_RECORD_PER_SEGMENT,
     Logs,

@@ -10,7 +10,7 @@ from bascule.errors import CallerError, CorruptBatch, LogClosed, LogDeleted, Log
 from bascule.log import PartitionLog, ReverseReader
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from tests.unit.log.log_helpers import (
     Logs,
     batch_positions,

@@ -11,13 +11,8 @@ import pytest
 from bascule.errors import CorruptBatch, EncryptionKeyError
 from bascule.kernels.records import records
 from bascule.log import LogOptions, PartitionLog
-from bascule.log.disk.encryption import (
-    BodyCipher,
-    LogIdentity,
-    MasterKeys,
-    former_associated_data,
-    master_keys_from_environment,
-)
+from bascule.log.disk.encryption import BodyCipher, LogIdentity, former_associated_data
+from bascule.log.disk.master_keys import MasterKeys, master_keys_from_environment
 from tests.unit.log.log_helpers import (
     Logs,
     batch_positions,

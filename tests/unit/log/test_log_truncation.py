@@ -11,7 +11,7 @@ from bascule.kernels.records.records import Record
 from bascule.log import LogReader, PartitionLog
 from bascule.log.cleaning.compactor import compact
 from bascule.log.core.epochs import EpochEntry
-from bascule.log.disk.encryption import MasterKeys
+from bascule.log.disk.master_keys import MasterKeys
 from tests.unit.log.log_helpers import (
     ONE_RECORD_PER_SEGMENT,
     Logs,

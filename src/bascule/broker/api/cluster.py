@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from bascule.metadata.core.model.ops import SetReplicationThrottle, SetServerSta
 from bascule.metadata.core.server_ops import ACTIVE
 from bascule.metadata.requests import CallDeadline
 from bascule.net.grpc.server import Call, Route
-from bascule.net.grpc.status import Status
+from bascule.net.grpc.status import GrpcError, Status
 from bascule.operations.administration import Administration
 from bascule.operations.switchboard import refusal
 from bascule.proto import extensions_pb2 as extensions
@@ -42,6 +43,8 @@ class ClusterApi:
             "CancelReassignment": (extensions.CancelReassignmentRequest, self._by_controller("CancelReassignment")),
             "ElectUnclean": (extensions.ElectUncleanRequest, self._administration.elections.elect_unclean),
             "SetThrottle": (extensions.SetThrottleRequest, self.set_throttle),
+            "Keys": (extensions.KeysRequest, self._by_all("Keys")),
+            "RotateKeys": (extensions.RotateKeysRequest, self._by_all("RotateKeys")),
         }
         return {name: (request, self._authorized(name, answer)) for name, (request, answer) in calls.items()}
 
@@ -57,6 +60,23 @@ class ClusterApi:
             return await self._members.call_controller(method, request, deadline)
 
         return forward
+
+    def _by_all(self, method: str) -> _Answer:
+        async def ask(request: Any, deadline: CallDeadline) -> extensions.KeysResponse:
+            servers = self._members.controller.members
+            answers = await asyncio.gather(*(self._one_of_all(server, method, request, deadline) for server in servers))
+            return extensions.KeysResponse(servers=answers)
+
+        return ask
+
+    async def _one_of_all(self, server: str, method: str, request: Any, deadline: CallDeadline) -> Any:
+        """Return the answer of a server, or why it has none: one that is down does not hide those of the others."""
+        try:
+            return await self._administration.switchboard.call(server, method, request, timeout=deadline.left())
+        except Unavailable as error:
+            return extensions.ServerKeys(server=server, error=error.message)
+        except GrpcError as error:
+            return extensions.ServerKeys(server=server, error=error.text)
 
     async def drain(self, request: extensions.DrainRequest, deadline: CallDeadline) -> extensions.DrainResponse:
         self._members.check_member(request.server)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bascule.broker.api import publish
 from bascule.broker.api.cluster import ClusterApi
 from bascule.broker.api.cursors import CursorApi
@@ -35,6 +37,7 @@ def all_routes(
     groups: GroupCoordinator,
     administration: Administration,
     health: HealthState,
+    require_keys: Callable[[], object],
 ) -> dict[bytes, Route]:
     cluster = config.cluster
 
@@ -42,7 +45,7 @@ def all_routes(
         return plane.is_cut_off
 
     return {
-        **StreamApi(controller, directory, plane.starts, authorizer, cluster).routes(),
+        **StreamApi(controller, directory, plane.starts, authorizer, cluster, require_keys).routes(),
         **MetadataApi(
             controller, directory, plane.partitions, authorizer, cluster, is_cut_off, uses_tls=config.tls.is_on
         ).routes(),

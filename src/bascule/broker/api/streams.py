@@ -7,6 +7,7 @@ know: the syntax of the request, the client's rights, and whether this server ha
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import fields
 
 from bascule import limits
@@ -14,7 +15,6 @@ from bascule.broker.api.calls import deadline_of, routes_of
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
 from bascule.errors import EncryptionKeyError, InvalidConfig
-from bascule.log.disk.encryption import KEY_VARIABLES, master_keys_from_environment
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import (
     BrokerPlace,
@@ -48,12 +48,15 @@ class StreamApi:
         starts: PartitionStarts,
         authorizer: Authorizer,
         defaults: ClusterConfig,
+        require_keys: Callable[[], object],
     ) -> None:
+        """`require_keys` raises EncryptionKeyError if this server has no master key."""
         self._controller = controller
         self._directory = directory
         self._starts = starts
         self._authorizer = authorizer
         self._defaults = defaults
+        self._require_keys = require_keys
 
     def routes(self) -> dict[bytes, Route]:
         return routes_of(
@@ -65,6 +68,12 @@ class StreamApi:
             }
         )
 
+    def _check_master_key(self) -> None:
+        try:
+            self._require_keys()
+        except EncryptionKeyError as error:
+            raise GrpcError(Status.FAILED_PRECONDITION, f"{error.message}: {error.hint}") from None
+
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
         deadline = deadline_of(call)
         partitions = request.partitions or 1
@@ -73,7 +82,7 @@ class StreamApi:
         self._require_subject(call, request.subject, partitions)
         config = self._resolved(request)
         if config.encryption:
-            _check_master_key()
+            self._check_master_key()
         factor = request.replicationFactor or 1
         _check_replication_factor(factor, len(self._controller.members))
         await leader_known(self._controller, deadline)
@@ -194,13 +203,3 @@ def overrides_of(request: api.CreateStreamRequest) -> StreamOverrides:
     names = {item.name: item.metadata["wire_name"] for item in fields(StreamOverrides)}
     given = {name: getattr(request, wire).value for name, wire in names.items() if request.HasField(wire)}
     return StreamOverrides(**given)
-
-
-def _check_master_key() -> None:
-    try:
-        keys = master_keys_from_environment()
-    except EncryptionKeyError as error:
-        raise GrpcError(Status.FAILED_PRECONDITION, f"{error.message}: {error.hint}") from None
-    if keys is None:
-        text = f"invalid AES key size: there is no master key: set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes"
-        raise GrpcError(Status.FAILED_PRECONDITION, text)

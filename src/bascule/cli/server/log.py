@@ -67,6 +67,14 @@ def inspect(
     show_records: Annotated[bool, typer.Option("--records", help="List the records.")] = False,
     offset: Annotated[int, typer.Option(min=0, help="First offset to list (with --batches or --records).")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 100,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file",
+            help="Master keys of encrypted logs, as `encryption.key.file` has them. Default: the environment.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the segments of a log, or with --batches or --records their contents."""
@@ -78,7 +86,7 @@ def inspect(
         return
     if len(found) > 1:
         raise NotALog(f"{directory} holds {len(found)} partitions", hint=f"choose one, such as `{found[0]}`")
-    rows = _record_rows(found[0], offset) if show_records else _batch_rows(found[0], offset)
+    rows = _record_rows(found[0], offset, key_file) if show_records else _batch_rows(found[0], offset)
     _show_rows(rows, limit, as_json)
 
 
@@ -135,13 +143,15 @@ def _batch_row(segment: Segment, found: BatchFacts) -> dict[str, object]:
     }
 
 
-def _record_rows(directory: Path, offset: int) -> Any:
+def _record_rows(directory: Path, offset: int, key_file: Path | None) -> Any:
     from bascule.log.core.options import LogOptions
+    from bascule.log.disk.master_keys import KeyFile
     from bascule.log.disk.sealing import sealer_for
     from bascule.log.recovery.inspection import open_segments, walk_batches
     from bascule.log.segments.damage import Damage
 
-    sealer = sealer_for(LogOptions(), None, _identity(directory))
+    keys = None if key_file is None else KeyFile(key_file).load()
+    sealer = sealer_for(LogOptions(), keys, _identity(directory))
     for segment in open_segments(directory):
         for found in walk_batches(segment):
             if isinstance(found, Damage):

@@ -1,4 +1,4 @@
-"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect. Used by the command line.
+"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect, keys. Used by the command line.
 
     async with bascule.connect(…) as client:
         cluster = ClusterAdmin(client)
@@ -23,6 +23,7 @@ _T = TypeVar("_T")
 SERVICE: Final = "bascule.Cluster"
 STATES: Final = ("active", "leaving", "draining")
 STOP, KEEP_RUNNING, UNDO = range(3)
+LOAD, SWITCH = range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,34 @@ class Election:
     lost_committed_messages: int
 
 
+@dataclass(frozen=True, slots=True)
+class ServerKeys:
+    """The master keys of a server, by their ids."""
+
+    server: str
+    error: str
+    """Why the server has not answered, or refuses; empty if it has answered."""
+    source: str
+    current: str
+    """The key that wraps new data keys."""
+    known: tuple[str, ...]
+    offered: tuple[str, ...]
+    """The keys in the source when the server read it last, the current one first."""
+    phase: str
+    """`idle`, `counting` or `rewrapping`."""
+    bytes_done: int
+    bytes_total: int
+    is_counted: bool
+    uses: dict[str, int]
+    """Encrypted batches by key; `unknown` for a key that the server does not have."""
+    former: int
+    """Batches of a format that does not bind them to their stream."""
+    rewrapped: int
+    closed: int
+    """Encrypted partitions that were left out, because they are paused."""
+    failures: tuple[str, ...]
+
+
 class ClusterAdmin:
     def __init__(self, client: Client) -> None:
         self._brokers = client._brokers
@@ -269,6 +298,18 @@ class ClusterAdmin:
         """Limit the rate at which each server fetches to catch up; 0 for no limit."""
         await self._call("SetThrottle", "SetThrottleResponse", timeout, bytes_per_second=bytes_per_second)
 
+    async def keys(self, *, count: bool = False, timeout: float | None = None) -> tuple[ServerKeys, ...]:
+        """The master keys of all servers. `count` begins a new count of their use; repeat the call until no server counts."""
+        return _keys(await self._call("Keys", "KeysResponse", timeout, count=count))
+
+    async def load_keys(self, *, timeout: float | None = None) -> tuple[ServerKeys, ...]:
+        """Have all servers read their master keys again. They open messages with them; the current key stays."""
+        return _keys(await self._call("RotateKeys", "KeysResponse", timeout, step=LOAD))
+
+    async def switch_keys(self, *, timeout: float | None = None) -> tuple[ServerKeys, ...]:
+        """Have all servers encrypt with the first key of their source from now on, and re-wrap what is stored."""
+        return _keys(await self._call("RotateKeys", "KeysResponse", timeout, step=SWITCH))
+
     async def _call(
         self, method: str, answer: str, timeout: float | None, *, once: bool = False, **fields: Any
     ) -> Fields:
@@ -289,6 +330,12 @@ class ClusterAdmin:
 def _made(kind: type[_T], fields: Fields, **more: Any) -> _T:
     """An object with these fields; lists become tuples."""
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in (fields | more).items()})
+
+
+def _keys(fields: Fields) -> tuple[ServerKeys, ...]:
+    return tuple(
+        _made(ServerKeys, one, uses={use["id"]: use["batches"] for use in one["uses"]}) for one in fields["servers"]
+    )
 
 
 def _move(fields: Fields) -> Move:

@@ -26,6 +26,15 @@ CLUSTER_TABLE: Final = {
         "1 stream string, 2 partition int32, 3 leader string, 4 leader_answers bool, 5 replicas *string, "
         "6 in_sync_replicas *string, 7 paused bool"
     ),
+    "KeysRequest": "1 count bool",
+    "RotateKeysRequest": "1 step int32",
+    "KeysResponse": "1 servers *ServerKeys",
+    "ServerKeys": (
+        "1 server string, 2 error string, 3 source string, 4 current string, 5 known *string, 6 offered *string, "
+        "7 phase string, 8 bytes_done int64, 9 bytes_total int64, 10 is_counted bool, 11 uses *KeyUse, 12 former int64, "
+        "13 rewrapped int64, 14 closed int32, 15 failures *string"
+    ),
+    "KeyUse": "1 id string, 2 batches int64",
     "Move": "1 stream string, 2 partition int32, 3 from *string, 4 to *string",
     "LeaderMove": "1 stream string, 2 partition int32, 3 from string, 4 to string",
     "ServerLoad": (

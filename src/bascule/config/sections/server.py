@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.encryption import Encryption
 from bascule.config.sections.flight import Flight
 from bascule.config.sections.http import Http
 from bascule.config.sections.listener import Listener, Tls
@@ -32,6 +33,7 @@ class ServerConfig:
     flight: Flight = field(default_factory=Flight)
     http: Http = field(default_factory=Http)
     nats: Nats = field(default_factory=Nats)
+    encryption: Encryption = field(default_factory=Encryption)
     node: ServerIdentity = field(default_factory=ServerIdentity)
     shutdown: Shutdown = field(default_factory=Shutdown)
     telemetry: Telemetry = field(default_factory=Telemetry)

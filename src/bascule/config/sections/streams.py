@@ -129,7 +129,8 @@ class StreamDefaults:
         Boolean(),
         False,
         meaning="Encrypt messages on disk with AES-256-GCM.",
-        consequence="Needs the master key in `BASCULE_ENCRYPTION_KEY`. If the key is lost, the data is lost.",
+        consequence="Needs a master key: `encryption.key.file`, `encryption.key.command` or `BASCULE_ENCRYPTION_KEY`. If it is lost, "
+        "the data is lost.",
         advice="Do not store the master key on the disk that it protects.",
     )
     compression: Compression = setting(

@@ -12,17 +12,12 @@ decrypt. All replicas of a partition have the same stream id and partition, so t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bascule import limits
-from bascule.errors import EncryptionKeyError
+from bascule.log.disk.master_keys import DATA_KEY_BYTES, MasterKeys, cryptography
 
-KEY_VARIABLES = ("BASCULE_ENCRYPTION_KEY", "LIFTBRIDGE_ENCRYPTION_KEY")
-PREVIOUS_KEYS_VARIABLE = "BASCULE_ENCRYPTION_PREVIOUS_KEYS"
-
-_DATA_KEY_BYTES = 32
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _KNOWN_DATA_KEYS_MAX = 64
@@ -43,51 +38,12 @@ class LogIdentity:
         return place + bytes(batch[_BOUND_HEADER])
 
 
-class MasterKeys:
-    """The key that wraps new data keys, and previous keys that can still unwrap."""
-
-    def __init__(self, current: bytes, previous: Sequence[bytes] = ()) -> None:
-        for key in (current, *previous):
-            if len(key) not in (16, 32):
-                raise EncryptionKeyError(
-                    f"invalid AES key size: the master key has {len(key)} bytes",
-                    hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
-                )
-        self._keys = (current, *previous)
-
-    def wrap(self, data_key: bytes) -> bytes:
-        wrapped: bytes = _keywrap().aes_key_wrap_with_padding(self._keys[0], data_key)
-        return wrapped
-
-    def unwrap(self, wrapped: bytes) -> bytes:
-        for key in self._keys:
-            data_key = _try_unwrap(key, wrapped)
-            if data_key is not None:
-                return data_key
-        raise EncryptionKeyError(
-            "none of the master keys decrypts this batch",
-            hint=f"put the key it was written with into {PREVIOUS_KEYS_VARIABLE} (hexadecimal, comma-separated)",
-        )
-
-
-def master_keys_from_environment(environ: Mapping[bytes, bytes] | None = None) -> MasterKeys | None:
-    """Return the keys in the environment; None if there is no current one. Raises EncryptionKeyError for an invalid key."""
-    variables = os.environb if environ is None else environ
-    current = next((variables[name.encode()] for name in KEY_VARIABLES if name.encode() in variables), None)
-    if current is None:
-        return None
-    previous = variables.get(PREVIOUS_KEYS_VARIABLE.encode(), b"")
-    return MasterKeys(current, [_from_hex(text) for text in previous.split(b",") if text.strip()])
-
-
-def _from_hex(text: bytes) -> bytes:
-    try:
-        return bytes.fromhex(text.strip().decode("ascii"))
-    except ValueError:
-        raise EncryptionKeyError(
-            f"{PREVIOUS_KEYS_VARIABLE} is not hexadecimal",
-            hint="give the previous keys as hexadecimal digits, separated by commas",
-        ) from None
+@dataclass(frozen=True, slots=True)
+class _DataKey:
+    wrapped: bytes
+    aead: Any
+    generation: int
+    """Of the master keys when it was wrapped."""
 
 
 class BodyCipher:
@@ -97,21 +53,25 @@ class BodyCipher:
         self._keys = keys
         self._aead = _aead()
         self._known: dict[bytes, Any] = {}
+        self._rewrapped: dict[bytes, bytes | None] = {}
+        self._rewrapped_for = 0
         self._new_data_key()
 
-    def _new_data_key(self) -> None:
-        data_key = os.urandom(_DATA_KEY_BYTES)
-        self._wrapped = self._keys.wrap(data_key)
-        self._current = self._aead(data_key)
+    def _new_data_key(self) -> _DataKey:
+        generation = self._keys.generation  # first: after a switch meanwhile, the next batch gets another data key
+        data_key = os.urandom(DATA_KEY_BYTES)
+        self._data_key_now = made = _DataKey(self._keys.wrap(data_key), self._aead(data_key), generation)
         self._left = limits.ENCRYPTION_BATCHES_PER_KEY_MAX
+        return made
 
     def encrypt(self, body: bytes | memoryview, associated_data: bytes) -> bytes:
-        if self._left == 0:
-            self._new_data_key()
+        key = self._data_key_now  # one object: the cleaner's thread may replace it meanwhile
+        if self._left <= 0 or key.generation != self._keys.generation:
+            key = self._new_data_key()
         self._left -= 1
         nonce = os.urandom(_NONCE_BYTES)
-        ciphertext = self._current.encrypt(nonce, bytes(body), associated_data)
-        return b"".join((bytes((len(self._wrapped),)), self._wrapped, nonce, ciphertext))
+        ciphertext = key.aead.encrypt(nonce, bytes(body), associated_data)
+        return b"".join((bytes((len(key.wrapped),)), key.wrapped, nonce, ciphertext))
 
     def decrypt(self, sealed: bytes | memoryview, associated_data: bytes) -> bytes:
         """Return the plain body. Raises ValueError for malformed or moved bytes, EncryptionKeyError without the key."""
@@ -121,6 +81,19 @@ class BodyCipher:
         except _invalid_tag():
             raise ValueError("the ciphertext was changed or moved") from None
         return body
+
+    def rewrap(self, sealed: bytes | memoryview) -> bytes | None:
+        """Return the body with its data key under the current master key; None if that is so already."""
+        wrapped, nonce, ciphertext = split_sealed(sealed)
+        generation = self._keys.generation
+        if len(self._rewrapped) >= _KNOWN_DATA_KEYS_MAX or self._rewrapped_for != generation:
+            self._rewrapped.clear()
+            self._rewrapped_for = generation
+        if wrapped not in self._rewrapped:
+            is_current = self._keys.id_of(wrapped) == self._keys.ids[0]
+            self._rewrapped[wrapped] = None if is_current else self._keys.wrap(self._keys.unwrap(wrapped))
+        found = self._rewrapped[wrapped]
+        return None if found is None else b"".join((bytes((len(found),)), found, nonce, ciphertext))
 
     def _data_key(self, wrapped: bytes) -> Any:
         known = self._known.get(wrapped)
@@ -146,34 +119,9 @@ def former_associated_data(base_offset: int) -> bytes:
     return base_offset.to_bytes(8, "little")
 
 
-def _try_unwrap(key: bytes, wrapped: bytes) -> bytes | None:
-    keywrap = _keywrap()
-    try:
-        data_key: bytes = keywrap.aes_key_unwrap_with_padding(key, wrapped)
-    except (keywrap.InvalidUnwrap, ValueError):
-        return None
-    return data_key if len(data_key) == _DATA_KEY_BYTES else None
-
-
-def _cryptography(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(f"cryptography.{module}")
-    except ImportError:
-        raise EncryptionKeyError(
-            "encryption at rest needs the package `cryptography`",
-            hint='install it with `pip install "bascule[server]"`',
-        ) from None
-
-
-def _keywrap() -> Any:
-    return _cryptography("hazmat.primitives.keywrap")
-
-
 def _aead() -> Any:
-    return _cryptography("hazmat.primitives.ciphers.aead").AESGCM
+    return cryptography("hazmat.primitives.ciphers.aead").AESGCM
 
 
 def _invalid_tag() -> Any:
-    return _cryptography("exceptions").InvalidTag
+    return cryptography("exceptions").InvalidTag

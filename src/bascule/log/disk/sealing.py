@@ -6,14 +6,8 @@ from bascule.errors import EncryptionKeyError
 from bascule.kernels.records import records
 from bascule.log.core.options import LogOptions
 from bascule.log.disk import compression
-from bascule.log.disk.encryption import (
-    KEY_VARIABLES,
-    BodyCipher,
-    LogIdentity,
-    MasterKeys,
-    former_associated_data,
-    master_keys_from_environment,
-)
+from bascule.log.disk.encryption import BodyCipher, LogIdentity, former_associated_data
+from bascule.log.disk.master_keys import KEY_VARIABLES, MasterKeys, master_keys_from_environment
 
 _WORTH_COMPRESSING_BYTES = 128  # below this a zstd frame saves nothing
 
@@ -25,7 +19,7 @@ class Sealer:
         if encrypt and keys is None:
             raise EncryptionKeyError(
                 "invalid AES key size: encryption is on but there is no master key",
-                hint=f"set {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
+                hint=f"set `encryption.key.file`, or {KEY_VARIABLES[0]} to exactly 16 or 32 bytes",
             )
         self._compress = compress
         self._identity = identity or LogIdentity()
@@ -73,6 +67,24 @@ class Sealer:
             position += header.length
         return b"".join(pieces) if sealed else data
 
+    def rewrap(self, batch: bytes | memoryview) -> bytes | None:
+        """Return an encrypted batch with its data key under the current master key; None if nothing has to change.
+
+        A batch of format version 1 is encrypted anew, as version 2. Raises ValueError and EncryptionKeyError as `open` does.
+        """
+        header = records.read_header(batch)
+        if not header.attributes & records.ENCRYPTED:
+            return None
+        cipher = self._cipher_for_reading()
+        body: bytes | memoryview = memoryview(batch)[records.HEADER_BYTES : header.length]
+        if header.version < records.VERSION:
+            clear = cipher.decrypt(body, self._associated_data(batch, header))
+            changed: bytes | None = cipher.encrypt(clear, self._identity.associated_data(batch))
+        else:
+            changed = cipher.rewrap(body)
+        attributes = header.attributes & (records.CODEC_MASK | records.ENCRYPTED)
+        return None if changed is None else records.with_body(batch, changed, attributes)
+
     def _associated_data(self, batch: bytes | memoryview, header: records.BatchHeader) -> bytes:
         if header.version < records.VERSION:
             return former_associated_data(header.base_offset)
@@ -82,7 +94,7 @@ class Sealer:
         if self._cipher is None:
             raise EncryptionKeyError(
                 "the batch is encrypted and there is no master key",
-                hint=f"set {KEY_VARIABLES[0]} and restart the server",
+                hint=f"set `encryption.key.file` or {KEY_VARIABLES[0]}, and restart the server",
             )
         return self._cipher
 

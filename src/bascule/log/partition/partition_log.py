@@ -30,8 +30,9 @@ from bascule.kernels.records import records
 from bascule.kernels.records.builder import BatchBuilder
 from bascule.log.core.epochs import EpochEntry
 from bascule.log.core.options import LogOptions, SyncPolicy
-from bascule.log.disk.encryption import LogIdentity, MasterKeys
+from bascule.log.disk.encryption import LogIdentity
 from bascule.log.disk.files import FilePool
+from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.disk.operations import Disk, PosixDisk
 from bascule.log.disk.sealing import sealer_for
 from bascule.log.partition.batches import Appended

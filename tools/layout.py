@@ -128,7 +128,7 @@ cli.cluster             errors config.values client.connection client client.adm
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
-cli.server              errors exits kernels.records net net.nats config.values config log.core log.disk log.segments
+cli.server              errors exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery client.connection client spark cli.terminal cli.target
 cli.access              errors security cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access

@@ -157,6 +157,7 @@ def test_a_healthy_cluster(bascule: Run, broker: BrokerProcess) -> None:
         "cursors",
         "clock",
         "nats",
+        "internal subjects",
         "data directory",
         "disk",
         "open files",

@@ -75,6 +75,16 @@ def test_a_message_is_opened_once() -> None:
     assert (b.stats.opened, b.stats.replayed) == (1, 1)
 
 
+@pytest.mark.parametrize("size", [0, 100, 1 << 20])
+def test_a_payload_in_parts_has_the_same_seal(size: int) -> None:
+    _, a, b = pair()
+    payload = bytes(range(256)) * (size // 256)
+    parts: list[bytes | memoryview] = [payload[:10], memoryview(payload)[10:500], payload[500:]]
+    seal = a.seal_parts(SUBJECT, parts, len(payload))
+    assert opened(b, SUBJECT, seal + payload) == payload
+    assert len(seal) == a.seal_bytes
+
+
 def test_both_directions_are_proven_by_one_hello() -> None:
     _, a, b = pair()
     assert opened(a, b"ns.x", sealed(b, subject=b"ns.x")) == b"payload"

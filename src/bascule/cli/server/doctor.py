@@ -49,6 +49,9 @@ def doctor(
     nats: Annotated[
         str | None, typer.Option(metavar="URL", help="Also check this NATS server.", show_default=False)
     ] = None,
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="With `--nats`: try to use the internal subjects of this namespace.")
+    ] = "liftbridge-default",
     data_dir: Annotated[
         Path | None, typer.Option(help="Also check this data directory of a broker.", show_default=False)
     ] = None,
@@ -75,7 +78,7 @@ def doctor(
         _report(_spark_checks(checkpoint, write, quiet=as_json), as_json)
         return
     url = nats or target.context.nats
-    _report(asyncio.run(_checks(target, url, data_dir, write, quiet=as_json)), as_json)
+    _report(asyncio.run(_checks(target, url, namespace, data_dir, write, quiet=as_json)), as_json)
 
 
 def _spark_checks(checkpoint: Path | None, write: bool, *, quiet: bool) -> list[Check]:
@@ -104,9 +107,11 @@ def _report(checks: list[Check], as_json: bool) -> None:
         raise typer.Exit(EXIT_CODES[StateError])
 
 
-async def _checks(target: Target, nats: str | None, data_dir: Path | None, write: bool, *, quiet: bool) -> list[Check]:
+async def _checks(
+    target: Target, nats: str | None, namespace: str, data_dir: Path | None, write: bool, *, quiet: bool
+) -> list[Check]:
     found = []
-    async for check in _look(target, nats, data_dir, write):
+    async for check in _look(target, nats, namespace, data_dir, write):
         found.append(check)
         if not quiet:
             _print(check)
@@ -126,7 +131,9 @@ def _print(check: Check) -> None:
         styled(f"    {check.next_step}", fg="cyan")
 
 
-async def _look(target: Target, nats: str | None, data_dir: Path | None, write: bool) -> AsyncIterator[Check]:
+async def _look(
+    target: Target, nats: str | None, namespace: str, data_dir: Path | None, write: bool
+) -> AsyncIterator[Check]:
     where = f"context `{target.name}`" if target.name else "the command line or the default"
     yield Check("server", OK, f"{target.server}, from {where}")
     reachable = False
@@ -138,7 +145,10 @@ async def _look(target: Target, nats: str | None, data_dir: Path | None, write: 
             yield check
     else:
         yield Check("api", SKIPPED, "no broker can be reached")
-    yield await _nats(nats, target.timeout)
+    from bascule.cli.server import doctor_nats
+
+    for check in await doctor_nats.look(nats, namespace, target.timeout):
+        yield check
     if data_dir is not None:
         for check in _disk(data_dir):
             yield check
@@ -355,31 +365,6 @@ async def _write(client: Client) -> Check:
 
 
 # ── NATS and this machine ────────────────────────────────────────────────────────────────────────
-
-
-async def _nats(url: str | None, timeout: float) -> Check:
-    if url is None:
-        return Check("nats", SKIPPED, "no address given: `--nats nats://HOST:4222`")
-    from bascule.net.nats.link import LinkOptions, NatsLink
-
-    link = None
-    try:
-        link = NatsLink(
-            LinkOptions(servers=(url,), name="bascule doctor", connect_attempts=1, connect_seconds_max=timeout)
-        )
-        started = time.monotonic()
-        await link.connect()
-        await link.flush(timeout)
-        seconds = time.monotonic() - started
-        size = link.max_payload
-    except BasculeError as error:
-        return Check("nats", FAILED, error.message, error.hint or "start nats-server there, or correct the address")
-    except TimeoutError:
-        return Check("nats", FAILED, f"{url} does not answer", "start nats-server there, or correct the address")
-    finally:
-        if link is not None:
-            await link.close()
-    return Check("nats", OK, f"answers in {milliseconds(seconds)}, accepts messages of up to {size:,} bytes")
 
 
 def _disk(directory: Path) -> list[Check]:

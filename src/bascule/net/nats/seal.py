@@ -27,15 +27,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from bascule import limits
 from bascule.errors import BasculeError
 from bascule.kernels.nats.protocol import CallbackSink
 from bascule.net.nats.link import NatsLink
+from bascule.net.nats.subjects import SEAL_HEAD as HEAD
 
-HEAD: Final = b"\x5e\xa1\x01"
-"""Magic number and version: the start of every sealed message."""
 BOOT_BYTES: Final = 16
 MAC_BYTES: Final = 16
 _COUNTER_BYTES: Final = 8
@@ -46,6 +46,9 @@ SEAL_BYTES_MAX: Final = _FIXED_BYTES + 255
 WINDOW: Final = 64
 """Counters up to the highest one that a receiver still accepts, once each: a NATS cluster may deliver messages out of order."""
 _WINDOW_MASK: Final = (1 << WINDOW) - 1
+
+JOINED_BYTES_MAX: Final = 32 * limits.KIB
+"""Larger payloads in several parts are authenticated part by part; below it, copying costs less than the calls."""
 
 _HELLO: Final = b"H"
 _CHALLENGE: Final = b"C"
@@ -75,6 +78,10 @@ class SealKeys:
     def ciphers(self, sender: bytes, boot: bytes) -> list[AESGCM]:
         """The ciphers of one channel's boot, one for each secret."""
         return [AESGCM(_derive(key, b"channel", sender, boot)) for key in self._keys]
+
+    def signing_key(self, sender: bytes, boot: bytes) -> bytes:
+        """The key with which a channel seals its messages."""
+        return _derive(self._keys[0], b"channel", sender, boot)
 
     def password(self) -> str:
         """The password of brokers at an embedded nats-server; it does not reveal the secret."""
@@ -184,7 +191,8 @@ class SealedChannel:
 
     def _begin(self) -> None:
         boot = secrets.token_bytes(BOOT_BYTES)
-        self._cipher = self._keys.ciphers(self._sender, boot)[0]
+        self._key = self._keys.signing_key(self._sender, boot)
+        self._cipher = AESGCM(self._key)
         self._head = HEAD + bytes((len(self._sender),)) + self._sender + boot
         self._counter = 0
         # A server also receives what it sends to all servers, or to the controller when it is the controller itself.
@@ -203,6 +211,20 @@ class SealedChannel:
         counter = self._counter.to_bytes(_COUNTER_BYTES, "big")
         self.stats.sealed += 1
         return self._head + counter + _mac(self._cipher, counter, subject, reply, payload)
+
+    def seal_parts(self, subject: bytes, parts: Sequence[bytes | memoryview], size: int) -> bytes:
+        """The seal of a payload of `size` bytes in several parts, which are not copied together if they are large."""
+        if size < JOINED_BYTES_MAX:
+            return self.seal(subject, b"".join(parts))
+        self._counter += 1
+        self.stats.sealed += 1
+        counter = self._counter.to_bytes(_COUNTER_BYTES, "big")
+        encryptor = Cipher(algorithms.AES(self._key), modes.GCM(_nonce(counter))).encryptor()
+        for part in parts:
+            encryptor.authenticate_additional_data(part)
+        encryptor.update(_context(subject, b""))
+        encryptor.finalize()
+        return self._head + counter + encryptor.tag
 
     def open(self, subject: bytes, data: bytes, reply: bytes = b"") -> memoryview | None:
         """The payload of a message that another broker sent to this subject, once; None for any other message."""
@@ -321,10 +343,18 @@ def _split(data: bytes) -> _Parts | None:
     return data[start:end], data[end:boot], data[boot:counter], data[counter:mac], memoryview(data)[mac:]
 
 
+def _nonce(counter: bytes) -> bytes:
+    return b"\0\0\0\0" + counter
+
+
+def _context(subject: bytes, reply: bytes) -> bytes:
+    return subject + b" " + reply
+
+
 def _mac(cipher: AESGCM, counter: bytes, subject: bytes, reply: bytes, payload: bytes | memoryview) -> bytes:
     # Subjects have no spaces, so that the place of the space is certain. GCM authenticates both of its inputs; the payload is the
     # one that it does not encrypt.
-    return cipher.encrypt(b"\0\0\0\0" + counter, subject + b" " + reply, payload)[-MAC_BYTES:]
+    return cipher.encrypt(_nonce(counter), _context(subject, reply), payload)[-MAC_BYTES:]
 
 
 def _ignore(*_: object) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+SEAL_HEAD: Final = b"\x5e\xa1\x01"
+"""Start of a sealed message on these subjects: magic number and version. See seal.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,10 +177,10 @@ class ReplicationLink:
             asyncio.get_running_loop().call_soon(self._check_room)
 
     def _publish(self, subject: bytes, parts: _Parts) -> None:
-        if self.channel is not None:
-            payload = b"".join(parts)
-            parts = [self.channel.seal(subject, payload), payload]
         size = sum(map(len, parts))
+        if self.channel is not None:
+            parts = [self.channel.seal_parts(subject, parts, size), *parts]
+            size += self.channel.seal_bytes
         output = self._reader.output
         if size < _JOINED_BYTES_MAX:
             publish(output, subject, b"".join(parts))

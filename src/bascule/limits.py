@@ -260,6 +260,9 @@ TOKEN_FAILURE_SECONDS: Final = 6.0
 TOKEN_ADDRESSES_MAX: Final = 4096
 """Addresses whose failed attempts are counted; the oldest is dropped at the limit."""
 
+TOKEN_EXPIRY_CHECK_SECONDS: Final = 15.0
+"""Interval at which calls in progress are judged again: a subscription goes on at most for this time after its token has expired."""
+
 TOKENS_IN_FILE_MAX: Final = 100_000
 """Lines of a token file; a longer file is refused."""
 

@@ -95,14 +95,16 @@ async def _start(
     closing.when_clean(marker.write_stopped)
     for one in unsafe_settings(config):
         _logger.warning("UNSAFE: %s (%s)", one.problem, one.next_step)
-    authorizer = Authorizer.from_config(config.tls)
     identities = Identities(Authenticator.from_config(config))
     closing.add(identities.close)
+    authorizer = Authorizer.from_config(config.tls, identities.is_current if identities.are_required else None)
     ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity)
     parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, ports, nats, identity)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
+    if identities.are_required:
+        _watch_credentials(running, closing)
     health, grpc = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
@@ -132,6 +134,16 @@ async def _start(
     )
 
 
+def _watch_credentials(running: RunningCalls, closing: Closing) -> None:
+    """End calls in progress when their tokens expire."""
+    watching = asyncio.create_task(running.watch_credentials(), name="judge running calls")
+
+    async def stop() -> None:
+        watching.cancel()
+
+    closing.add(stop)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
     address: Address
@@ -153,7 +165,7 @@ class RunningBroker:
         """SIGHUP: read policy, tokens, cluster secret and certificate again. A bad file leaves the present one in force."""
         self.authorizer.reload()
         self.identities.reload()
-        self.running.judge_again()
+        self.running.judge_credentials()
         self.secret.reload()
         self.certificates.reload()
 

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,7 +154,16 @@ class Authenticator:
         expires_at = found.identity.expires_at
         if expires_at is not None and time.time() >= expires_at:
             raise Unauthenticated(EXPIRED)
-        return found.identity
+        return replace(found.identity, token_id=found.id)
+
+    def is_current(self, identity: Identity) -> bool:
+        """Return whether the credentials of a call that began earlier are still valid: not expired, revoked or changed."""
+        if identity.expires_at is not None and time.time() >= identity.expires_at:
+            return False
+        if identity.token_id is None:
+            return True
+        found = self._tokens.get(identity.token_id)
+        return found is not None and replace(found.identity, token_id=found.id) == identity
 
     def _remember(self, key: bytes, verified: _Verified) -> None:
         self._known[key] = verified

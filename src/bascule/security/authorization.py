@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,8 +33,14 @@ class CertifiedPeer(Protocol):
 
 
 class Authorizer:
-    def __init__(self, model: Path | None, policy: Path | None) -> None:
-        """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`."""
+    def __init__(
+        self, model: Path | None, policy: Path | None, is_current: Callable[[CertifiedPeer | None], bool] | None = None
+    ) -> None:
+        """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`.
+
+        `is_current` returns whether a client's token is still valid; None when there are no tokens.
+        """
+        self._is_current = is_current
         self._model = model
         self._policy = policy
         self._enforcer: Any = None
@@ -50,14 +57,23 @@ class Authorizer:
         return cls(None, None)
 
     @classmethod
-    def from_config(cls, tls: Tls) -> Authorizer:
-        return cls(tls.client_authz_model, tls.client_authz_policy) if tls.client_authz_enabled else cls.disabled()
+    def from_config(cls, tls: Tls, is_current: Callable[[CertifiedPeer | None], bool] | None = None) -> Authorizer:
+        if not tls.client_authz_enabled:
+            return cls(None, None, is_current)
+        return cls(tls.client_authz_model, tls.client_authz_policy, is_current)
 
     @property
     def is_enabled(self) -> bool:
-        return self._enforcer is not None
+        """Whether there are calls that are not allowed."""
+        return self._enforcer is not None or self._is_current is not None
+
+    def credentials_changed(self) -> None:
+        """Tokens were read again, or may have expired: calls in progress have to be judged again."""
+        self.generation += 1
 
     def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
+        if self._is_current is not None and not self._is_current(peer):
+            return False
         if self._enforcer is None:
             return True
         return any(self._is_granted(name, resource, action) for name in names_of(peer))

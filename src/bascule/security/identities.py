@@ -53,6 +53,11 @@ class Identities:
         found = self._authenticator.identify(peer.address, peer.common_name, authorization)
         return _named(peer, found) if isinstance(found, Identity) else _later(peer, found)
 
+    def is_current(self, peer: object) -> bool:
+        """Return whether the token of a call that began earlier is still valid. A certificate is, as long as its connection is open."""
+        identity = getattr(peer, "credentials", None)
+        return self._authenticator is None or identity is None or self._authenticator.is_current(identity)
+
     def reload(self) -> None:
         """Read tokens and keys again."""
         if self._authenticator is not None:
@@ -68,7 +73,7 @@ async def _later(peer: Peer, identity: Coroutine[Any, Any, Identity]) -> Peer:
 
 
 def _named(peer: Peer, identity: Identity) -> Peer:
-    return replace(peer, common_name=identity.name, roles=identity.roles)
+    return replace(peer, common_name=identity.name, roles=identity.roles, credentials=identity)
 
 
 def _authorization(metadata: Iterable[tuple[bytes, bytes]]) -> str | None:

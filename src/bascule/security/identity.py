@@ -18,6 +18,8 @@ class Identity:
     """Without prefix. Policies name them `role:<name>`."""
     expires_at: float | None = None
     """Unix time after which the credentials are invalid; None without an end."""
+    token_id: str | None = None
+    """Id of the static token; None for other credentials."""
 
 
 def user_name_fault(name: str) -> str | None:

@@ -6,11 +6,13 @@ A call that waits for events is registered here, and ended by `judge_again`. A c
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bascule import limits
 from bascule.security.authorization import Authorizer, CertifiedPeer, denial
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +64,17 @@ class RunningCalls:
         ended = sum(judge() for judge in self._judges)
         if ended:
             _logger.info("%d running calls ended: the policy does not allow them any more", ended)
+
+    def judge_credentials(self) -> None:
+        """End all calls that the present policy does not allow, or whose tokens have expired or were revoked."""
+        self._authorizer.credentials_changed()
+        self.judge_again()
+
+    async def watch_credentials(self) -> None:
+        """End calls whose tokens expire, until cancelled."""
+        while True:
+            await asyncio.sleep(limits.TOKEN_EXPIRY_CHECK_SECONDS)
+            self.judge_credentials()
 
     def _judge(self) -> int:
         denied = [call for call in self._calls if not self._authorizer.allows(call.peer, call.resource, call.action)]

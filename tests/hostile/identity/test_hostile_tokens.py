@@ -142,6 +142,29 @@ def test_a_revoked_token_is_refused_after_a_reload(guarded: GuardedBroker) -> No
         one.close()
 
 
+def test_running_calls_of_a_revoked_token_end_at_the_reload(guarded: GuardedBroker) -> None:
+    token, kept = guarded.tokens.create("alice"), guarded.tokens.create("bob")
+    reload(guarded)
+    alice, bob = guarded.api(token), guarded.api(kept)
+    bob.CreateStream(name="s", subject="s")
+    reading, staying = alice.subscribe("s"), bob.subscribe("s")
+    session = alice.publish_async()
+    session.send("s", b"before", correlationId="1")
+    assert session.take(1)[0].ack.offset == 0
+    assert [one.next().value for one in (reading, staying)] == [b"before"] * 2
+    guarded.tokens.revoke(token)
+    reload(guarded)
+    bob.publish("s", b"secret")
+    assert staying.next().value == b"secret"
+    reading.expect_end(Status.PERMISSION_DENIED)
+    with refused(Status.PERMISSION_DENIED):
+        session.next()
+    assert [message.value for message in bob.read("s")] == [b"before", b"secret"]
+    staying.cancel()
+    for one in (alice, bob):
+        one.close()
+
+
 def test_guessing_neither_succeeds_nor_slows_a_user(guarded: GuardedBroker) -> None:
     token = guarded.tokens.create("alice")
     reload(guarded)

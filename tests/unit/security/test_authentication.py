@@ -14,9 +14,13 @@ import pytest
 
 from bascule import limits
 from bascule.errors import Unauthenticated, Unavailable
+from bascule.net.grpc.server import Peer
 from bascule.security.attempts import FailedAttempts, network_of
 from bascule.security.authentication import Authenticator
+from bascule.security.authorization import Authorizer
+from bascule.security.identities import Identities
 from bascule.security.identity import Identity
+from bascule.security.running_calls import RunningCalls
 from tests.support.users import TokenFile
 
 HERE, THERE = "192.0.2.1:5", "192.0.2.2:6"
@@ -169,6 +173,40 @@ def test_tokens_expire_and_are_revoked_by_a_reload(tokens: TokenFile, monkeypatc
         monkeypatch.setattr(time, "time", lambda: later)
         with pytest.raises(Unauthenticated, match="expired"):
             await ask(authenticator, short)
+        authenticator.close()
+
+    run(work())
+
+
+def test_calls_in_progress_end_when_their_token_is_revoked_changed_or_expired(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("kept", "revoked", "changed", "short")
+    texts = {name: tokens.create(name, expires_at=time.time() + 3600 if name == "short" else None) for name in names}
+
+    async def work() -> None:
+        authenticator = Authenticator(tokens.path, None, None)
+        identities = Identities(authenticator)
+        authorizer = Authorizer(None, None, identities.is_current)
+        running, ended = RunningCalls(authorizer), []
+        for name, text in texts.items():
+            peer = await identities.of_request(Peer(HERE), f"Bearer {text}")
+            assert authorizer.allows(peer, "s", "Subscribe")
+            running.begin(peer, "s", "Subscribe", lambda _text, name=name: ended.append(name))  # type: ignore[misc]
+        machine = Peer(HERE, "machine")
+        running.begin(machine, "s", "Subscribe", lambda _text: ended.append("machine"))
+        tokens.revoke(texts["revoked"])
+        tokens.path.write_text(tokens.path.read_text().replace(" changed -", " changed admin"))
+        running.judge_credentials()
+        assert ended == [], "until the reload"
+        authenticator.reload()
+        before = authorizer.generation
+        running.judge_credentials()
+        assert set(ended) == {"revoked", "changed"} and authorizer.generation > before
+        later = time.time() + 3601
+        monkeypatch.setattr(time, "time", lambda: later)
+        running.judge_credentials()
+        assert set(ended) == {"revoked", "changed", "short"} and len(running) == 2
         authenticator.close()
 
     run(work())

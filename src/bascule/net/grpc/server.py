@@ -44,6 +44,8 @@ class Peer:
     """The user's name: that of the call's verified token, else the common name of the verified certificate; None without both."""
     roles: tuple[str, ...] = ()
     """Roles that the token grants."""
+    credentials: object = None
+    """The verified token, opaque here; None without one."""
 
 
 Identify: TypeAlias = Callable[[Peer, GrpcStream], "Peer | Coroutine[Any, Any, Peer]"]

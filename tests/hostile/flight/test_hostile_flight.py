@@ -211,6 +211,32 @@ def test_a_certificate_without_rights_reads_nothing_on_any_source_port(policed: 
             read_rows(tables, "s", 0, 0, 10)
 
 
+def test_requests_of_many_megabytes_are_not_assembled(policed: Guarded) -> None:
+    address = json.loads(policed.broker.addresses_file.read_text())["flight"]
+    own = policed.admin
+    certificates = {
+        "tls_root_certs": policed.authority.file.read_bytes(),
+        "cert_chain": own.cert.read_bytes(),
+        "private_key": own.key.read_bytes(),
+    }
+    before = policed.broker.rss_bytes()
+    with FlightConnection(policed.broker.address, tls=options(policed)) as reader:
+        assert len(read_rows(reader, "s", 0)) == 10
+        for _ in range(3):
+            with (
+                flight.FlightClient(f"grpc+tls://{address}", **certificates) as client,
+                pytest.raises(pa.ArrowException),
+            ):
+                list(client.do_action(flight.Action("offsets", bytes(200 * MIB))))
+        with (
+            flight.FlightClient(f"grpc+tls://{address}", **certificates) as client,
+            pytest.raises(pa.ArrowException, match="INVALID_ARGUMENT"),
+        ):
+            list(client.do_action(flight.Action("offsets", bytes(60_000))))
+        assert len(read_rows(reader, "s", 0)) == 10
+    assert policed.broker.rss_bytes() - before < 100 * MIB
+
+
 RELAY = """
 import os, socket, sys, threading
 listening = socket.create_server(("127.0.0.1", 0))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import shutil
 import socket
@@ -22,11 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
 
+from bascule.broker.flight.request_meter import RequestMeter
 from bascule.config.values.address import Address
 from bascule.net.grpc.protocol import address_text
 from bascule.net.grpc.server import Peer
 from bascule.net.reloadable_tls import ReloadableTls
 from bascule.net.tls import common_name
+
+_logger = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 1 << 20
 """Maximum buffered for a side that does not read; then the relay stops reading from the other side."""
@@ -226,6 +230,18 @@ class _Outside(_Side):
     """The client's end, after the TLS handshake."""
 
     task: asyncio.Task[None] | None = None
+
+    def __init__(self, relay: TlsRelay) -> None:
+        super().__init__(relay)
+        self._requests = RequestMeter()
+
+    def data_received(self, data: bytes) -> None:
+        self._requests.feed(data)
+        if self._requests.is_excessive:
+            _logger.warning("a Flight client was disconnected: its requests are larger than any that is served")
+            self.abort()
+            return
+        super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -14,6 +14,7 @@ Each class has a `code` (stable, for scripts and logs) and may carry a `hint`: t
 from __future__ import annotations
 
 import errno
+import re
 from typing import ClassVar, Final
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -488,6 +489,14 @@ GRPC_STATUS: dict[str, str] = {
     "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
     "OUTCOME_UNKNOWN": "UNKNOWN",
 }
+
+
+_PATH: Final = re.compile(r"""(?<![\w:./])/(?:[^\s/:'"`,;()]+/)+([^\s/:'"`,;()]+)""")
+
+
+def without_paths(text: str) -> str:
+    """The text with the last part of each absolute path only: clients need not know the directories of a server."""
+    return _PATH.sub(r"\1", text)
 
 
 def grpc_status(error: BasculeError) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from bascule import errors
-from bascule.errors import BasculeError, NotLeader, OffsetBelowStart, Unavailable
+from bascule.errors import BasculeError, NotLeader, OffsetBelowStart, Unavailable, without_paths
 from bascule.flight.arrow import require, require_flight
 
 FACTS: Final = ("log_start_offset", "leader", "location")
@@ -38,7 +38,8 @@ def to_flight(error: BasculeError) -> Exception:
     """Return the exception that a Flight method raises so that the client gets this error."""
     flight = require_flight()
     facts = {name: getattr(error, name) for name in FACTS if hasattr(error, name)}
-    detail = json.dumps({"code": error.code, "message": error.message, "hint": error.hint, **facts}).encode()
+    message, hint = without_paths(error.message), None if error.hint is None else without_paths(error.hint)
+    detail = json.dumps({"code": error.code, "message": message, "hint": hint, **facts}).encode()
     kind: Callable[..., Exception] = flight.FlightServerError
     if isinstance(error, errors.Unauthenticated):
         kind = flight.FlightUnauthenticatedError
@@ -46,7 +47,7 @@ def to_flight(error: BasculeError) -> Exception:
         kind = flight.FlightUnauthorizedError
     elif isinstance(error, Unavailable):
         kind = flight.FlightUnavailableError
-    return kind(f"{error.code}: {error}", detail)
+    return kind(f"{error.code}: {without_paths(str(error))}", detail)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class PublishShell:
         ended = 0
         for session in self.gate.sessions:
             for stream, peer in session.granted.items():
-                if (text := self.why_not(peer, stream.decode())) is not None:
+                if (text := self.why_not(peer, stream.decode("utf-8", "replace"))) is not None:
                     session.finish(int(Status.PERMISSION_DENIED), text)
                     ended += 1
                     break

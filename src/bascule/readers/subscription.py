@@ -23,6 +23,7 @@ from bascule.errors import (
     LogDeleted,
     ReaderCancelled,
     grpc_status,
+    without_paths,
 )
 from bascule.kernels.calls import subscribe as outcome
 from bascule.kernels.calls.subscribe import SubscribeStream
@@ -107,7 +108,7 @@ class ForwardSubscription:
         if not self._stream.is_over:
             self._stream.unload()
             self._release()
-            self._stream.finish(int(status), text)
+            self._stream.finish(int(status), without_paths(text))
 
     # ── reading and delivering ───────────────────────────────────────────────────────────────────
 
@@ -304,4 +305,4 @@ class ReverseSubscription:
 
     def end(self, status: Status, text: str) -> None:
         if not self._stream.is_over:
-            self._stream.finish(int(status), text)
+            self._stream.finish(int(status), without_paths(text))

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from bascule.broker.api.calls import check_texts
 from bascule.config.values.kinds import INT64_MAX
-from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status
+from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_status, without_paths
 from bascule.kernels.calls.subscribe import SubscribeStream
 from bascule.log import PartitionLog
 from bascule.metadata.controller import Controller
@@ -104,7 +104,7 @@ class SubscribeApi:
             return False
         except BasculeError as error:
             if not stream.is_over:
-                stream.finish(int(Status[grpc_status(error)]), error.message)
+                stream.finish(int(Status[grpc_status(error)]), without_paths(error.message))
             return False
         return True
 
@@ -112,9 +112,9 @@ class SubscribeApi:
         try:
             self._open(stream, request)
         except GrpcError as error:
-            stream.finish(int(error.status), error.text)
+            stream.finish(int(error.status), without_paths(error.text))
         except BasculeError as error:
-            stream.finish(int(Status[grpc_status(error)]), error.message)
+            stream.finish(int(Status[grpc_status(error)]), without_paths(error.message))
 
     # ── checks, in the order that clients rely on ────────────────────────────────────────────────
 

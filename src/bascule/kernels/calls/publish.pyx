@@ -338,7 +338,7 @@ cdef class PublishAsyncStream(GrpcStream):
         cdef bytes name = view.stream[:view.stream_size]
         if name in self.granted:
             return 0
-        text = self.gate.shell.why_not(self.peer, name.decode())
+        text = self.gate.shell.why_not(self.peer, name.decode("utf-8", "replace"))
         if text is None:
             if len(self.granted) < GRANTS_MAX:
                 self.granted[name] = self.peer
@@ -535,7 +535,8 @@ cdef class PublishStream(GrpcStream):
         )
 
     def denied(self, bytes stream):
-        text = self.gate.shell.why_not(self.peer, stream.decode()) if self.gate.checks_authorization else None
+        name = stream.decode("utf-8", "replace")
+        text = self.gate.shell.why_not(self.peer, name) if self.gate.checks_authorization else None
         if text is not None:
             self.finish(STATUS_PERMISSION_DENIED, text)
         return text is not None

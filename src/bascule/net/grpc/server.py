@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from bascule import limits
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, without_paths
 from bascule.kernels.grpc.server import GrpcConnection, GrpcStream, UnaryStream
 from bascule.kernels.http2.connection import ReceiveBuffer
 from bascule.kernels.http2.sender import ConnectionLimits
@@ -120,7 +120,7 @@ async def _admit(stream: GrpcStream, identity: Coroutine[Any, Any, Peer]) -> Non
 
 def _end(stream: UnaryStream, status: Status, text: str) -> None:
     stream.task = None  # it is ending by itself
-    stream.finish(status, text)
+    stream.finish(status, without_paths(text))
 
 
 class GrpcServer:

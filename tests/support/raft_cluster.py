@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bascule.raft.core.model.effects import Effects, Proposed, ReadReady, Reason, Refused
 from bascule.raft.core.model.entries import Entry, EntryKind, HardState, RaftSnapshot
@@ -187,5 +188,5 @@ class Cluster:
         return [entry.data for entry in self.applied[server] if entry.kind is EntryKind.COMMAND]
 
 
-def with_options(**changes: int) -> RaftOptions:
+def with_options(**changes: Any) -> RaftOptions:
     return replace(OPTIONS, **changes)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bascule.errors import BasculeError
 from bascule.log.disk.operations import Disk
 from bascule.metadata.bootstrap import Beginning, as_peer, as_seed, by_joining
 from bascule.metadata.controller import Controller, ControllerOptions
+from bascule.metadata.core.snapshot import decode_snapshot
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.machine import MetadataMachine
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
+from bascule.raft.core.sessions import machine_snapshot
 from bascule.raft.disk import create_wal, open_wal, wal_exists
 from bascule.raft.disk.superblock import read_superblock
 from bascule.raft.transport import Bus
+
+_logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 ELECTION_TICKS = 8
@@ -66,7 +72,10 @@ async def start_controller(
     node = RaftNode(
         options.server_id,
         options=RaftOptions(
-            election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS, voters_max=options.voters_max
+            election_ticks=ELECTION_TICKS,
+            heartbeat_ticks=HEARTBEAT_TICKS,
+            voters_max=options.voters_max,
+            is_snapshot=_is_snapshot,
         ),
         seed=int.from_bytes(os.urandom(8), "big"),
         hard_state=recovered.hard_state,
@@ -94,6 +103,18 @@ async def start_controller(
     )
     await controller.start()
     return controller
+
+
+def _is_snapshot(data: bytes) -> bool:
+    """Whether this version can restore a snapshot of the leader. One that it cannot must not replace the state on disk."""
+    try:
+        machine = machine_snapshot(data)
+        if machine:
+            decode_snapshot(machine)
+    except BasculeError as error:
+        _logger.error("a snapshot of the metadata from the leader was refused: %s", error.message)
+        return False
+    return True
 
 
 async def _begin(bus: Bus, subjects: ControlSubjects, options: ControllerStart) -> Beginning:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bascule import limits
@@ -14,6 +16,7 @@ from bascule.raft.core.model.messages import (
     Heartbeat,
     HeartbeatReply,
     RaftMessage,
+    SnapshotChunk,
     TimeoutNow,
     VoteReply,
     VoteRequest,
@@ -25,10 +28,13 @@ VOTERS = RaftMembership(voters=frozenset({"a", "b", "c"}))
 TERM = 5
 
 
-def node(*entries: Entry) -> RaftNode:
+OPTIONS = RaftOptions(election_ticks=10, heartbeat_ticks=2)
+
+
+def node(*entries: Entry, options: RaftOptions = OPTIONS) -> RaftNode:
     return RaftNode(
         "a",
-        options=RaftOptions(election_ticks=10, heartbeat_ticks=2),
+        options=options,
         seed=1,
         hard_state=HardState(TERM, None),
         snapshot=RaftSnapshot(0, 0, VOTERS, b""),
@@ -95,6 +101,17 @@ def test_entries_below_the_term_of_a_committed_one_are_refused() -> None:
     forged = AppendEntries("b", "a", TERM, 1, 2, (command(2, 3),), 2)
     found.step(Receive(forged))
     assert (found.last_index, found.messages_refused) == (1, 1)
+
+
+def test_a_snapshot_that_cannot_be_restored_changes_nothing() -> None:
+    options = RaftOptions(election_ticks=10, heartbeat_ticks=2, is_snapshot=lambda data: data == b"good")
+    found = node(options=options)
+    chunk = SnapshotChunk("b", "a", TERM, 7, TERM, VOTERS, 4, 0, b"evil")
+    effects = found.step(Receive(chunk))
+    assert (effects.snapshot_installed, found.commit_index, found.messages_refused) == (None, 0, 1)
+    effects = found.step(Receive(replace(chunk, data=b"good")))
+    assert effects.snapshot_installed is not None
+    assert found.commit_index == 7
 
 
 def test_a_read_round_that_did_not_begin_confirms_no_read() -> None:

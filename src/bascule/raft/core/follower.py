@@ -125,6 +125,9 @@ def on_snapshot_chunk(state: State, chunk: SnapshotChunk) -> None:
         state.send(SnapshotReply(state.id, chunk.sender, state.term, chunk.index, chunk.snapshot_term, received))
         return
     state.incoming = None
+    if not state.options.is_snapshot(snapshot.data):
+        state.messages_refused += 1
+        return
     _install(state, snapshot)
     _confirm_commit(state, chunk.sender)
 

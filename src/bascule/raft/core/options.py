@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bascule import limits
@@ -32,6 +33,9 @@ class RaftOptions:
 
     voters_max: int = 0
     """Maximum number of voters; 0 for no limit."""
+
+    is_snapshot: Callable[[bytes], bool] = lambda _data: True
+    """Whether the state machine can restore a snapshot that a leader sent; otherwise it is refused, and nothing changes."""
 
     promotion_lag_max: int = 64
     """Maximum lag, in entries, of a learner that counts as caught up."""

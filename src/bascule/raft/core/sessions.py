@@ -137,16 +137,26 @@ class RaftSessions:
             self._sessions = {}
             self._machine.restore(b"")
             return
-        try:
-            reader = Reader(data)
-            _check_version(reader.number(U8))
-            sessions = dict(_read_session(reader) for _ in range(reader.number(U32)))
-            machine = reader.blob()
-            reader.end()
-        except Malformed as error:
-            raise StorageError(f"a snapshot of the replicated state is malformed: {error}") from None
+        sessions, machine = _decode(data)
         self._sessions = sessions
         self._machine.restore(machine)
+
+
+def machine_snapshot(data: bytes) -> bytes:
+    """The snapshot of the state machine in a snapshot. Raises StorageError, or FormatTooNew for a later version."""
+    return _decode(data)[1] if data else b""
+
+
+def _decode(data: bytes) -> tuple[dict[int, _Session], bytes]:
+    try:
+        reader = Reader(data)
+        _check_version(reader.number(U8))
+        sessions = dict(_read_session(reader) for _ in range(reader.number(U32)))
+        machine = reader.blob()
+        reader.end()
+    except Malformed as error:
+        raise StorageError(f"a snapshot of the replicated state is malformed: {error}") from None
+    return sessions, machine
 
 
 def _check_version(version: int) -> None:

@@ -1,7 +1,11 @@
-"""Builds the Cython kernels. pyproject.toml has all other settings of the project."""
+"""Builds the Cython kernels. pyproject.toml has all other settings of the project.
+
+`KERNEL_FLAGS` replaces the compiler's flags for optimization; `make sanitize` uses it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +14,7 @@ from setuptools import Extension, setup
 
 KERNELS = Path("src/bascule/kernels")
 TEST_KERNELS = Path("tests/support/kernels")
+FLAGS = os.environ.get("KERNEL_FLAGS", "-O3").split()
 
 
 def kernel(source: Path) -> Extension:
@@ -18,7 +23,8 @@ def kernel(source: Path) -> Extension:
         [str(source)],
         include_dirs=sorted({str(header.parent) for header in KERNELS.rglob("*.h")}),
         depends=[str(header) for header in KERNELS.rglob("*.h")],
-        extra_compile_args=["-O3", "-fno-strict-aliasing"],
+        extra_compile_args=[*FLAGS, "-fno-strict-aliasing"],
+        extra_link_args=FLAGS,
     )
 
 

@@ -383,11 +383,11 @@ GRPC_CONNECTION_MEMORY_BYTES_MAX: Final = 96 * MIB
 """The same for one connection. Above three quarters of it, new calls are refused with RESOURCE_EXHAUSTED."""
 
 GRPC_CONNECTIONS_MAX: Final = 10_000
-"""Connections of one server, less if the process may open fewer files. For one more, the server closes the connection that has been
-without calls longest; without such a connection, it closes the new one."""
+"""Connections of one server by default, less if the process may open fewer files. For one more, the server closes the connection that
+has been without calls longest; without such a connection, it closes the new one."""
 
 GRPC_CONNECTIONS_PER_ADDRESS_MAX: Final = 2_000
-"""Connections from one address; a proxy in front of many clients counts as one. The same rule holds for one more."""
+"""Connections from one address by default; a proxy in front of many clients counts as one. The same rule holds for one more."""
 
 GRPC_IDLE_SECONDS: Final = 1_800.0
 """Time without calls after which the server ends a connection with GOAWAY; clients connect again for their next call."""

@@ -421,7 +421,10 @@ async def _serve(
         health,
         parts.keys.must_have_keys,
     )
-    admission = AdmissionBounds(connections_max=connections_for(raise_handle_limit()))
+    admission = AdmissionBounds(
+        connections_max=connections_for(raise_handle_limit(), config.listener.connections_max),
+        per_address_max=config.listener.connections_per_address_max,
+    )
     grpc = GrpcServer(routes, admission=admission, tls=ports.tls, identify=identities.of_calls)
 
     async def stop_grpc() -> None:

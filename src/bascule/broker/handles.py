@@ -32,14 +32,14 @@ def raise_handle_limit() -> int:
     return soft
 
 
-def connections_for(handles: int) -> int:
-    """Return how many client connections a process with this limit of open files accepts."""
-    allowed = max(CONNECTIONS_MIN, min(limits.GRPC_CONNECTIONS_MAX, handles - limits.HANDLES_RESERVED))
-    if allowed < limits.GRPC_CONNECTIONS_MAX:
+def connections_for(handles: int, wanted: int) -> int:
+    """Return how many of the wanted client connections a process with this limit of open files accepts."""
+    allowed = min(wanted, max(CONNECTIONS_MIN, handles - limits.HANDLES_RESERVED))
+    if allowed < wanted:
         _logger.warning(
             "the process may open %d files, so it accepts %d client connections instead of %d; raise `ulimit -n`",
             handles,
             allowed,
-            limits.GRPC_CONNECTIONS_MAX,
+            wanted,
         )
     return allowed

@@ -23,6 +23,7 @@ NESTED = """
 listen: 0.0.0.0:5050
 host: 127.0.0.1
 port: 5050
+connections: {max: 500, per.address.max: 50}
 data: {dir: /foo}
 metadata: {cache.max.age: 1m}
 logging:
@@ -98,6 +99,8 @@ EXPECTED: dict[str, Any] = {
     "listen": Address("0.0.0.0", 5050),
     "host": "127.0.0.1",
     "port": 5050,
+    "connections.max": 500,
+    "connections.per.address.max": 50,
     "data.dir": Path("/foo"),
     "metadata.cache.max.age": MINUTE_NS,
     "logging.level": Level.DEBUG,

@@ -150,6 +150,12 @@ FLOW: Final = (
     _counter(
         "bascule_grpc_connections_refused_total", "gRPC connections refused at the maximum number, or during a stop."
     ),
+    _counter(
+        "bascule_grpc_connections_idle_closed_total",
+        "gRPC connections closed after a long time without calls, or without calls to make room for new ones.",
+    ),
+    _gauge("bascule_grpc_memory_bytes", "Memory for requests and responses of all gRPC connections."),
+    _gauge("bascule_grpc_memory_bytes_max", "Memory at which the calls that hold most end with RESOURCE_EXHAUSTED."),
     _gauge("bascule_flight_calls", "Running reads and writes of Arrow Flight."),
     _counter(
         "bascule_flight_rows_total",

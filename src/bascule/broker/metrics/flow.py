@@ -37,6 +37,9 @@ def _clients(page: Page, sources: Sources) -> None:
     page.add("bascule_publish_unanswered", gate.unanswered)
     page.add("bascule_grpc_connections", len(sources.grpc.connections))
     page.add("bascule_grpc_connections_refused_total", sources.grpc.connections_refused)
+    page.add("bascule_grpc_connections_idle_closed_total", sources.grpc.connections_evicted)
+    page.add("bascule_grpc_memory_bytes", sources.grpc.memory.used)
+    page.add("bascule_grpc_memory_bytes_max", sources.grpc.memory.most)
     if sources.flight_load is not None:
         load = sources.flight_load()
         page.add("bascule_flight_calls", load.calls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bascule import limits
 from bascule.config.values.address import PORT_DEFAULT, PORT_MAX, Address, advertise_address, bind_address
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, FilePath, Host, HostPort, Integer
@@ -45,6 +46,23 @@ class Listener:
         meaning="The port that the server advertises to clients, and binds to when `listen` is not set.",
         consequence="With 0 the operating system chooses a free port, which the server advertises. If `port` is not set and `host` and "
         "`listen` are, the server advertises the port of `listen`.",
+    )
+    connections_max: int = setting(
+        "connections.max",
+        Integer(minimum=1, maximum=limits.HANDLES_MAX),
+        limits.GRPC_CONNECTIONS_MAX,
+        meaning="The maximum number of connections to the gRPC port.",
+        consequence="For one more, the server closes a connection that has been without calls for a minute, or refuses the new one. "
+        f"The server accepts fewer if the process may open fewer files: {limits.HANDLES_RESERVED} are kept for logs.",
+        advice="Raise the hard limit of open files (`ulimit -Hn`) together with it.",
+    )
+    connections_per_address_max: int = setting(
+        "connections.per.address.max",
+        Integer(minimum=1, maximum=limits.HANDLES_MAX),
+        limits.GRPC_CONNECTIONS_PER_ADDRESS_MAX,
+        meaning="The maximum number of connections to the gRPC port from one address.",
+        consequence="One client cannot use up `connections.max`.",
+        advice="Set it to `connections.max` when all clients come through one proxy.",
     )
 
     def bind(self) -> Address:

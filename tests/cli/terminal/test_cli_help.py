@@ -34,6 +34,8 @@ log inspect|verify
 config reference|check
 server
 demo
+token create|list|revoke
+keys status|rotate
 """
 
 

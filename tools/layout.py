@@ -130,7 +130,7 @@ cli.pipeline            errors exits config.values client client.arrow lake lake
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery client.connection client spark cli.terminal cli.target
-cli.access              errors security cli.terminal cli.target
+cli.access              errors exits security cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access
 demo                    errors exits net.nats config broker lake
 """

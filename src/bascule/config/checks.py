@@ -53,11 +53,11 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
             "Authorization needs client certificates or tokens",
             "set `tls.client.auth.enabled: true`, `security.tokens.file` or `security.jwt.keys`",
         )
-    if tls.client_authz_enabled and (tls.client_authz_model is None or tls.client_authz_policy is None):
+    if tls.client_authz_enabled and tls.client_authz_policy is None:
         yield (
             ("tls.client.authz.enabled",),
-            "Authorization needs a model and a policy",
-            "set `tls.client.authz.model` and `tls.client.authz.policy`",
+            "Authorization needs a policy",
+            "set `tls.client.authz.policy`",
         )
 
 

@@ -50,6 +50,15 @@ class SubjectGrants:
             return
         self._enforcer.add_named_policy(kind, line)
 
+    def grant_of(self, user: str, subject: str, action: str) -> list[str] | None:
+        """Return the line that allows this, None without one."""
+        patterns = {token: pattern for pattern, token in self._tokens.items() if subject_covers(pattern, subject)}
+        for token in [*patterns, _ANY]:
+            line = self._enforcer.enforce_ex(user, token, action)[1]
+            if line:
+                return [SUBJECT_PREFIX + patterns[part] if part in patterns else part for part in line]
+        return None
+
     def allows(self, user: str, subject: str, action: str) -> bool:
         found = [token for pattern, token in self._tokens.items() if subject_covers(pattern, subject)]
         return any(self._enforcer.enforce(user, token, action) for token in [*found, _ANY])

@@ -73,7 +73,10 @@ def create_token(identity: Identity) -> tuple[str, StaticToken]:
     for name in (identity.name, *identity.roles):
         fault = user_name_fault(name)
         if fault is not None or name == NONE:
-            raise CallerError(f"`{name}` cannot be the name of a user or a role: {fault or 'it is a dash'}")
+            raise CallerError(
+                f"`{name}` cannot be the name of a user or a role: {fault or 'it is a dash'}",
+                hint="give a name of printable characters without spaces and commas",
+            )
     number, secret, salt = (
         secrets.token_hex(ID_CHARACTERS // 2),
         secrets.token_hex(SECRET_CHARACTERS // 2),

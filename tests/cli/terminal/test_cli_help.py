@@ -30,12 +30,13 @@ doctor
 context add|list|use|remove|show
 pipeline init|check|run|sql|archive|compact|status|verify|latest|replay
 spark shell
+acl explain
+token create|list|revoke
 log inspect|verify
+keys status|rotate
 config reference|check
 server
 demo
-token create|list|revoke
-keys status|rotate
 """
 
 

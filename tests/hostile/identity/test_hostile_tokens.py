@@ -249,6 +249,32 @@ def test_policies_name_users_and_roles_of_tokens(start_broker: StartBroker, tmp_
         api.close()
 
 
+def test_the_built_in_model_holds_users_to_their_streams(start_broker: StartBroker, tmp_path: Path) -> None:
+    policy = tmp_path / "policy"
+    policy.write_text(
+        "p, admin, *, *\np, role:shops, stream:bobs*, *\np, role:shops, subject:bobs.>, *\n"
+        "p, role:shops, cluster:*, FetchMetadata\ng, bob, role:shops\n"
+    )
+    config = {"tls.client.authz.enabled": True, "tls.client.authz.policy": str(policy)}
+    guarded = GuardedBroker(start_broker, tmp_path / "guarded", config)
+    admin, bob = guarded.api(guarded.provider.sign("admin")), guarded.api(guarded.provider.sign("bob"))
+    admin.CreateStream(name="orders", subject="orders.s")
+    bob.CreateStream(name="bobs-own", subject="bobs.own")
+    assert bob.publish("bobs-own", b"x").offset == 0
+    for name, subject in (("bobs-tap", "orders.s"), ("mine", "bobs.mine")):
+        with refused(Status.PERMISSION_DENIED):
+            bob.CreateStream(name=name, subject=subject)
+    with refused(Status.PERMISSION_DENIED):
+        bob.publish("orders", b"forged")
+    with refused(Status.PERMISSION_DENIED):
+        bob.PublishToSubject(subject="orders.s", value=b"forged")
+    with refused(Status.PERMISSION_DENIED):
+        bob.JoinConsumerGroup(groupId="bobs", consumerId="c", streams=["bobs-own"])
+    assert [message.value for message in admin.read("bobs-own")] == [b"x"]
+    for one in (admin, bob):
+        one.close()
+
+
 # ── the client's token stays secret ──────────────────────────────────────────────────────────────
 
 

@@ -300,7 +300,7 @@ def test_a_default_reads_back_as_itself(name: str) -> None:
         ({"tls.client.authz.enabled": True}, "Authorization needs client certificates"),
         (
             {"tls.cert": "a", "tls.key": "b", "tls.client.auth.enabled": True, "tls.client.authz.enabled": True},
-            "a model and a policy",
+            "Authorization needs a policy",
         ),
         ({"clustering.replica.max.idle.wait": "15s"}, "idle follower would count as lagging"),
         ({"clustering.replica.max.lag.time": "10s"}, "idle follower would count as lagging"),

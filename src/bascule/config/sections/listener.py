@@ -135,14 +135,16 @@ class Tls:
         False,
         meaning="Allow a client only the actions that the policy grants to the user of its token, or to the common name of its "
         "certificate.",
-        consequence="An action that no policy line grants is denied. Needs `tls.client.auth.enabled` or tokens, a model and a policy.",
+        consequence="An action that no policy line grants is denied. Needs `tls.client.auth.enabled` or tokens, and a policy.",
     )
     client_authz_model: Path | None = setting(
         "tls.client.authz.model",
         FilePath(),
         None,
         example="/etc/bascule/model.conf",
+        default_text="the built-in model",
         meaning="The casbin model file.",
+        consequence="The built-in model has typed resources, roles, prefixes and wildcards.",
     )
     client_authz_policy: Path | None = setting(
         "tls.client.authz.policy",

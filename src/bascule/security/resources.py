@@ -1,0 +1,71 @@
+"""The built-in model of policies: typed resources, roles, prefixes and wildcards.
+
+    p, <user or role:name>, <resource>, <action>        g, <user>, role:<name>
+
+A resource is `stream:<name>`, `group:<id>`, `cursor:<stream>`, `cluster:*`, `subject:<pattern>`, or `*` for everything. A `*` at the
+end of a name stands for any rest, so `stream:orders*` is a prefix. An action is the name of a call, or `*`. The type of a call's
+resource follows from its action; patterns of subjects have the wildcards of NATS, see `subjects`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MODEL: Final = """
+[request_definition]
+r = sub, obj, act
+[policy_definition]
+p = sub, obj, act
+[role_definition]
+g = _, _
+[policy_effect]
+e = some(where (p.eft == allow))
+[matchers]
+m = g(r.sub, p.sub) && keyMatch(r.obj, p.obj) && (r.act == p.act || p.act == "*")
+"""
+
+EVERYTHING: Final = "*"
+SUBJECT: Final = "subject"
+CLUSTER: Final = "cluster"
+
+TYPES: Final = {
+    "stream": (
+        "CreateStream",
+        "DeleteStream",
+        "PauseStream",
+        "SetStreamReadonly",
+        "Publish",
+        "Subscribe",
+        "FetchPartitionMetadata",
+    ),
+    "cursor": ("SetCursor", "FetchCursor"),
+    "group": (
+        "JoinConsumerGroup",
+        "LeaveConsumerGroup",
+        "FetchConsumerGroupAssignments",
+        "ReportConsumerGroupCoordinator",
+    ),
+}
+"""Actions by the type of their resource. PublishToSubject has subjects; all others belong to the cluster."""
+
+_TYPE_OF: Final = {action: kind for kind, actions in TYPES.items() for action in actions}
+
+
+def typed(resource: str, action: str) -> str:
+    """Return the resource of a call with its type."""
+    if action == "PublishToSubject":
+        return f"{SUBJECT}:{resource}"
+    return f"{_TYPE_OF.get(action, CLUSTER)}:{resource}"
+
+
+def resource_fault(resource: str) -> str | None:
+    """Return why a policy cannot name this resource, or None."""
+    kind, colon, name = resource.partition(":")
+    if resource == EVERYTHING:
+        return None
+    if not colon or not name or kind not in (*TYPES, SUBJECT, CLUSTER):
+        kinds = ", ".join(f"`{one}:`" for one in (*TYPES, SUBJECT, CLUSTER))
+        return f"a resource is `*`, or begins with {kinds}"
+    if kind != SUBJECT and EVERYTHING in name[:-1]:
+        return "`*` stands at the end of a name only"
+    return None

@@ -266,6 +266,9 @@ TOKEN_EXPIRY_CHECK_SECONDS: Final = 15.0
 TOKENS_IN_FILE_MAX: Final = 100_000
 """Lines of a token file; a longer file is refused."""
 
+AUDIT_QUEUE_RECORDS_MAX: Final = 4096
+"""Audit records that wait to be written, a few MiB. Beyond it records are dropped, and a record says how many."""
+
 USER_NAME_BYTES_MAX: Final = 256
 """Bytes of the name of a user or a role, as of every other id."""
 

@@ -43,6 +43,7 @@ from bascule.operations.activity_stream import ActivityPublisher
 from bascule.proto import api_pb2 as api
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
+from bascule.security.audit.log import AuditLog
 from bascule.security.authorization import Authorizer
 from tests.support.memory_bus import MemoryBus
 from tests.support.waiting import PATIENCE_SECONDS
@@ -284,7 +285,10 @@ def require_keys() -> None:
 
 def _calls(server: Server) -> dict[str, Any]:
     cluster, partitions = server.config.cluster, cast(Any, server.partitions)
-    streams = StreamApi(server.controller, server.directory, server.starts, server.authorizer, cluster, require_keys)
+    audit = AuditLog(None, Path(), "", None)
+    streams = StreamApi(
+        server.controller, server.directory, server.starts, server.authorizer, cluster, require_keys, audit
+    )
     metadata = MetadataApi(
         server.controller, server.directory, partitions, server.authorizer, cluster, lambda: False, uses_tls=False
     )

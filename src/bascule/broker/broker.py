@@ -62,6 +62,7 @@ from bascule.partition.registry import Partitions
 from bascule.readers.cursor_tables import CursorTables
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
+from bascule.security.audit.log import AuditLog
 from bascule.security.authentication import Authenticator
 from bascule.security.authorization import Authorizer
 from bascule.security.certificates import Certificates, port_tls
@@ -95,17 +96,20 @@ async def _start(
     closing.when_clean(marker.write_stopped)
     for one in unsafe_settings(config):
         _logger.warning("UNSAFE: %s (%s)", one.problem, one.next_step)
-    identities = Identities(Authenticator.from_config(config))
+    secret = await asyncio.to_thread(ClusterSecret, config, identity)
+    audit = _open_audit(config, closing, identity, secret)
+    identities = Identities(Authenticator.from_config(config), audit.unauthenticated)
     closing.add(identities.close)
-    authorizer = Authorizer.from_config(config.tls, identities.is_current if identities.are_required else None)
+    is_current = identities.is_current if identities.are_required else None
+    authorizer = Authorizer.from_config(config.tls, is_current, audit.refused)
     ports = await _take_ports(config, closing, identities)
-    nats = await _connect_nats(config, closing, identity)
+    nats = await _connect_nats(config, closing, identity, secret)
     parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, ports, nats, identity)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
     if identities.are_required:
         _watch_credentials(running, closing)
-    health, grpc = await _serve(config, closing, store, authorizer, identities, running, ports, nats, parts)
+    health, grpc = await _serve(config, closing, store, authorizer, identities, audit, running, ports, nats, parts)
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
     _logger.info(
@@ -124,6 +128,7 @@ async def _start(
         closing=closing,
         authorizer=authorizer,
         identities=identities,
+        audit=audit,
         running=running,
         secret=nats.secret,
         certificates=Certificates([port for port in (grpc, ports.flight, ports.http) if port is not None]),
@@ -132,6 +137,18 @@ async def _start(
         leaderships=parts.administration.drain,
         drain_seconds=config.shutdown.drain_timeout_ns / 1e9,
     )
+
+
+def _open_audit(config: ServerConfig, closing: Closing, identity: str, secret: ClusterSecret) -> AuditLog:
+    audit = AuditLog(config.security.audit_file, config.data_dir, identity, secret.audit_key)
+
+    async def close() -> None:
+        audit.event("StopServer")
+        await asyncio.to_thread(audit.close)
+
+    closing.add(close)
+    audit.event("StartServer", detail=f"bascule {__version__}")
+    return audit
 
 
 def _watch_credentials(running: RunningCalls, closing: Closing) -> None:
@@ -153,6 +170,7 @@ class RunningBroker:
     closing: Closing
     authorizer: Authorizer
     identities: Identities
+    audit: AuditLog
     running: RunningCalls
     secret: ClusterSecret
     certificates: Certificates
@@ -163,11 +181,14 @@ class RunningBroker:
 
     def reload(self) -> None:
         """SIGHUP: read policy, tokens, cluster secret and certificate again. A bad file leaves the present one in force."""
-        self.authorizer.reload()
-        self.identities.reload()
+        self.audit.reopen()
+        read = {"policy": self.authorizer.reload(), "tokens": self.identities.reload()}
         self.running.judge_credentials()
-        self.secret.reload()
-        self.certificates.reload()
+        read["cluster secret"] = self.secret.reload()
+        read["certificates"] = self.certificates.reload()
+        failed = [name for name, is_fine in read.items() if not is_fine]
+        self.audit.event("Reload", "FAILED" if failed else "OK", f"not changed: {', '.join(failed)}" if failed else "")
+        self.audit.use_key(self.secret.audit_key)
 
     async def drain(self) -> None:
         """Before `stop`, while clients are still served: hand leaderships over, within `shutdown.drain.timeout`."""
@@ -269,9 +290,10 @@ class NatsConnections:
     url: str
 
 
-async def _connect_nats(config: ServerConfig, closing: Closing, identity: str) -> NatsConnections:
+async def _connect_nats(
+    config: ServerConfig, closing: Closing, identity: str, secret: ClusterSecret
+) -> NatsConnections:
     nats, namespace = config.nats, config.cluster.replication.namespace
-    secret = await asyncio.to_thread(ClusterSecret, config, identity)
     servers = (await _start_nats(config, closing, secret),) if nats.runs_embedded else nats.servers
     links = {
         purpose: NatsLink(link_options(nats, f"{namespace}.{identity}.{purpose}", servers, secret.keys))
@@ -399,6 +421,7 @@ async def _serve(
     store: LogStore,
     authorizer: Authorizer,
     identities: Identities,
+    audit: AuditLog,
     running: RunningCalls,
     ports: Ports,
     nats: NatsConnections,
@@ -420,6 +443,7 @@ async def _serve(
         administration,
         health,
         parts.keys.must_have_keys,
+        audit,
     )
     admission = AdmissionBounds(
         connections_max=connections_for(raise_handle_limit(), config.listener.connections_max),
@@ -454,6 +478,7 @@ async def _serve(
                 unsafe=tuple(one.name for one in unsafe_settings(config)),
                 life=parts.life,
                 authorizer=authorizer,
+                audit=audit,
                 controller=controller,
                 members=administration.members,
                 cursors=KnownCursors(controller, parts.cursor_tables, administration.switchboard),

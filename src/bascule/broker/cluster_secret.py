@@ -77,20 +77,27 @@ class ClusterSecret:
 
         channel.on_accepted = accepted
 
-    def reload(self) -> None:
-        """Read the secret again. The present one stays in force when it cannot be read, or when there is none any more."""
+    def reload(self) -> bool:
+        """Read the secret again. The present one stays in force when it cannot be read, or when there is none any more. Returns False
+        if it cannot be read."""
         try:
             found = read_secrets(self._config)
         except BasculeError as error:
             _logger.error("the cluster secret was not reloaded: %s", error.message)
-            return
+            return False
         if not found or found == self._secrets or self.keys is None:
-            return
+            return True
         self._secrets = found
         self.keys = SealKeys(found, self._namespace)
         for channel in self.channels.values():
             channel.use(self.keys)
         _logger.info("the cluster secret was reloaded")
+        return True
+
+    @property
+    def audit_key(self) -> bytes | None:
+        """The key that signs audit records; None without a secret."""
+        return None if self.keys is None else self.keys.audit_keys()[0]
 
 
 def read_secrets(config: ServerConfig) -> tuple[str, ...]:

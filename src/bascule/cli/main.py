@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from bascule import __version__
-from bascule.cli.access import acl, token
+from bascule.cli.access import acl, audit, token
 from bascule.cli.cluster import keys, top
 from bascule.cli.cluster import status as cluster
 from bascule.cli.pipeline import commands as pipeline
@@ -64,6 +64,7 @@ app.add_typer(pipeline.app, name="pipeline", rich_help_panel=SPARK)
 app.add_typer(spark.app, name="spark", rich_help_panel=SPARK)
 app.add_typer(acl.app, name="acl", rich_help_panel=ACCESS)
 app.add_typer(token.app, name="token", rich_help_panel=ACCESS)
+app.add_typer(audit.app, name="audit", rich_help_panel=ACCESS)
 app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False, rich_help_panel=SERVERS)(
     server.server
 )

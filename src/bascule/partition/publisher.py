@@ -16,7 +16,7 @@ from bascule.names import publish_subject_fault, reserved_subject_fault
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.link import NatsLink
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
-from bascule.security.authorization import Authorizer, denial
+from bascule.security.authorization import Authorizer
 
 _OUTPUT_POLL_SECONDS: Final = 0.002
 _SUBJECTS_REMEMBERED_MAX: Final = 1_024
@@ -62,7 +62,7 @@ class PublishShell:
     def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
         if self._authorizer.allows(peer, resource, action):
             return None
-        return denial(resource, action)
+        return self._authorizer.refusal(peer, resource, action)
 
     def subject_refusal(self, peer: Any, subject: bytes, field: str) -> tuple[int, str] | None:
         """Status and text if the client may not publish to this subject, which is a request's subject or ack inbox; None if it may."""
@@ -76,7 +76,7 @@ class PublishShell:
         text = subject.decode()
         if self._authorizer.allows_subject(peer, text, "PublishToSubject"):
             return None
-        return int(Status.PERMISSION_DENIED), denial(text, "PublishToSubject")
+        return int(Status.PERMISSION_DENIED), self._authorizer.refusal(peer, text, "PublishToSubject")
 
     def _subject_fault(self, subject: bytes) -> str | None:
         try:

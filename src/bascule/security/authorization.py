@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from bascule import limits
 from bascule.config.sections.listener import Tls
@@ -36,15 +36,25 @@ class CertifiedPeer(Protocol):
     def common_name(self) -> str | None: ...
 
 
+OnRefused: TypeAlias = Callable[[CertifiedPeer | None, str, str], None]
+"""Gets the client, the resource and the action of a refused call."""
+
+
 class Authorizer:
     def __init__(
-        self, model: Path | None, policy: Path | None, is_current: Callable[[CertifiedPeer | None], bool] | None = None
+        self,
+        model: Path | None,
+        policy: Path | None,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
+        on_refused: OnRefused | None = None,
     ) -> None:
         """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`.
 
-        `is_current` returns whether a client's token is still valid; None when there are no tokens.
+        `is_current` returns whether a client's token is still valid; None when there are no tokens. `on_refused` is called, on any
+        thread, for each call that is refused.
         """
         self._is_current = is_current
+        self._on_refused = on_refused
         self._model = model
         self._policy = policy
         self._enforcer: Any = None
@@ -63,10 +73,15 @@ class Authorizer:
         return cls(None, None)
 
     @classmethod
-    def from_config(cls, tls: Tls, is_current: Callable[[CertifiedPeer | None], bool] | None = None) -> Authorizer:
+    def from_config(
+        cls,
+        tls: Tls,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
+        on_refused: OnRefused | None = None,
+    ) -> Authorizer:
         if not tls.client_authz_enabled:
-            return cls(None, None, is_current)
-        return cls(tls.client_authz_model, tls.client_authz_policy, is_current)
+            return cls(None, None, is_current, on_refused)
+        return cls(tls.client_authz_model, tls.client_authz_policy, is_current, on_refused)
 
     @property
     def is_enabled(self) -> bool:
@@ -101,7 +116,13 @@ class Authorizer:
     def require(self, peer: CertifiedPeer | None, resource: str, action: str) -> None:
         """Raises PermissionDenied, with the text that clients know."""
         if not self.allows(peer, resource, action):
-            raise PermissionDenied(denial(resource, action))
+            raise PermissionDenied(self.refusal(peer, resource, action))
+
+    def refusal(self, peer: CertifiedPeer | None, resource: str, action: str) -> str:
+        """Report that a call is refused to the audit log. Returns the text of the refusal, which clients know."""
+        if self._on_refused is not None:
+            self._on_refused(peer, resource, action)
+        return f"The client is not authorized to call {action} on resource {resource}"
 
     # ── subjects ─────────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +152,7 @@ class Authorizer:
     def require_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> None:
         """Raises PermissionDenied."""
         if not self.allows_subject(peer, subject, action):
-            raise PermissionDenied(denial(SUBJECT_PREFIX + subject, action))
+            raise PermissionDenied(self.refusal(peer, SUBJECT_PREFIX + subject, action))
 
     def reload(self) -> bool:
         """Read the files again. When they cannot be used, logs an error, keeps the present policy and returns False."""
@@ -191,11 +212,6 @@ def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:
         return ()
     roles: tuple[str, ...] = getattr(peer, "roles", ())
     return (peer.common_name, *(ROLE_PREFIX + role for role in roles))
-
-
-def denial(resource: str, action: str) -> str:
-    """The text of a refusal, which clients know."""
-    return f"The client is not authorized to call {action} on resource {resource}"
 
 
 def _load(model_file: Path | None, policy_file: Path) -> tuple[Any, SubjectGrants]:

@@ -48,19 +48,20 @@ class Certificates:
     def __init__(self, ports: Sequence[TlsPort]) -> None:
         self._ports = [(port, port.tls) for port in ports if port.tls is not None]
 
-    def reload(self) -> None:
+    def reload(self) -> bool:
         """Read all files again. New connections see them; connections with refused certificates end. If a file cannot be used, nothing
-        changes."""
+        changes, and False is returned."""
         if not self._ports:
-            return
+            return True
         try:
             files = [tls.read() for _, tls in self._ports]
         except InvalidConfig as error:
             _logger.error("the certificates were not changed: %s (%s)", error.message, error.hint)
-            return
+            return False
         for (_, tls), read in zip(self._ports, files, strict=True):
             tls.use(read)
         ended = sum(port.judge_connections() for port, _ in self._ports)
         _logger.info("the certificate was read again: new connections see it")
         if ended:
             _logger.info("%d connections ended: their certificates do not count any more", ended)
+        return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from bascule.errors import Unauthenticated
 from bascule.kernels.grpc.server import GrpcStream
 from bascule.net.grpc.server import Identify, Peer
 from bascule.security.authentication import Authenticator
@@ -16,10 +18,15 @@ OPEN_PATHS: Final = b"/grpc.health.v1.Health/"
 """Calls that need no credentials: probes have none, and the answer names nothing."""
 
 
+OnUnauthenticated: TypeAlias = Callable[[Peer, str, str], None]
+"""Gets the client, the action and the reason of a refused call."""
+
+
 class Identities:
-    def __init__(self, authenticator: Authenticator | None) -> None:
-        """Without an authenticator every call has the client of its connection."""
+    def __init__(self, authenticator: Authenticator | None, on_refused: OnUnauthenticated | None = None) -> None:
+        """Without an authenticator every call has the client of its connection. `on_refused` is called for each refused call."""
         self._authenticator = authenticator
+        self._on_refused = on_refused
 
     @property
     def are_required(self) -> bool:
@@ -34,42 +41,53 @@ class Identities:
     def _of_call(self, peer: Peer, stream: GrpcStream) -> Peer | Coroutine[Any, Any, Peer]:
         if stream.path.startswith(OPEN_PATHS):
             return peer
-        return self._identify(peer, _authorization(stream.metadata))
+        action = stream.path.rpartition(b"/")[2].decode("utf-8", "replace")
+        return self._identify(peer, _authorization(stream.metadata), action)
 
-    async def of_request(self, peer: Peer, authorization: str | None) -> Peer:
+    async def of_request(self, peer: Peer, authorization: str | None, action: str = "HTTP") -> Peer:
         """Return the client of an HTTP request. Raises Unauthenticated."""
-        found = self._identify(peer, authorization)
+        found = self._identify(peer, authorization, action)
         return found if isinstance(found, Peer) else await found
 
     def of_thread(self, loop: asyncio.AbstractEventLoop, peer: Peer, authorization: str | None) -> Peer:
         """Return the client of a call that a thread of its own serves. Raises Unauthenticated."""
         if self._authenticator is None:
             return peer
-        return asyncio.run_coroutine_threadsafe(self.of_request(peer, authorization), loop).result()
+        return asyncio.run_coroutine_threadsafe(self.of_request(peer, authorization, "Flight"), loop).result()
 
-    def _identify(self, peer: Peer, authorization: str | None) -> Peer | Coroutine[Any, Any, Peer]:
+    def _identify(self, peer: Peer, authorization: str | None, action: str) -> Peer | Coroutine[Any, Any, Peer]:
         if self._authenticator is None:
             return peer
-        found = self._authenticator.identify(peer.address, peer.common_name, authorization)
-        return _named(peer, found) if isinstance(found, Identity) else _later(peer, found)
+        with self._reporting(peer, action):
+            found = self._authenticator.identify(peer.address, peer.common_name, authorization)
+        return _named(peer, found) if isinstance(found, Identity) else self._later(peer, found, action)
+
+    async def _later(self, peer: Peer, identity: Coroutine[Any, Any, Identity], action: str) -> Peer:
+        with self._reporting(peer, action):
+            return _named(peer, await identity)
+
+    @contextmanager
+    def _reporting(self, peer: Peer, action: str) -> Iterator[None]:
+        """Report a refusal to the audit log."""
+        try:
+            yield
+        except Unauthenticated as error:
+            if self._on_refused is not None:
+                self._on_refused(peer, action, error.message)
+            raise
 
     def is_current(self, peer: object) -> bool:
         """Return whether the token of a call that began earlier is still valid. A certificate is, as long as its connection is open."""
         identity = getattr(peer, "credentials", None)
         return self._authenticator is None or identity is None or self._authenticator.is_current(identity)
 
-    def reload(self) -> None:
-        """Read tokens and keys again."""
-        if self._authenticator is not None:
-            self._authenticator.reload()
+    def reload(self) -> bool:
+        """Read tokens and keys again. Returns False if the tokens could not be read."""
+        return self._authenticator is None or self._authenticator.reload()
 
     async def close(self) -> None:
         if self._authenticator is not None:
             self._authenticator.close()
-
-
-async def _later(peer: Peer, identity: Coroutine[Any, Any, Identity]) -> Peer:
-    return _named(peer, await identity)
 
 
 def _named(peer: Peer, identity: Identity) -> Peer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bascule import limits
-from bascule.security.authorization import Authorizer, CertifiedPeer, denial
+from bascule.security.authorization import Authorizer, CertifiedPeer
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class RunningCalls:
         denied = [call for call in self._calls if not self._authorizer.allows(call.peer, call.resource, call.action)]
         for call in denied:
             self.over(call)
-            call.end(denial(call.resource, call.action))
+            call.end(self._authorizer.refusal(call.peer, call.resource, call.action))
         return len(denied)
 
 

@@ -32,6 +32,7 @@ pipeline init|check|run|sql|archive|compact|status|verify|latest|replay
 spark shell
 acl explain
 token create|list|revoke
+audit verify|tail
 log inspect|verify
 keys status|rotate
 config reference|check

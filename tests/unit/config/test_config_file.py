@@ -41,6 +41,7 @@ tls:
     authz: {enabled: true, model: /model.conf, policy: /policy.csv}
 security:
   insecure: true
+  audit.file: /audit.jsonl
   tokens: {file: /tokens, plaintext: true}
   jwt:
     keys: https://id.example/keys
@@ -119,6 +120,7 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.model": Path("/model.conf"),
     "tls.client.authz.policy": Path("/policy.csv"),
     "security.insecure": True,
+    "security.audit.file": Path("/audit.jsonl"),
     "security.tokens.file": Path("/tokens"),
     "security.tokens.plaintext": True,
     "security.jwt.keys": "https://id.example/keys",

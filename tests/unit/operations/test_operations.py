@@ -270,7 +270,7 @@ class Policy:
 
 def test_every_call_asks_the_policy_first() -> None:
     policy: Any = Policy()
-    handlers = ClusterApi(MagicMock(), policy).handlers()
+    handlers = ClusterApi(MagicMock(), policy, MagicMock()).handlers()
     methods = [method.name for method in extensions.DESCRIPTOR.services_by_name["Cluster"].methods]
     assert list(handlers) == methods
     for name, (request, handler) in handlers.items():

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from bascule.broker.api.audited import audited
 from bascule.broker.api.calls import Handler, deadline_of, routes_of
 from bascule.errors import Unavailable
 from bascule.metadata.core.model.ops import SetReplicationThrottle, SetServerState
@@ -16,6 +17,7 @@ from bascule.net.grpc.status import GrpcError, Status
 from bascule.operations.administration import Administration
 from bascule.operations.switchboard import refusal
 from bascule.proto import extensions_pb2 as extensions
+from bascule.security.audit.log import AuditLog
 from bascule.security.authorization import Authorizer
 
 SERVICE: Final = "bascule.Cluster"
@@ -24,13 +26,14 @@ _Answer = Callable[[Any, CallDeadline], Awaitable[Any]]
 
 
 class ClusterApi:
-    def __init__(self, administration: Administration, authorizer: Authorizer) -> None:
+    def __init__(self, administration: Administration, authorizer: Authorizer, audit: AuditLog) -> None:
+        self._audit = audit
         self._administration = administration
         self._members = administration.members
         self._authorizer = authorizer
 
     def routes(self) -> dict[bytes, Route]:
-        return routes_of(self.handlers(), SERVICE)
+        return routes_of(audited(self.handlers(), self._audit), SERVICE)
 
     def handlers(self) -> dict[str, tuple[Any, Handler]]:
         calls: dict[str, tuple[Any, _Answer]] = {

@@ -22,6 +22,7 @@ from bascule.partition.data_plane import DataPlane
 from bascule.proto import api_pb2, extensions_pb2
 from bascule.readers.cursors import CursorStore
 from bascule.readers.groups import GroupCoordinator
+from bascule.security.audit.log import AuditLog
 from bascule.security.authorization import Authorizer
 from bascule.security.running_calls import RunningCalls
 
@@ -38,6 +39,7 @@ def all_routes(
     administration: Administration,
     health: HealthState,
     require_keys: Callable[[], object],
+    audit: AuditLog,
 ) -> dict[bytes, Route]:
     cluster = config.cluster
 
@@ -45,7 +47,7 @@ def all_routes(
         return plane.is_cut_off
 
     return {
-        **StreamApi(controller, directory, plane.starts, authorizer, cluster, require_keys).routes(),
+        **StreamApi(controller, directory, plane.starts, authorizer, cluster, require_keys, audit).routes(),
         **MetadataApi(
             controller, directory, plane.partitions, authorizer, cluster, is_cut_off, uses_tls=config.tls.is_on
         ).routes(),
@@ -55,7 +57,7 @@ def all_routes(
         **SubscribeApi(
             controller, plane.partitions, plane.in_flight, plane.starts, authorizer, running, is_cut_off
         ).routes(),
-        **ClusterApi(administration, authorizer).routes(),
+        **ClusterApi(administration, authorizer, audit).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

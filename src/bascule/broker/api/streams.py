@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 from bascule import limits
-from bascule.broker.api.calls import deadline_of, routes_of
+from bascule.broker.api.audited import audited
+from bascule.broker.api.calls import Handler, deadline_of, routes_of
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.stream import StreamConfig, StreamOverrides, resolve
 from bascule.errors import EncryptionKeyError, InvalidConfig
@@ -37,6 +39,7 @@ from bascule.names import (
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
+from bascule.security.audit.log import AuditLog
 from bascule.security.authorization import Authorizer
 
 
@@ -49,8 +52,10 @@ class StreamApi:
         authorizer: Authorizer,
         defaults: ClusterConfig,
         require_keys: Callable[[], object],
+        audit: AuditLog,
     ) -> None:
         """`require_keys` raises EncryptionKeyError if this server has no master key."""
+        self._audit = audit
         self._controller = controller
         self._directory = directory
         self._starts = starts
@@ -59,14 +64,13 @@ class StreamApi:
         self._require_keys = require_keys
 
     def routes(self) -> dict[bytes, Route]:
-        return routes_of(
-            {
-                "CreateStream": (api.CreateStreamRequest, self.create_stream),
-                "DeleteStream": (api.DeleteStreamRequest, self.delete_stream),
-                "PauseStream": (api.PauseStreamRequest, self.pause_stream),
-                "SetStreamReadonly": (api.SetStreamReadonlyRequest, self.set_stream_readonly),
-            }
-        )
+        handlers: dict[str, tuple[Any, Handler]] = {
+            "CreateStream": (api.CreateStreamRequest, self.create_stream),
+            "DeleteStream": (api.DeleteStreamRequest, self.delete_stream),
+            "PauseStream": (api.PauseStreamRequest, self.pause_stream),
+            "SetStreamReadonly": (api.SetStreamReadonlyRequest, self.set_stream_readonly),
+        }
+        return routes_of(audited(handlers, self._audit))
 
     def _check_master_key(self) -> None:
         try:

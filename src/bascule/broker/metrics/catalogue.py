@@ -40,6 +40,11 @@ SERVER: Final = (
     ),
     _gauge("bascule_uptime_seconds", "Time since the server was started."),
     _gauge("bascule_ready", "1 when /readyz answers 200."),
+    _counter("bascule_audit_records_total", "Audit records written; absent while the audit log is off."),
+    _counter(
+        "bascule_audit_records_lost_total",
+        "Audit records dropped because the file could not be written quickly enough, or at all.",
+    ),
     _gauge("bascule_draining", "1 while the server hands its leaderships over."),
     _counter("process_cpu_seconds_total", "CPU time of all threads of the process."),
     _gauge("process_resident_memory_bytes", "Resident memory of the process."),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bascule.operations.members import Members
     from bascule.operations.server_life import ServerLife
     from bascule.partition.data_plane import DataPlane
+    from bascule.security.audit.log import AuditLog
     from bascule.security.authorization import Authorizer
 
 
@@ -42,6 +43,7 @@ class Sources:
     """Names of the settings that leave the server open."""
     life: ServerLife
     authorizer: Authorizer
+    audit: AuditLog
     controller: Controller
     members: Members
     cursors: KnownCursors

@@ -99,6 +99,16 @@ class Security:
         "`bascule_unsafe_setting`.",
         advice="For networks where every machine is trusted, and for tests.",
     )
+    audit_file: Path | None = setting(
+        "security.audit.file",
+        FilePath(),
+        None,
+        example="/var/log/bascule/audit.jsonl",
+        meaning="The file of the audit log: changes of streams and cluster, refused calls, starts, stops and reloads, as JSON lines.",
+        consequence="Enables the audit log. Each record has the hash of the one before; `bascule audit verify` checks them. The server "
+        "does not start if it cannot open the file. SIGHUP makes it open the path again, after a rotation.",
+        advice="Copy the file to another machine continuously: an intruder can delete it, but not change it unnoticed.",
+    )
     tokens_file: Path | None = setting(
         "security.tokens.file",
         FilePath(),

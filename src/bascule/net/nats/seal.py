@@ -83,6 +83,10 @@ class SealKeys:
         """The key with which a channel seals its messages."""
         return _derive(self._keys[0], b"channel", sender, boot)
 
+    def audit_keys(self) -> list[bytes]:
+        """The keys of audit records, one for each secret."""
+        return [_derive(key, b"audit", b"", b"") for key in self._keys]
+
     def password(self) -> str:
         """The password of brokers at an embedded nats-server; it does not reveal the secret."""
         return _derive(self._keys[0], b"nats", b"", b"").hex()

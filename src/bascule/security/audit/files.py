@@ -1,0 +1,137 @@
+"""The file of the audit log, and the small file beside the data that remembers its end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bascule.errors import OperatorError
+from bascule.security.audit.records import line_hash, parse_record
+
+HEAD_FILE: Final = "audit.head"
+"""Name of the file in the data directory that has the hash of the last record."""
+TAIL_BYTES: Final = 2 << 20
+"""Bytes at the end of the file that are searched for the last record of this server at the start; one batch is smaller."""
+
+
+class AuditFile:
+    """Appends lines, all of them or none, and syncs them to disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OperatorError if the file cannot be opened, or another process writes it."""
+        self.path = path
+        self._handle = _open(path)
+        self._size = os.fstat(self._handle).st_size
+        """Bytes of complete lines."""
+        self.torn_bytes = self._cut_torn_line()
+
+    def _cut_torn_line(self) -> int:
+        """Remove the part of a line that a crash has left at the end. Returns its bytes."""
+        tail = self.tail()
+        torn = len(tail) - (tail.rfind(b"\n") + 1)
+        if torn:
+            self._size -= torn
+            os.ftruncate(self._handle, self._size)
+        return torn
+
+    def tail(self) -> bytes:
+        return os.pread(self._handle, TAIL_BYTES, max(0, self._size - TAIL_BYTES))
+
+    def append(self, data: bytes) -> None:
+        """Raises OSError; the file then has nothing of the data after the next successful call."""
+        if os.fstat(self._handle).st_size != self._size:
+            os.ftruncate(self._handle, self._size)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._handle, left) :]
+        os.fsync(self._handle)
+        self._size += len(data)
+
+    def reopen(self) -> None:
+        """Open the path again if it names another file now, after a rotation. Raises OperatorError and keeps the present file."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._handle)):
+                return
+        opened = _open(self.path)
+        os.close(self._handle)
+        self._handle, self._size = opened, os.fstat(opened).st_size
+        self._cut_torn_line()
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+def _open(path: Path) -> int:
+    try:
+        # O_NONBLOCK: a named pipe without a reader must not block the start.
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise _unusable(path, f"it cannot be opened: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise _unusable(path, "it is not a regular file")
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise _unusable(path, "another process writes it") from None
+    except OperatorError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _unusable(path: Path, reason: str) -> OperatorError:
+    return OperatorError(
+        f"`security.audit.file`, {path}, cannot be used: {reason}",
+        hint="give each server a file of its own, in a directory that exists and that the server's user can write",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHead:
+    """The last record that a server has written."""
+
+    server: str
+    boot: str
+    number: int
+    hash: str
+
+    def write(self, path: Path) -> None:
+        """Raises OSError."""
+        temporary = path.with_name(f"{path.name}.new")
+        document = {"server": self.server, "boot": self.boot, "number": self.number, "hash": self.hash}
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(json.dumps(document) + "\n")
+        temporary.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> AuditHead | None:
+        """Return None if there is none, or if it is damaged."""
+        try:
+            found = json.loads(path.read_bytes())
+            return cls(str(found["server"]), str(found["boot"]), int(found["number"]), str(found["hash"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def last_hash(tail: bytes, server: str, head: AuditHead | None) -> str:
+    """Return the hash of the last record that the server has written before; empty if none is known.
+
+    It is the last one in the file, unless the file lacks the record that the head names: then records were removed, or the file was
+    rotated, and the chain goes on from the head. A crash between the two writes leaves the head older than the file.
+    """
+    own = []
+    for line in tail.split(b"\n"):
+        record = parse_record(line)
+        if record is not None and record["server"] == server:
+            own.append(line_hash(line))
+    if head is None or head.server != server:
+        return own[-1] if own else ""
+    return own[-1] if head.hash in own else head.hash

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,42 @@ def test_changes_and_refusals_have_principal_and_address(audited: Audited) -> No
     text = audited.file.read_text()
     assert "payload" not in text
     assert SECRET not in text
+
+
+def test_operations_on_the_cluster_are_recorded_and_counted(start_broker: StartBroker, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    broker = start_broker({"security.audit.file": str(file)})
+    for arguments in (("status",), ("throttle", "1MiB"), ("reassign", "nowhere", "--replication-factor", "1")):
+        run("cluster", *arguments, "--server", broker.address, home=tmp_path)
+
+    def found() -> dict[str, Any] | None:
+        records = {one["action"]: one for one in map(json.loads, file.read_text().splitlines())}
+        return records if {"SetThrottle", "Reassign"} <= records.keys() else None
+
+    records = eventually(found, "both operations are recorded")
+    assert records.keys() == {"StartServer", "SetThrottle", "Reassign"}
+    assert (records["SetThrottle"]["result"], records["SetThrottle"]["resource"]) == ("OK", "*")
+    assert records["SetThrottle"]["address"].startswith("127.0.0.1:")
+    assert (records["Reassign"]["result"], records["Reassign"]["resource"]) == ("NOT_FOUND", "nowhere")
+    page = urllib.request.urlopen(f"http://{broker.http_address}/metrics", timeout=60).read().decode()
+    assert "bascule_audit_records_total 3" in page
+    assert "bascule_audit_records_lost_total 0" in page
+
+
+def test_a_rotated_log_is_one_chain(audited: Audited) -> None:
+    audited.wait(action="StartServer")
+    old = audited.file.with_name("audit.old")
+    audited.file.rename(old)
+    os.kill(audited.broker.pid, signal.SIGHUP)
+    eventually(audited.file.exists, "the broker has opened a new file")
+    audited.wait(action="Reload")
+    audited.broker.stop()
+    namespace = str(audited.broker.config["clustering.namespace"])
+    given = ("--secret-file", str(audited.secret), "--namespace", namespace)
+    outcome = audited.run("verify", str(old), str(audited.file), *given).ok()
+    assert "follows" not in outcome.out
+    assert "follows a record that is not here" in audited.run("verify", str(audited.file), *given).ok().out
+    assert audited.run("verify", str(audited.file), str(old), *given).code == 3
 
 
 def test_a_flood_of_refused_calls_leaves_few_records(audited: Audited) -> None:

@@ -117,6 +117,20 @@ def test_the_chain_goes_on_after_a_rotation(tmp_path: Path) -> None:
     assert alone.trails[0].follows
 
 
+def test_a_file_that_another_program_cuts_gets_no_zeros(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.event("StartServer")
+    log.close()
+    log = opened(tmp_path)
+    os.truncate(tmp_path / "audit.jsonl", 0)
+    log.event("StartServer")
+    log.close()
+    assert len(records(tmp_path / "audit.jsonl")) == 1
+    report = verified(tmp_path)
+    assert report.is_whole
+    assert report.trails[0].follows
+
+
 def test_refusals_are_bounded_and_a_summary_counts_them(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for _ in range(500):

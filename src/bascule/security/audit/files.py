@@ -29,6 +29,8 @@ class AuditFile:
         self._handle = _open(path)
         self._size = os.fstat(self._handle).st_size
         """Bytes of complete lines."""
+        self._is_torn = False
+        """Whether an append has failed, and may have left a part of its data."""
         self.torn_bytes = self._cut_torn_line()
 
     def _cut_torn_line(self) -> int:
@@ -45,13 +47,18 @@ class AuditFile:
 
     def append(self, data: bytes) -> None:
         """Raises OSError; the file then has nothing of the data after the next successful call."""
-        if os.fstat(self._handle).st_size != self._size:
+        size = os.fstat(self._handle).st_size
+        if self._is_torn and size > self._size:
             os.ftruncate(self._handle, self._size)
+        elif not self._is_torn:
+            self._size = size  # another program may have cut the file
+        self._is_torn = True
         left = memoryview(data)
         while left:
             left = left[os.write(self._handle, left) :]
         os.fsync(self._handle)
         self._size += len(data)
+        self._is_torn = False
 
     def reopen(self) -> None:
         """Open the path again if it names another file now, after a rotation. Raises OperatorError and keeps the present file."""
@@ -60,7 +67,7 @@ class AuditFile:
                 return
         opened = _open(self.path)
         os.close(self._handle)
-        self._handle, self._size = opened, os.fstat(opened).st_size
+        self._handle, self._size, self._is_torn = opened, os.fstat(opened).st_size, False
         self._cut_torn_line()
 
     def close(self) -> None:

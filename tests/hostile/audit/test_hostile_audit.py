@@ -23,11 +23,11 @@ SECRET = "a cluster secret of the tests"
 
 
 class Audited:
-    def __init__(self, start_broker: StartBroker, directory: Path) -> None:
+    def __init__(self, start_broker: StartBroker, directory: Path, more: dict[str, Any] | None = None) -> None:
         self.file = directory / "audit.jsonl"
         self.secret = directory / "secret"
         self.secret.write_text(SECRET)
-        config = {"security.audit.file": str(self.file), "cluster.secret.file": str(self.secret)}
+        config = {"security.audit.file": str(self.file), "cluster.secret.file": str(self.secret), **(more or {})}
         self.policed = Policed(start_broker, directory / "policed", PREFIX_MODEL, LINES, config)
         self.broker = self.policed.broker
 
@@ -104,6 +104,24 @@ def test_operations_on_the_cluster_are_recorded_and_counted(start_broker: StartB
     page = urllib.request.urlopen(f"http://{broker.http_address}/metrics", timeout=60).read().decode()
     assert "bascule_audit_records_total 3" in page
     assert "bascule_audit_records_lost_total 0" in page
+
+
+def test_refused_reads_of_tables_are_recorded(start_broker: StartBroker, tmp_path: Path) -> None:
+    flight: Any = pytest.importorskip("pyarrow.flight")
+    audited = Audited(start_broker, tmp_path, {"flight.enabled": True})
+    bob = audited.policed.authority.issue("bob")
+    client = flight.connect(
+        f"grpc+tls://{json.loads(audited.broker.addresses_file.read_text())['flight']}",
+        tls_root_certs=audited.policed.authority.file.read_bytes(),
+        cert_chain=bob.cert.read_bytes(),
+        private_key=bob.key.read_bytes(),
+    )
+    with pytest.raises(flight.FlightError, match="not authorized"):
+        client.get_flight_info(flight.FlightDescriptor.for_path("orders"))
+    client.close()
+    (denied,) = audited.wait(action="FetchPartitionMetadata", result="PERMISSION_DENIED")
+    assert (denied["principal"], denied["resource"]) == ("bob", "orders")
+    assert denied["address"].startswith("127.0.0.1:")
 
 
 def test_a_rotated_log_is_one_chain(audited: Audited) -> None:

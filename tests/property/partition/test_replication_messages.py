@@ -15,11 +15,11 @@ from bascule.partition.core.codec import MalformedReplication, PartitionKey
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 from tests.support.replication_wire import ReplicationWire
 
-NUMBER = st.integers(0, 2**64 - 1)
+NUMBER = st.integers(0, 2**63 - 1)
 OFFSET = st.integers(0, 2**63 - 1)
 WATERMARK = st.integers(-1, 2**63 - 1)
 VERDICT = st.sampled_from(Verdict)
-KEY = st.tuples(NUMBER, st.integers(0, 2**32 - 1))
+KEY = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
 
 FETCHES = st.builds(Fetch, NUMBER, NUMBER, OFFSET, OFFSET, NUMBER, st.booleans(), st.booleans())
 QUERIES = st.builds(EpochQuery, NUMBER, NUMBER, NUMBER)

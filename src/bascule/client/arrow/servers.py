@@ -47,7 +47,7 @@ class FlightServers:
         scheme = "grpc+tls" if tls else "grpc"
         self._asked = [f"{scheme}://{bracketed(host)}:{port}" for host, port in (addresses(asked) if asked else ())]
         self._tls_options = _tls_options(tls)
-        self._token = check_token(token)
+        self._token = None if token is None else check_token(token)
         for location in (*self._given, *self._asked):
             self._must_be_safe(location)
         self._timeout = timeout

@@ -58,7 +58,7 @@ class Brokers:
     ) -> None:
         self.timeout = timeout
         self.known = Metadata({}, {}, {})
-        self._token = check_token(token)
+        self._token = None if token is None else check_token(token)
         self._seeds = list(seeds)
         if self._token is not None:
             for host, _port in self._seeds:

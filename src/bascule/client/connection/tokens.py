@@ -17,10 +17,8 @@ class LoopbackToken(str):
     __slots__ = ()
 
 
-def check_token(token: object) -> str | None:
-    """Return the token, or None. Raises InvalidOption for what cannot be sent."""
-    if token is None:
-        return None
+def check_token(token: object) -> str:
+    """Return the token. Raises InvalidOption for what cannot be sent."""
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidOption("`token` is no token", hint="it must be a text of printable characters without spaces")
     return token

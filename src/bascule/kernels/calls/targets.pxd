@@ -19,7 +19,9 @@ cdef class Target:
 cdef class Targets:
     # All partitions of the cluster.
     cdef dict streams               # name -> list of Targets by partition
+    cdef Target last                # target of the last message
     cdef list recent                # targets of the last messages, by slot_of()
+    cdef void forget_recent(self)
     cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition)
 
 cdef class Awaited:

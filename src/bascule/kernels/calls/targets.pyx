@@ -18,7 +18,7 @@ cdef class Target:
 cdef class Targets:
     def __cinit__(self):
         self.streams = {}
-        self.recent = [None] * RECENT_TARGETS
+        self.forget_recent()
 
     def set(self, str stream, int32_t partition, str subject, *, bint paused, bint readonly, bint concurrency_control):
         cdef Target target = Target.__new__(Target)
@@ -37,30 +37,36 @@ cdef class Targets:
         while len(partitions) <= partition:
             partitions.append(None)
         partitions[partition] = target
-        self.recent = [None] * RECENT_TARGETS
+        self.forget_recent()
 
     def remove(self, str stream):
         self.streams.pop(stream.encode(), None)
+        self.forget_recent()
+
+    cdef void forget_recent(self):
         self.recent = [None] * RECENT_TARGETS
+        self.last = None
 
     def __len__(self):
         return len(self.streams)
 
     cdef Target find(self, const uint8_t* stream, uint32_t size, int32_t partition):
-        cdef size_t slot = slot_of(stream, size, partition)
-        cdef Target found = <Target> PyList_GET_ITEM(self.recent, slot)
+        cdef Target found = self.last
+        cdef size_t slot
         cdef list partitions
-        if (
-            found is not None and found.partition == partition and <uint32_t> PyBytes_GET_SIZE(found.stream) == size
-            and memcmp(PyBytes_AS_STRING(found.stream), stream, size) == 0
-        ):
+        if found is not None and found.partition == partition and is_text(stream, size, found.stream):
+            return found
+        slot = slot_of(stream, size, partition)
+        found = <Target> PyList_GET_ITEM(self.recent, slot)
+        if found is not None and found.partition == partition and is_text(stream, size, found.stream):
+            self.last = found
             return found
         partitions = <list> self.streams.get(PyBytes_FromStringAndSize(<const char*> stream, size))
         if partitions is None or partition < 0 or partition >= len(partitions):
             return None
         found = <Target> partitions[partition]
         if found is not None:
-            self.recent[slot] = found
+            self.recent[slot] = self.last = found
         return found
 
 

@@ -459,12 +459,12 @@ cdef class NatsReader:
 
 cdef bint is_subject(const uint8_t* subject, size_t size) noexcept nogil:
     cdef size_t index
+    cdef uint8_t faults = 0
     if size == 0 or size > SUBJECT_SIZE_MAX:
         return False
-    for index in range(size):
-        if subject[index] <= 0x20 or subject[index] == 0x7F:
-            return False
-    return True
+    for index in range(size):  # without a branch, so that the compiler checks many bytes at once
+        faults |= (subject[index] <= 0x20) | (subject[index] == 0x7F)
+    return faults == 0
 
 
 cdef inline size_t write_number(uint8_t* at, size_t value) noexcept nogil:

@@ -29,10 +29,14 @@ def archived(process: subprocess.Popen[str], least: int) -> tuple[int, Path]:
 
 
 def processes(pid: int) -> list[Process]:
-    found = [one for each in descendants(pid) if (one := Process.of(each)) is not None]
-    assert any("java" in command_line(one.pid) for one in found)
-    assert any("pyspark.daemon" in command_line(one.pid) for one in found)
-    return found
+    """All processes below this one, as soon as Java and Python's daemon are there: Spark starts the daemon when it needs one."""
+
+    def look() -> list[Process] | None:
+        found = [one for each in descendants(pid) if (one := Process.of(each)) is not None]
+        commands = [command_line(one.pid) for one in found]
+        return found if all(any(name in line for line in commands) for name in ("java", "pyspark.daemon")) else None
+
+    return eventually(look, "Java and Python's daemon run below the demo")
 
 
 def must_end(processes: list[Process]) -> None:

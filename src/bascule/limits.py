@@ -246,7 +246,7 @@ TOKEN_CHARACTERS_MAX: Final = 8192
 """A longer bearer token is refused unread. A JWT with many claims has about 2000."""
 
 TOKENS_REMEMBERED_MAX: Final = 16_384
-"""Cached verifications of tokens, good and bad: scrypt needs about 50 ms for one. The oldest is dropped at the limit."""
+"""Cached verifications of tokens, good and bad: scrypt needs about 60 ms for one. The oldest is dropped at the limit."""
 
 TOKEN_VERIFICATIONS_WAITING_MAX: Final = 256
 """Tokens that wait for their verification at the same time; the next one is refused with UNAVAILABLE."""

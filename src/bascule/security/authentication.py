@@ -1,6 +1,6 @@
 """Authentication of calls by bearer tokens: static ones and JWTs. See docs/internals/identity.md.
 
-Verifying costs up to 50 ms, so it happens once for each token, in threads, and the result is cached under a keyed hash of the token.
+Verifying costs about 60 ms, so it happens once for each token, in threads, and the result is cached under a keyed hash of the token.
 The threads, what waits for them, the cache, and the failed attempts of each address are bounded.
 """
 

@@ -32,7 +32,7 @@ PREFIX: Final = "bascule_"
 SCRYPT_N: Final = 1 << 14
 SCRYPT_R: Final = 8
 SCRYPT_P: Final = 1
-"""About 50 ms and 16 MiB for each verification."""
+"""About 60 ms and 16 MiB for each verification."""
 
 SCRYPT_N_MAX: Final = 1 << 17
 SCRYPT_MEMORY_BYTES_MAX: Final = 256 << 20
@@ -57,7 +57,7 @@ class StaticToken:
     digest: bytes
 
     def matches(self, secret: str) -> bool:
-        """Return whether this is the token's secret. Takes about 50 ms, without the GIL."""
+        """Return whether this is the token's secret. Takes about 60 ms, without the GIL."""
         found = _scrypt(secret, self.salt, self.n, self.r, self.p, len(self.digest))
         return hmac.compare_digest(found, self.digest)
 

@@ -127,7 +127,7 @@ def test_a_reader_that_does_not_read_does_not_hold_up_a_stop(start_broker: Start
         time.sleep(1)  # until the calls wait for their clients; on a busy machine one look may come too early
         seen.append(scrape(broker).value("bascule_flight_bytes_total"))
     assert broker.stop() == 0
-    # A call whose client takes one more message just then ends by itself, and is not counted.
+    # On a busy machine the server counted two of the three; the cause is not known. The promise is the stop, not the number.
     assert re.search("[1-3] Flight calls wait for clients that do not read", broker.said()), broker.said()
     assert "Traceback" not in broker.said()
     for reader, client in zip(readers, clients, strict=True):

@@ -285,7 +285,7 @@ def require_keys() -> None:
 
 def _calls(server: Server) -> dict[str, Any]:
     cluster, partitions = server.config.cluster, cast(Any, server.partitions)
-    audit = AuditLog(None, Path(), "", None)
+    audit = AuditLog()
     streams = StreamApi(
         server.controller, server.directory, server.starts, server.authorizer, cluster, require_keys, audit
     )

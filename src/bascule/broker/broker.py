@@ -18,6 +18,7 @@ from typing import Final
 
 from bascule import __version__, limits
 from bascule.broker.api.routes import all_routes
+from bascule.broker.auditing import Auditing
 from bascule.broker.cluster_secret import ClusterSecret
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.ending import BrokerEnding, Closing, PublishersAtWork
@@ -97,7 +98,9 @@ async def _start(
     for one in unsafe_settings(config):
         _logger.warning("UNSAFE: %s (%s)", one.problem, one.next_step)
     secret = await asyncio.to_thread(ClusterSecret, config, identity)
-    audit = _open_audit(config, closing, identity, secret)
+    auditing = Auditing(config, identity, secret)
+    closing.add(auditing.close)
+    audit = auditing.log
     identities = Identities(Authenticator.from_config(config), audit.unauthenticated)
     closing.add(identities.close)
     is_current = identities.is_current if identities.are_required else None
@@ -128,7 +131,7 @@ async def _start(
         closing=closing,
         authorizer=authorizer,
         identities=identities,
-        audit=audit,
+        auditing=auditing,
         running=running,
         secret=nats.secret,
         certificates=Certificates([port for port in (grpc, ports.flight, ports.http) if port is not None]),
@@ -137,18 +140,6 @@ async def _start(
         leaderships=parts.administration.drain,
         drain_seconds=config.shutdown.drain_timeout_ns / 1e9,
     )
-
-
-def _open_audit(config: ServerConfig, closing: Closing, identity: str, secret: ClusterSecret) -> AuditLog:
-    audit = AuditLog(config.security.audit_file, config.data_dir, identity, secret.audit_key)
-
-    async def close() -> None:
-        audit.event("StopServer")
-        await asyncio.to_thread(audit.close)
-
-    closing.add(close)
-    audit.event("StartServer", detail=f"bascule {__version__}")
-    return audit
 
 
 def _watch_credentials(running: RunningCalls, closing: Closing) -> None:
@@ -170,7 +161,7 @@ class RunningBroker:
     closing: Closing
     authorizer: Authorizer
     identities: Identities
-    audit: AuditLog
+    auditing: Auditing
     running: RunningCalls
     secret: ClusterSecret
     certificates: Certificates
@@ -181,14 +172,13 @@ class RunningBroker:
 
     def reload(self) -> None:
         """SIGHUP: read policy, tokens, cluster secret and certificate again. A bad file leaves the present one in force."""
-        self.audit.reopen()
+        self.auditing.reopen()
         read = {"policy": self.authorizer.reload(), "tokens": self.identities.reload()}
         self.running.judge_credentials()
         read["cluster secret"] = self.secret.reload()
         read["certificates"] = self.certificates.reload()
         failed = [name for name, is_fine in read.items() if not is_fine]
-        self.audit.event("Reload", "FAILED" if failed else "OK", f"not changed: {', '.join(failed)}" if failed else "")
-        self.audit.use_key(self.secret.audit_key)
+        self.auditing.reloaded(failed)
 
     async def drain(self) -> None:
         """Before `stop`, while clients are still served: hand leaderships over, within `shutdown.drain.timeout`."""

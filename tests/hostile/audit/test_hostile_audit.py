@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command_line import Outcome, run
+from tests.cli.command_line import Outcome, run, start
 from tests.hostile.identity.guarded import GuardedBroker
 from tests.support.api_client import Status, refused
 from tests.support.broker_fixtures import StartBroker
@@ -20,6 +20,7 @@ from tests.support.waiting import eventually
 
 LINES = ["admin, *, *", "bob, bobs*, *"]
 SECRET = "a cluster secret of the tests"
+NEW_SECRET = "another cluster secret of the tests"
 
 
 class Audited:
@@ -138,6 +139,41 @@ def test_a_rotated_log_is_one_chain(audited: Audited) -> None:
     assert "follows" not in outcome.out
     assert "follows a record that is not here" in audited.run("verify", str(audited.file), *given).ok().out
     assert audited.run("verify", str(audited.file), str(old), *given).code == 3
+
+
+def test_a_new_cluster_secret_signs_from_sighup_on(audited: Audited) -> None:
+    audited.wait(action="StartServer")
+    old = audited.file.with_name("old-secret")
+    old.write_text(SECRET)
+    audited.secret.write_text(NEW_SECRET)
+    os.kill(audited.broker.pid, signal.SIGHUP)
+    audited.wait(action="Reload", result="OK")
+    audited.policed.admin_api.CreateStream(name="after", subject="after")
+    audited.wait(action="CreateStream", result="OK")
+    audited.broker.stop()
+    both = audited.verify("--secret-file", str(old)).ok()
+    assert "Whole" in both.out
+    late = json.loads(audited.verify("--json").out)["faults"]  # with the new secret alone: what the old one has signed
+    assert late[0].startswith("line 1: the MAC is wrong")
+    assert len(late) <= 2  # StartServer, and perhaps Reload
+
+
+def test_tail_follows_new_records_also_after_a_rotation(audited: Audited) -> None:
+    audited.wait(action="StartServer")
+    following = start("audit", "tail", str(audited.file), "--follow", home=audited.file.parent)
+    try:
+        assert following.stdout is not None
+        assert " StartServer * OK " in following.stdout.readline().decode()
+        audited.policed.admin_api.CreateStream(name="one", subject="one")
+        assert " CreateStream one OK " in following.stdout.readline().decode()
+        audited.file.rename(audited.file.with_name("audit.old"))
+        os.kill(audited.broker.pid, signal.SIGHUP)
+        assert " Reload * OK" in following.stdout.readline().decode()
+        audited.policed.admin_api.DeleteStream(name="one")
+        assert " DeleteStream one OK " in following.stdout.readline().decode()
+    finally:
+        following.kill()
+        following.wait()
 
 
 def test_a_flood_of_refused_calls_leaves_few_records(audited: Audited) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -9,22 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bascule import limits
 from bascule.errors import OperatorError
 from bascule.net.grpc.server import Peer
-from bascule.security.audit import log as log_module
+from bascule.security.audit import file_writer
+from bascule.security.audit.file_writer import AuditFileWriter
 from bascule.security.audit.files import HEAD_FILE, AuditFile, AuditHead
 from bascule.security.audit.log import AuditLog
-from bascule.security.audit.records import AuditReport, parse_record, verify_lines
+from bascule.security.audit.queue import AuditQueue
+from bascule.security.audit.records import LOST, AuditChain, AuditEntry, AuditReport, parse_record, verify_lines
 from bascule.security.audit.refusals import REFUSALS_PER_CLIENT_MAX
+from tests.support.waiting import eventually
 
 KEY = b"k" * 16
 ALICE = Peer("10.0.0.1:5", "alice")
 
 
-def opened(directory: Path) -> AuditLog:
-    return AuditLog(directory / "audit.jsonl", directory, "a", KEY)
+class WrittenLog(AuditLog):
+    """A log with the writer of its file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.queue = AuditQueue()
+        super().__init__(self.queue)
+        self.writer = AuditFileWriter(directory / "audit.jsonl", directory, "a", KEY, self, self.queue)
+        self.reopen, self.close = self.writer.reopen, self.writer.close
+
+
+def opened(directory: Path) -> WrittenLog:
+    return WrittenLog(directory)
 
 
 def records(file: Path) -> list[dict[str, Any]]:
@@ -166,20 +182,20 @@ def test_a_disk_that_does_not_write_delays_no_call_and_the_loss_is_stated(
             raise OSError(28, "No space left on device")
         return failing(handle, data)
 
-    monkeypatch.setattr(log_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(file_writer, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr("os.write", failing_whole)
     log = opened(tmp_path)
     log.event("StartServer")
     assert tried.wait(60)
     for _ in range(limits.AUDIT_QUEUE_RECORDS_MAX + 100):
         log.called(ALICE, "PauseStream", "orders", "OK", "")
-    assert log.lost == 100
+    assert log.queue.lost == 100
     is_full.clear()
     log.close()
     report = verified(tmp_path)
     assert report.is_whole
     assert report.trails[0].lost == 100
-    assert report.records == log.written == limits.AUDIT_QUEUE_RECORDS_MAX + 2
+    assert report.records == log.queue.written == limits.AUDIT_QUEUE_RECORDS_MAX + 2
 
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
@@ -196,11 +212,49 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     kept.close()
 
 
-def test_a_log_that_is_off_does_nothing(tmp_path: Path) -> None:
-    log = AuditLog(None, tmp_path, "a", KEY)
+def test_a_log_without_writers_is_off() -> None:
+    log = AuditLog()
+    assert not log.is_on
     log.event("StartServer")
     log.refused(ALICE, "orders", "Publish")
-    log.reopen()
-    log.use_key(None)
+    log.summarize(at_once=True)
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 5]), min_size=20, max_size=60))
+def test_each_loss_is_stated_where_it_happened(steps: list[int]) -> None:
+    """0 adds a record, another number takes as many."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(limits, "AUDIT_QUEUE_RECORDS_MAX", 3)
+        queue, chain = AuditQueue(), AuditChain("a", "boot", "", KEY)
+        lines: list[bytes] = []
+        added = 0
+        for step in steps:
+            if step:
+                lines += [chain.seal(entry) for entry in queue.take(step)]
+            else:
+                added += 1
+                queue.add(AuditEntry(0, "alice", "", "CreateStream", "orders", "OK", str(added)))
+        queue.close()
+        queue.add(AuditEntry(0, "", "", "Late", "", "OK"))
+        while entries := queue.take(2):
+            lines += [chain.seal(entry) for entry in entries]
+    assert verify_lines(lines, [KEY]).is_whole
+    seen = 0
+    for record in map(json.loads, lines):
+        lost = record["action"] == LOST
+        seen += int(record["detail"].split()[0]) if lost else 1
+        assert lost or int(record["detail"]) == seen
+    assert seen == added
+
+
+def test_a_new_key_signs_the_records_after_it(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.event("StartServer")
+    eventually(lambda: log.queue.written, "the record is written")
+    log.writer.use_key(b"n" * 16)
+    log.event("Reload")
     log.close()
-    assert list(tmp_path.iterdir()) == []
+    lines = (tmp_path / "audit.jsonl").read_bytes().splitlines()
+    assert verify_lines(lines, [b"n" * 16, KEY]).is_whole
+    assert [fault.line for fault in verify_lines(lines, [KEY]).faults] == [2]
+    assert [fault.line for fault in verify_lines(lines, [b"n" * 16]).faults] == [1]

@@ -58,9 +58,9 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
     for name in sources.unsafe:
         page.add("bascule_unsafe_setting", 1, labels(setting=name))
     page.add("bascule_draining", sources.life.is_draining)
-    if sources.audit.is_on:
-        page.add("bascule_audit_records_total", sources.audit.written)
-        page.add("bascule_audit_records_lost_total", sources.audit.lost)
+    if (file := sources.audit.file) is not None:
+        page.add("bascule_audit_records_total", file.written)
+        page.add("bascule_audit_records_lost_total", file.lost)
     page.add("process_start_time_seconds", round(time.time() - up_seconds, 3))
     page.add("process_cpu_seconds_total", round(facts.cpu_seconds, 3))
     for name, value in (

@@ -148,12 +148,13 @@ def tail(
         _print_record(line, as_json)
     part = b""
     while follow:
+        is_replaced = _is_replaced(file, handle)  # before the rest of the present file is read
         for line in handle:
             part += line
             if part.endswith(b"\n"):
                 _print_record(part, as_json)
                 part = b""
-        if _is_replaced(file, handle):
+        if is_replaced:
             handle.close()
             handle = file.open("rb")
             continue

@@ -46,7 +46,6 @@ _FIELDS: Final = frozenset({*_TEXTS, "number"})
 class AuditEntry:
     """The contents of a record, before it has a place in the chain."""
 
-    number: int
     time_ns: int
     principal: str
     address: str
@@ -54,10 +53,17 @@ class AuditEntry:
     resource: str
     result: str
     detail: str = ""
+    lost: int = 0
+    """Dropped records that this one stands for: their numbers come before its own."""
+
+
+def lost_entry(time_ns: int, count: int) -> AuditEntry:
+    """Return the entry that stands for dropped records."""
+    return AuditEntry(time_ns, "", "", LOST, "*", "LOST", f"{count} records were dropped before this one", count)
 
 
 class AuditChain:
-    """Makes records of one server, each linked to the one before."""
+    """Makes records of one run of a server, numbers them, and links each to the one before."""
 
     def __init__(self, server: str, boot: str, previous: str, key: bytes | None) -> None:
         """`previous` is the hash of the last record of the boot before; empty if there is none."""
@@ -66,13 +72,16 @@ class AuditChain:
         self.previous = previous
         self.key = key
         """Key of the MACs from now on; None for records without."""
+        self.number = 0
+        """Number of the last record."""
 
     def seal(self, entry: AuditEntry) -> bytes:
         """Return the record of an entry as a line, without its line break."""
+        self.number += 1 + entry.lost
         record: dict[str, Any] = {
             "server": self._server,
             "boot": self._boot,
-            "number": entry.number,
+            "number": self.number,
             "time": _time_text(entry.time_ns),
             "principal": clipped(entry.principal),
             "address": clipped(entry.address),

@@ -7,7 +7,6 @@ compression, Arrow, Spark) are extras, imported by the modules that need them. T
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule import errors
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from bascule.client.consume.subscription import Subscription
     from bascule.client.messages import Ack, Message, MessageBatch
 
-try:
-    __version__ = version("bascule")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+source"
+__version__ = "0.1.0"
 
 _LAZY: Final = {
     "Ack": "bascule.client.messages",

@@ -15,12 +15,16 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Thread
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from tests.support.broker_process import clean_environ
+from tests.support.fork_server import start_copy
 from tests.support.waiting import PATIENCE_SECONDS
 
 COMMAND: Final = (sys.executable, "-m", "bascule.cli.main")
@@ -85,10 +89,31 @@ def run(
 ) -> Outcome:
     """As a process, with pipes."""
     data = given.encode() if isinstance(given, str) else given
-    done = subprocess.run(
-        [*COMMAND, *arguments], input=data, capture_output=True, timeout=timeout, env=environ(home, env), check=False
-    )
-    return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    command, environment = [*COMMAND, *arguments], environ(home, env)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stdin, TemporaryFile() as out, TemporaryFile() as err:
+        process = start_copy(
+            "bascule.cli.main", arguments, environment, stdin=reading, stdout=out.fileno(), stderr=err.fileno()
+        ) or subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, env=environment)
+        stdin.close()
+        feeding = Thread(target=_feed, args=(writing, data), daemon=True)
+        feeding.start()
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+            feeding.join()
+        return Outcome(code, _text(out), _text(err))
+
+
+def _feed(pipe: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(pipe, "wb", buffering=0) as file:
+        file.write(data)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def start(*arguments: str, home: Path) -> subprocess.Popen[bytes]:

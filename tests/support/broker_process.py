@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tests.support.api_client import Api, Health, Status, grpc
+from tests.support.fork_server import ForkedProcess, start_copy
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ class BrokerProcess:
             self.arguments += ["--nats-servers", nats_url]
         if seed:
             self.arguments.append("--raft-bootstrap-seed")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.address = ""
         self.flight_address = ""
         self.http_address = ""
@@ -85,15 +86,21 @@ class BrokerProcess:
         assert self.process is None, "the broker runs already"
         self.addresses_file.unlink(missing_ok=True)
         self.config_file.write_text(json.dumps(self.config), "utf-8")
-        limited = [] if self.handles is None else ["prlimit", f"--nofile={self.handles}:{self.handles}"]
-        command = [*limited, *COMMAND, "-c", str(self.config_file), "-d", str(self.data), *self.arguments]
+        arguments = ["-c", str(self.config_file), "-d", str(self.data), *self.arguments]
         with self.log.open("ab") as log:
-            log.write(f"=== {' '.join(command[2:])}\n".encode())
+            log.write(f"=== bascule.broker {' '.join(arguments)}\n".encode())
             log.flush()
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=clean_environ(self.env)
-            )
+            self.process = self._launched(arguments, log.fileno())
         LIVE[id(self)] = self
+
+    def _launched(self, arguments: list[str], log: int) -> subprocess.Popen[bytes] | ForkedProcess:
+        environ = clean_environ(self.env)
+        copy = start_copy("bascule.broker.main", arguments, environ, stdout=log, stderr=log, handles=self.handles)
+        if copy is not None:
+            return copy
+        limited = [] if self.handles is None else ["prlimit", f"--nofile={self.handles}:{self.handles}"]
+        command = [*limited, *COMMAND, *arguments]
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environ)
 
     def start(self) -> BrokerProcess:
         """Start it and wait until it serves."""

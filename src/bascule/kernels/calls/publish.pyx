@@ -309,7 +309,7 @@ cdef class PublishAsyncStream(GrpcStream):
             return self.refuse(verdict, &view)
         if acked:
             self.outstanding += 1
-            self.awaited.add(hash_text(view.correlation_id, view.correlation_id_size, target.hash))
+            self.awaited.add(target.hash, hash_text(view.correlation_id, view.correlation_id_size, target.hash))
         if self.gate.nats.output.size() > self.gate.output_bytes_max and not self.held_back:
             self.hold_back()
             self.gate.held_back.append(self)
@@ -404,7 +404,7 @@ cdef class PublishAsyncStream(GrpcStream):
         cdef uint8_t* at
         cdef tuple answer
         cdef uint64_t partition = hash_ack(ack.stream, ack.stream_size, ack.msg_subject, ack.msg_subject_size)
-        if not self.awaited.take(hash_text(ack.correlation_id, ack.correlation_id_size, partition)):
+        if not self.awaited.take(partition, hash_text(ack.correlation_id, ack.correlation_id_size, partition)):
             return 0
         self.outstanding -= 1
         if self.is_over():

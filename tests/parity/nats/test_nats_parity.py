@@ -203,3 +203,17 @@ def test_reader_and_twin_agree_for_a_long_time(soak_seconds: float, tmp_path: Pa
                 error.add_note(f"BASCULE_SOAK_SEED={seed}")
                 raise
             seed += 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 23])
+def test_each_byte_at_each_place_of_a_subject(size: int) -> None:
+    for place in range(size):
+        for byte in range(256):
+            subject = bytearray(b"s" * size)
+            subject[place] = byte
+            try:
+                publish(OutputBuffer(), bytes(subject), b"")
+                taken = True
+            except ValueError:
+                taken = False
+            assert taken == twin_nats.is_subject(bytes(subject)), subject

@@ -458,13 +458,25 @@ cdef class NatsReader:
 
 
 cdef bint is_subject(const uint8_t* subject, size_t size) noexcept nogil:
-    cdef size_t index
-    cdef uint8_t faults = 0
+    # Eight bytes at a time: the highest bit of a byte in `faults` is set if the byte is a control character, a space or DEL.
+    cdef uint64_t faults = 0
+    cdef uint64_t word
+    cdef size_t index = 0
     if size == 0 or size > SUBJECT_SIZE_MAX:
         return False
-    for index in range(size):  # without a branch, so that the compiler checks many bytes at once
-        faults |= (subject[index] <= 0x20) | (subject[index] == 0x7F)
-    return faults == 0
+    while size - index >= 8:
+        memcpy(&word, subject + index, 8)
+        faults |= (word - 0x2121212121212121ULL) & ~word
+        word ^= 0x7F7F7F7F7F7F7F7FULL
+        faults |= (word - 0x0101010101010101ULL) & ~word
+        index += 8
+    if faults & 0x8080808080808080ULL:
+        return False
+    while index < size:
+        if subject[index] <= 0x20 or subject[index] == 0x7F:
+            return False
+        index += 1
+    return True
 
 
 cdef inline size_t write_number(uint8_t* at, size_t value) noexcept nogil:

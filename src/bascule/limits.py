@@ -220,9 +220,15 @@ INGEST_GATHER_SECONDS_MAX: Final = 0.02
 INGEST_GATHER_CROWD: Final = 32
 """Waiting partitions that extend the time to gather by another INGEST_GATHER_SECONDS."""
 
-INGEST_ACK_GATHER_SECONDS: Final = 0.005
-"""Time to gather messages that want an ack, at a high rate for more than INGEST_ACK_CROWD partitions. A batch costs about 25 µs,
-however small it is, and at such a rate publishers have thousands of messages in flight."""
+INGEST_ACK_GATHER_SECONDS: Final = 0.0025
+"""Time to gather messages that want an ack, at a high rate for more than INGEST_ACK_CROWD partitions; again and again while messages
+arrive. A batch costs about 25 µs, however small it is, and at such a rate publishers have thousands of messages in flight."""
+
+INGEST_ACK_GATHER_SECONDS_MAX: Final = 0.015
+"""Maximum time to gather them."""
+
+INGEST_ACK_GATHER_RECORDS: Final = 48
+"""Messages per partition at which they are written without further delay."""
 
 INGEST_ACK_CROWD: Final = 16
 """With at most this many partitions that hold messages with acks, those are written at once."""

@@ -92,6 +92,9 @@ class Ingest:
         self._slow_writes = SlowWrites()
         self._gathering: asyncio.TimerHandle | None = None
         self._gather_until = 0.0
+        self._crowd_since: float | None = None
+        """Since when messages with acks for many partitions gather."""
+        self._crowd_bytes = 0
         self._paused = False
         self._alarmed = False
         self._is_writing = False
@@ -222,7 +225,10 @@ class Ingest:
             wanted = [sink for sink in self._waiting if sink.has_waiting_acks]
             if len(wanted) > limits.INGEST_ACK_CROWD:
                 delay = limits.INGEST_ACK_GATHER_SECONDS
+                if self._crowd_since is None:
+                    self._crowd_since, self._crowd_bytes = now, self._received_bytes
             else:
+                self._crowd_since = None
                 due += [sink for sink in wanted if sink not in due]
         if due:
             self._flush(due)
@@ -244,9 +250,24 @@ class Ingest:
 
     def _gathered(self) -> None:
         self._gathering = None
+        if self._crowd_grows(now := self._clock()):
+            self._gather(now, limits.INGEST_ACK_GATHER_SECONDS)
+            return
+        self._crowd_since = None
         self._flush(list(self._waiting))
         if self._waiting:
             self._flush_due(self._clock())  # a round is being written: these wait for the next one
+
+    def _crowd_grows(self, now: float) -> bool:
+        """Whether messages with acks for many partitions still arrive and fill their batches.
+
+        When no more arrive, the publishers wait for acks, and so does everything that they would send next.
+        """
+        if self._crowd_since is None or now - self._crowd_since >= limits.INGEST_ACK_GATHER_SECONDS_MAX:
+            return False
+        arrived, self._crowd_bytes = self._received_bytes - self._crowd_bytes, self._received_bytes
+        records = sum(sink.waiting_records for sink in self._waiting)
+        return arrived > 0 and records < limits.INGEST_ACK_GATHER_RECORDS * len(self._waiting)
 
     def _flush(self, sinks: list[PartitionSink]) -> None:
         """Write the sinks now: here if the rate is low, else in the thread's next round."""

@@ -226,6 +226,32 @@ def test_who_publishes_to_a_partition_that_has_gone_is_told(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(("records_wanted", "gathers_all"), [(10_000, True), (1, False)])
+def test_acked_messages_for_many_partitions_gather_while_more_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records_wanted: int, gathers_all: bool
+) -> None:
+    monkeypatch.setattr(limits, "INGEST_ACK_CROWD", 0)  # one partition counts as many
+    monkeypatch.setattr(limits, "INGEST_ACK_GATHER_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(limits, "INGEST_ACK_GATHER_RECORDS", records_wanted)
+
+    async def scenario(led: LedPartition) -> None:
+        for _ in range(6):
+            led.arrives(MUCH)  # a high rate
+        await led.until(lambda: led.log.log_end_offset == 6)
+        batches, sent = led.ingest.stats.batches, 0
+        began = time.monotonic()
+        while time.monotonic() - began < 20 * limits.INGEST_ACK_GATHER_SECONDS:
+            sent += 1
+            led.arrives(envelope(b"a", LEADER, sent))
+            time.sleep(0.0002)  # so that all fit into one batch
+            await asyncio.sleep(0)
+        assert (led.acks == []) == gathers_all
+        await led.until(lambda: len(led.acks) == sent)
+        assert (led.ingest.stats.batches == batches + 1) == gathers_all
+
+    run(tmp_path, scenario)
+
+
 # ── another leader ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -272,6 +272,19 @@ def test_tables_behind_tls(start_broker: StartBroker, tmp_path: Path) -> None:
         distrusting.offsets()
 
 
+def test_what_a_killed_broker_left_of_its_socket_is_removed(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = Guarded(start_broker, tmp_path / "tls", dict(SERVING)).broker
+    folder = broker.data / "flight"
+    broker.kill()
+    assert [path.name for path in folder.iterdir()] == ["flight"]
+    (folder / "0123456789abcdef").touch()
+    broker.launch()
+    eventually(broker.addresses_file.exists, "it serves again")
+    assert [path.name for path in folder.iterdir()] == ["flight"]
+    assert broker.stop() == 0
+    assert not folder.exists()
+
+
 @pytest.fixture
 def policed(start_broker: StartBroker, tmp_path: Path) -> Iterator[tuple[Guarded, Path]]:
     """`admin` may do everything with `s`, `reader` may read it."""

@@ -151,7 +151,7 @@ def inner_socket(broker: BrokerProcess) -> Path:
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
         if len(fields) == 8 and f"socket:[{fields[6]}]" in inodes and fields[7].endswith("/flight"):
-            found.append(Path(fields[7]))
+            found.append(Path(fields[7].replace("/proc/self/", f"/proc/{broker.pid}/", 1)))
     return found[0]
 
 

@@ -167,7 +167,7 @@ def _start(config: ServerConfig, identities: Identities, loop: asyncio.AbstractE
             server = make_server(f"grpc://{wanted}", gate)
             gate.local_reads = _local_reads(config, gate)
             return FlightService(server, gate)
-        inner = InnerSocket()
+        inner = InnerSocket(config.data_dir)
         server = make_server(inner.location, gate)
         gate.relay = TlsRelay(wanted, tls, inner)
         gate.relay.start()

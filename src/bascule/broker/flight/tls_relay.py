@@ -5,8 +5,9 @@ runs in its own thread and connects to Flight over a Unix socket:
 
     client ── TLS ──► relay, bound to <folder>/<random name> ──► <folder>/flight, where pyarrow listens
 
-The folder belongs to the broker's user and has mode 0700, so no other user can connect to Flight or take a name in it. The kernel
-reports the random name to Flight as the peer of each call; the relay maps it to the common name. Flight refuses all other peers.
+The folder is `flight` in the data directory. It belongs to the broker's user and has mode 0700, so no other user can connect to Flight
+or take a name in it. The kernel reports the random name to Flight as the peer of each call; the relay maps it to the common name.
+Flight refuses all other peers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import shutil
 import socket
@@ -37,19 +39,24 @@ BUFFER_BYTES: Final = 1 << 20
 
 HANDSHAKE_SECONDS: Final = 10.0
 """Time for the TLS handshake of a client; then its connection is closed."""
-TEMPORARY_BYTES_MAX: Final = 40
-"""Length of the path of the temporary folder: the address of a Unix socket has at most 107 bytes."""
+FOLDER: Final = "flight"
+"""Name of the socket's folder in the data directory."""
 
 
 class InnerSocket:
     """The folder with the socket that Flight listens on behind the relay. Only this user can enter it."""
 
-    def __init__(self) -> None:
-        temporary = tempfile.gettempdir()
-        if len(temporary) > TEMPORARY_BYTES_MAX:
-            temporary = "/tmp"
-        self._folder = tempfile.mkdtemp(prefix="bascule-flight-", dir=temporary)  # with mode 0700, whatever the umask
-        self.path = f"{self._folder}/flight"
+    def __init__(self, directory: Path) -> None:
+        """Make the folder in the data directory, without what a killed broker left there. Raises OSError."""
+        self._folder = directory / FOLDER
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(0o700)
+        if not _holds_sockets(self._folder):
+            self._folder = Path(tempfile.mkdtemp(prefix="bascule-flight-"))  # with mode 0700, whatever the umask
+        self._handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._short = _short(self._handle)
+        self.path = f"{self._short}/flight"
 
     @property
     def location(self) -> str:
@@ -62,7 +69,7 @@ class InnerSocket:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.setblocking(False)
-            made.bind(f"{self._folder}/{name}")
+            made.bind(f"{self._short}/{name}")
         except OSError:
             made.close()
             raise
@@ -74,7 +81,28 @@ class InnerSocket:
             Path(self._folder, name).unlink()
 
     def remove(self) -> None:
+        """Close and remove the folder."""
+        os.close(self._handle)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _short(handle: int) -> str:
+    """Return a path of an open folder that fits the address of a Unix socket, which has at most 107 bytes."""
+    return f"/proc/self/fd/{handle}"
+
+
+def _holds_sockets(folder: Path) -> bool:
+    """Return False for a folder that a container shares with its host without support for Unix sockets."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.bind(f"{_short(handle)}/probe")
+        (folder / "probe").unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 class TlsRelay:
@@ -125,7 +153,7 @@ class TlsRelay:
         await asyncio.sleep(0)
 
     def peer_of(self, peer: str) -> Peer:
-        """Return the client of a relayed connection, by a peer of Flight such as `unix:/tmp/bascule-flight-x/4be0…`.
+        """Return the client of a relayed connection, by a peer of Flight such as `unix:/proc/self/fd/9/4be0…`.
 
         Raises LookupError for a connection that the relay did not make.
         """

@@ -290,6 +290,7 @@ async def _connect_nats(
         for purpose in ("streams", "replication", "control")
     }
     channels = {purpose: secret.channel(purpose, link) for purpose, link in links.items()}
+    secret.channel("internal", links["streams"])
     bus = NatsBus(links["control"], channels["control"], ControlSubjects(namespace).inbox)
     for purpose, link in links.items():
         closing.add(bus.close if purpose == "control" else link.close)

@@ -39,7 +39,7 @@ class ClusterSecret:
         self.keys = SealKeys(self._secrets, self._namespace) if self._secrets else None
         """None: the control plane is not authenticated."""
         self.channels: dict[str, SealedChannel] = {}
-        """By purpose: `streams`, `replication`, `control`."""
+        """By purpose: `streams` (acks), `internal` (records of internal streams), `replication`, `control`."""
         if self.keys is None:
             _logger.warning(
                 "the control plane is not authenticated: any NATS client that may publish to `%s.>` controls this cluster; set "

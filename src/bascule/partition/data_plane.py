@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import StateError
+from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter, AckSink, AckWriter
+from bascule.kernels.ingest.sealed import SealedQueue
 from bascule.kernels.ingest.sink import BatchPool, PartitionSink
 from bascule.log import LogStore, new_batch
 from bascule.metadata.controller import Controller
@@ -20,7 +22,7 @@ from bascule.metadata.core.model.ops import PauseStream
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStarts
-from bascule.metadata.stream_options import StreamSettings
+from bascule.metadata.stream_options import RESERVED_STREAMS, StreamSettings
 from bascule.net.nats.link import NatsLink
 from bascule.net.nats.seal import SealedChannel
 from bascule.net.nats.subjects import ControlSubjects
@@ -65,6 +67,8 @@ class DataPlane:
         channel = channels.get("streams")
         if channel is not None:
             self.acks.seal, acks_of_others.open = channel.seal, channel.open
+        internal = channels.get("internal")
+        self._internal = None if internal is None else SealedQueue(internal.open, server_id.encode())
         self.targets = Targets()
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
@@ -83,6 +87,7 @@ class DataPlane:
             self._new_sink,
             self.auto_pause,
             config.cluster,
+            seals_internal_streams=internal is not None,
         )
         replication_link.start()
         self.starts = PartitionStarts(bus, ControlSubjects(namespace), controller, self.partitions)
@@ -90,7 +95,7 @@ class DataPlane:
         payload_bytes_max = config.cluster.replication.replication_max_bytes
         self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max, namespace)
         self.gate = self._shell.gate
-        self.publisher = InternalPublisher(self.gate, resume)
+        self.publisher = InternalPublisher(InternalGate(self.gate, None if internal is None else internal.seal), resume)
         self.in_flight = InFlight(self.gate, link)
         link.on_read = self.ingest.on_read
         link.on_state = self._on_state
@@ -102,7 +107,9 @@ class DataPlane:
         return self._shell.judge_again()
 
     def _new_sink(self, stream: Stream, number: int, settings: StreamSettings) -> PartitionSink:
-        return PartitionSink(
+        internal = self._internal
+        new_sink = PartitionSink if internal is None or stream.name not in RESERVED_STREAMS else internal.sink
+        return new_sink(
             self._pool,
             stream=stream.name.encode(),
             partition=number,

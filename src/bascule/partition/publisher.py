@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from bascule import limits
 from bascule.errors import Unavailable
+from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
 from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter
@@ -130,7 +131,9 @@ class PublishShell:
 
 
 class InternalPublisher:
-    def __init__(self, gate: PublishGate, resume: Resume) -> None:
+    """Publishes for the broker itself. With a cluster secret its messages to internal streams are sealed."""
+
+    def __init__(self, gate: InternalGate, resume: Resume) -> None:
         self._gate = gate
         self._resume = resume
 
@@ -166,7 +169,7 @@ class InternalPublisher:
 
     async def _publish(self, request: bytes, stream: str, partition: int) -> Ack | None:
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        found = self._gate.publish_request(request, lambda ack: None if answered.done() else answered.set_result(ack))
+        found = self._gate.publish(request, lambda ack: None if answered.done() else answered.set_result(ack))
         if isinstance(found, tuple):
             status, _, text, is_paused = found
             if not is_paused:

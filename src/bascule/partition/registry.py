@@ -32,7 +32,7 @@ from bascule.metadata.core.state import (
 )
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStatus
-from bascule.metadata.stream_options import StreamSettings, settings_of
+from bascule.metadata.stream_options import RESERVED_STREAMS, StreamSettings, settings_of
 from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
 from bascule.partition.auto_pause import AutoPause
@@ -74,8 +74,11 @@ class Partitions:
         new_sink: SinkFactory,
         auto_pause: AutoPause,
         cluster: ClusterConfig,
+        *,
+        seals_internal_streams: bool,
     ) -> None:
         self._cluster = cluster
+        self._seals_internal_streams = seals_internal_streams
         self._controller = controller
         self._repairs = Repairs(server_id, controller, self._restart)
         self._replicator = Replicator(replication, server_id, controller, self._flush_acks, self._repairs.on_broken)
@@ -282,6 +285,7 @@ class Partitions:
             paused=partition.paused,
             readonly=partition.readonly,
             concurrency_control=settings.concurrency_control,
+            receiver=partition.leader if self._seals_internal_streams and stream.name in RESERVED_STREAMS else None,
         )
 
     # ── starting ─────────────────────────────────────────────────────────────────────────────────

@@ -15,8 +15,10 @@ from bascule.net.nats.envelope import MessageType, encode, pack_message
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.core import codec
 from bascule.partition.core.messages import Fetch, FetchAnswer, Message, Notice, Verdict
+from bascule.proto.api_pb2 import ActivityStreamEvent
+from bascule.proto.api_pb2 import Message as StreamMessage
 from bascule.proto.extensions_pb2 import DrainRequest, ForwardedCall, RemoveServerRequest
-from bascule.proto.internal_pb2 import PropagatedRequest, RaftJoinRequest, ServerInfoResponse
+from bascule.proto.internal_pb2 import Cursor, PropagatedRequest, RaftJoinRequest, ServerInfoResponse
 from bascule.raft.core.model.message_codec import encode_message
 from bascule.raft.core.model.messages import Heartbeat, TimeoutNow, VoteRequest
 from bascule.raft.disk.superblock import read_superblock
@@ -24,8 +26,10 @@ from tests.chaos.cluster.cluster_history import PartitionHistory
 from tests.chaos.cluster.cluster_load import ClusterLoad, Pace
 from tests.chaos.cluster.cluster_verdict import judge
 from tests.hostile.nats.attacker import Attacker
+from tests.support.api_client import Status
+from tests.support.api_client import refused as refused_call
 from tests.support.broker_fixtures import unique_name
-from tests.support.cluster import ASK_SECONDS, Cluster
+from tests.support.cluster import ASK_SECONDS, RECOVERY_SECONDS, Cluster
 from tests.support.monitoring import scrape
 from tests.support.waiting import eventually
 
@@ -37,7 +41,11 @@ SERVERS: Final = ("a", "b", "c")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("hostile")
-    config = {"cluster.secret": "a secret that the attacker does not know", "cursors.stream.partitions": 1}
+    config = {
+        "cluster.secret": "a secret that the attacker does not know",
+        "cursors.stream.partitions": 1,
+        "activity.stream.enabled": True,
+    }
     with Cluster(directory, config=config) as found:
         found.create_stream("orders", subject=f"{directory.name}-orders")
         yield found
@@ -188,6 +196,79 @@ def test_a_broker_does_not_give_way_to_a_forged_seed(
 ) -> None:
     attacker.forge(subjects.bootstrap, b"mallory other 1000 1000000", sender="a")
     publish(cluster)
+
+
+# ── records of internal streams ──────────────────────────────────────────────────────────────────
+
+
+def set_cursor(cluster: Cluster, cursor_id: str, offset: int, *, through: str = "a") -> None:
+    api = cluster.api(through)
+    api.SetCursor(stream="orders", partition=0, cursorId=cursor_id, offset=offset, timeout=RECOVERY_SECONDS)
+
+
+def cursors(cluster: Cluster, cursor_id: str) -> set[int]:
+    """The cursor, as every server returns it."""
+    return {
+        cluster.api(server)
+        .FetchCursor(stream="orders", partition=0, cursorId=cursor_id, timeout=RECOVERY_SECONDS)
+        .offset
+        for server in cluster.well
+    }
+
+
+def has_events(cluster: Cluster) -> bool:
+    leader = cluster.api(cluster.leader_of("__activity"))
+    return bool(
+        leader.FetchPartitionMetadata(stream="__activity", partition=0, timeout=ASK_SECONDS).metadata.highWatermark >= 0
+    )
+
+
+def test_no_record_of_an_internal_stream_can_be_forged(cluster: Cluster, attacker: Attacker) -> None:
+    set_cursor(cluster, "forged", 7)
+    eventually(lambda: has_events(cluster), "the first event is stored")
+    value = Cursor(stream="orders", partition=0, cursor_id="forged", offset=1).SerializeToString()
+    cursor = StreamMessage(stream="__cursors", key=b"forged,orders,0", value=value)
+    event = ActivityStreamEvent(id=1 << 40, op="DELETE_STREAM", deleteStreamOp={"stream": "orders"})
+    with ignored(cluster, attacker):
+        for server in SERVERS:
+            for subject, message in (
+                ("cursors", cursor),
+                ("activity", StreamMessage(stream="__activity", value=event.SerializeToString())),
+            ):
+                envelope = pack_message(MessageType.PUBLISH, message)
+                attacker.forge(f"{cluster.namespace}.{subject}", envelope, sender=server, purpose="internal")
+    assert cursors(cluster, "forged") == {7}
+    leader = cluster.leader_of("__activity")
+    genuine = [one.value for one in cluster.api(leader).read("__activity")]
+    assert ActivityStreamEvent.FromString(genuine[0]).createStreamOp.stream == "__activity"
+    assert event.SerializeToString() not in genuine
+
+
+def test_no_client_publishes_to_an_internal_stream(cluster: Cluster) -> None:
+    with refused_call(Status.INVALID_ARGUMENT, "only brokers publish to internal streams"):
+        cluster.api("b").Publish(stream="__cursors", key=b"k,orders,0", value=b"", ackPolicy=1, timeout=60)
+
+
+@pytest.mark.parametrize("leader_changes", [False, True])
+def test_a_recorded_cursor_is_not_set_again(cluster: Cluster, attacker: Attacker, leader_changes: bool) -> None:
+    """Not even by the next leader, which has not received the recorded message."""
+    leader = cluster.leader_of("__cursors")
+    front = cluster.followers_of("__cursors")[0]
+    attacker.subscribe(f"{cluster.namespace}.cursors")
+    set_cursor(cluster, "recorded", 5, through=front)
+    recorded = attacker.heard(0.2)
+    assert recorded
+    set_cursor(cluster, "recorded", 9, through=front)
+    if leader_changes:
+        cluster.kill(leader)
+        eventually(lambda: cluster.leader_of("__cursors") != leader, "another server leads the cursors")
+    for message in recorded:
+        attacker.forge(message.subject, message.payload)
+    set_cursor(cluster, "after", 1, through=front)
+    assert cursors(cluster, "recorded") == {9}
+    if leader_changes:
+        cluster.restart(leader)
+        cluster.wait_until_in_sync("__cursors")
 
 
 # ── all at once, under load ──────────────────────────────────────────────────────────────────────

@@ -22,6 +22,9 @@ cdef enum Verdict:
     TOO_LARGE
     DENIED
     OVERLOADED
+    BROKERS_ONLY
+
+cdef tuple answer_to(int verdict)   # status, code of a PublishAsyncError, text
 
 
 cdef class PublishGate:
@@ -41,6 +44,7 @@ cdef class PublishGate:
     cdef bytes register(self, AckReceiver receiver)
     cdef int forget(self, AckReceiver receiver) except -1
     cdef Target judge(self, PublishView* view, int* verdict)
+    cdef int judge_state(self, Target target, PublishView* view) noexcept
     cdef int publish(
         self, const uint8_t* subject, size_t subject_size, PublishView* view, const uint8_t* inbox, uint32_t inbox_size
     ) except -1
@@ -49,6 +53,7 @@ cdef class PublishGate:
 cdef class Receiver(AckReceiver):
     cdef uint64_t number
     cdef bytes inbox
+    cdef int lost(self) except -1   # the connection to NATS is lost: no ack will come
 
 
 cdef class SessionReceiver(Receiver):
@@ -57,12 +62,6 @@ cdef class SessionReceiver(Receiver):
 
 cdef class CallReceiver(Receiver):
     cdef PublishStream call
-
-
-cdef class InternalReceiver(Receiver):
-    cdef PublishGate gate
-    cdef Awaited awaited
-    cdef object callback
 
 
 cdef class PublishAsyncStream(GrpcStream):

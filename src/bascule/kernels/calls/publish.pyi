@@ -56,19 +56,8 @@ class PublishGate:
         unread_bytes_max: int,
     ) -> None:
         """`output_bytes_max` may wait to be sent to NATS, `unread_bytes_max` of acks may wait for a client, before windows close."""
-    def publish_request(
-        self, request: bytes, callback: Callable[[bytes | None], None]
-    ) -> InternalReceiver | tuple[int, int, bytes, bool] | None:
-        """Publish an encoded PublishRequest from inside the broker.
-
-        `callback` gets the Ack, or None when the connection to NATS was lost. A tuple is a refusal: gRPC status, code of
-        PublishAsyncError, text, and whether it is only because the partition is paused. None: published, no ack is wanted.
-        """
-    def cancel(self, receiver: InternalReceiver | None) -> None: ...
     def connection_lost(self) -> None: ...
     def drained(self) -> None: ...
-
-class InternalReceiver(AckReceiver): ...
 
 class PublishAsyncStream(GrpcStream):
     @property

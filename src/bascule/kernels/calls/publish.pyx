@@ -8,9 +8,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.envelope.messages cimport (
-    ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size, ack_size,
+    ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size,
     publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
-    write_ack, write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
+    write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
 from bascule.kernels.calls.targets cimport Awaited, Target, Targets, awaited_ack
 from bascule.kernels.grpc.server cimport GrpcStream
@@ -60,6 +60,10 @@ cdef tuple ANSWERS = (
     (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"message exceeds max replication size"),
     (STATUS_PERMISSION_DENIED, ASYNC_PERMISSION_DENIED, b"permission denied"),
     (STATUS_RESOURCE_EXHAUSTED, ASYNC_INTERNAL, b"too many messages wait for NATS; retry in a moment"),
+    (
+        STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST,
+        b"stream is invalid: only brokers publish to internal streams; set a cursor with SetCursor, or publish to another stream",
+    ),
 )
 
 # By Ack.Error: the same for errors of the partition's leader.
@@ -82,7 +86,9 @@ cdef tuple OWN_ACK_ANSWERS = (
 cdef enum:
     GRANTS_MAX = 1024               # decisions that a session keeps; beyond them it asks for each message
 
-cdef bytes NOTHING = b""
+
+cdef tuple answer_to(int verdict):
+    return ANSWERS[verdict]
 
 
 cdef tuple answer_to_ack(int32_t error):
@@ -131,15 +137,20 @@ cdef class PublishGate:
         target = self.targets.find(view.stream, view.stream_size, view.partition)
         if target is None:
             verdict[0] = NO_PARTITION
-        elif target.is_readonly:
-            verdict[0] = READONLY
-        elif target.concurrency_control and not wants_ack(view.ack_policy):
-            verdict[0] = NEEDS_POLICY
-        elif target.paused:
-            verdict[0] = PAUSED
-        else:
+        elif target.is_plain:
             verdict[0] = GOOD
+        elif target.receiver is not None:
+            verdict[0] = BROKERS_ONLY
+        else:
+            verdict[0] = self.judge_state(target, view)
         return target
+
+    cdef int judge_state(self, Target target, PublishView* view) noexcept:
+        if target.is_readonly:
+            return READONLY
+        if target.concurrency_control and not wants_ack(view.ack_policy):
+            return NEEDS_POLICY
+        return PAUSED if target.paused else GOOD
 
     cdef int publish(
         self, const uint8_t* subject, size_t subject_size, PublishView* view, const uint8_t* inbox, uint32_t inbox_size
@@ -168,45 +179,10 @@ cdef class PublishGate:
             self.shell.schedule_flush()
         return GOOD
 
-    def publish_request(self, bytes request not None, callback):
-        # Publish for the broker itself. `callback` gets the Ack as bytes, or None when the connection was lost; it is not called for
-        # a message without ack. Returns the receiver for cancel(), or the answer of a refusal.
-        cdef PublishView view
-        cdef Target target
-        cdef InternalReceiver receiver = None
-        cdef int verdict = GOOD
-        cdef bytes inbox = NOTHING
-        if not read_publish_request(<const uint8_t*> PyBytes_AS_STRING(request), PyBytes_GET_SIZE(request), &view):
-            return (*ANSWERS[MALFORMED], False)
-        target = self.judge(&view, &verdict)
-        if verdict == GOOD:
-            if wants_ack(view.ack_policy):
-                receiver = InternalReceiver.__new__(InternalReceiver)
-                receiver.gate = self
-                receiver.callback = callback
-                receiver.awaited = awaited_ack(&view, target)
-                inbox = self.register(receiver)
-            verdict = self.publish(
-                <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject), &view,
-                <const uint8_t*> PyBytes_AS_STRING(inbox), <uint32_t> PyBytes_GET_SIZE(inbox),
-            )
-        if verdict != GOOD:
-            self.cancel(receiver)
-            return (*ANSWERS[verdict], verdict == PAUSED)
-        return receiver
-
-    def cancel(self, InternalReceiver receiver):
-        if receiver is not None:
-            receiver.callback = None
-            self.forget(receiver)
-
     def connection_lost(self):
         # Messages without ack may or may not be stored: unary calls that wait for an ack end now, with that answer.
         for receiver in list(self.receivers.values()):
-            if isinstance(receiver, CallReceiver):
-                (<CallReceiver> receiver).lost()
-            elif isinstance(receiver, InternalReceiver):
-                (<InternalReceiver> receiver).lost()
+            (<Receiver> receiver).lost()
         self.drained()
 
     @property
@@ -244,7 +220,8 @@ cdef class PublishGate:
 
 
 cdef class Receiver(AckReceiver):
-    pass
+    cdef int lost(self) except -1:
+        return 0
 
 
 # An ack may end its call and drop the last reference to both, so on_ack() holds one.
@@ -456,32 +433,11 @@ cdef class CallReceiver(Receiver):
             call.acked(ack)
         return 0
 
-    def lost(self):
+    cdef int lost(self) except -1:
         cdef PublishStream call = self.call
         if call is not None:
             call.lost()
-
-
-cdef class InternalReceiver(Receiver):
-    cdef int on_ack(self, AckView* ack) except -1:
-        cdef bytes message
-        if self.awaited is not None and not self.awaited.fits(ack):
-            return 0
-        message = PyBytes_FromStringAndSize(NULL, ack_size(ack))
-        callback = self.callback
-        self.callback = None
-        self.gate.forget(self)
-        write_ack(<uint8_t*> PyBytes_AS_STRING(message), ack)
-        if callback is not None:
-            callback(message)
         return 0
-
-    def lost(self):
-        callback = self.callback
-        self.callback = None
-        self.gate.forget(self)
-        if callback is not None:
-            callback(None)
 
 
 cdef class PublishStream(GrpcStream):

@@ -13,6 +13,8 @@ cdef class Target:
     cdef readonly bint paused
     cdef readonly bint is_readonly
     cdef readonly bint concurrency_control
+    cdef readonly bytes receiver    # server that a broker seals messages for; None: anyone publishes to this stream
+    cdef bint is_plain              # none of these conditions holds
     cdef uint64_t hash              # of stream and subject, which an ack repeats
 
 

@@ -20,7 +20,9 @@ cdef class Targets:
         self.streams = {}
         self.forget_recent()
 
-    def set(self, str stream, int32_t partition, str subject, *, bint paused, bint readonly, bint concurrency_control):
+    def set(
+        self, str stream, int32_t partition, str subject, *, bint paused, bint readonly, bint concurrency_control, str receiver=None,
+    ):
         cdef Target target = Target.__new__(Target)
         cdef list partitions
         target.stream = stream.encode()
@@ -29,6 +31,8 @@ cdef class Targets:
         target.paused = paused
         target.is_readonly = readonly
         target.concurrency_control = concurrency_control
+        target.receiver = None if receiver is None else receiver.encode()
+        target.is_plain = not (paused or readonly or concurrency_control or receiver is not None)
         target.hash = hash_ack(
             <const uint8_t*> PyBytes_AS_STRING(target.stream), PyBytes_GET_SIZE(target.stream),
             <const uint8_t*> PyBytes_AS_STRING(target.subject), PyBytes_GET_SIZE(target.subject),

@@ -24,7 +24,6 @@ class BatchPool:
     @property
     def bytes_kept(self) -> int: ...
 
-@final
 class PartitionSink(MessageSink):
     """Collects the messages of one partition into batches until they are taken. Take on the thread that scans."""
 

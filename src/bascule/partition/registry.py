@@ -19,7 +19,7 @@ from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink
 from bascule.log import PartitionLog
-from bascule.log.recovery.opening import RecoveryReport
+from bascule.log.recovery.report import RecoveryReport
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.core.state import (

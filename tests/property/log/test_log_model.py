@@ -36,7 +36,7 @@ from bascule.log import LogOptions, PartitionLog, ReverseReader
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
 from bascule.log.disk.operations import PosixDisk
-from bascule.log.recovery.opening import RecoveryReport
+from bascule.log.recovery.report import RecoveryReport
 from tests.property.log.log_model import Model
 from tests.support.logs import (
     KEYS,

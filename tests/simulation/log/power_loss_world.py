@@ -11,7 +11,7 @@ from typing import Final
 from bascule.log import LogOptions, PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
-from bascule.log.recovery.opening import RecoveryReport
+from bascule.log.recovery.report import RecoveryReport
 from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
 from tests.support.logs import (
     KEYS,
@@ -255,7 +255,7 @@ class World:
         for before, behind in pairwise(found):
             assert before.offset < behind.offset and before.timestamp <= behind.timestamp
         entries = self.log.epoch_entries
-        for stored in set(found) - self.memory.failed:
+        for stored in found:
             assert epoch_of(entries, stored.offset) == stored.leader_epoch, entries
         offsets = {stored.offset for stored in found}
         whole = {stored.offset for stored in self.memory.attempted}

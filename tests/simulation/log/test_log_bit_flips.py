@@ -13,7 +13,7 @@ import pytest
 from bascule.errors import CorruptBatch, TimestampOutOfRange
 from bascule.log import PartitionLog
 from bascule.log.cleaning.compactor import compact
-from bascule.log.recovery.opening import RecoveryReport
+from bascule.log.recovery.report import RecoveryReport
 from tests.simulation.log.sample_log import DIRECTORY, START, Place, Sample, closed_cleanly, open_sample, stopped_midway
 from tests.simulation.log.simulated_disk import SimulatedDisk
 from tests.support.logs import (

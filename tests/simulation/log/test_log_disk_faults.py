@@ -18,6 +18,7 @@ from bascule.log import LogOptions, PartitionLog
 from tests.simulation.log.power_loss_world import ACTIONS, WEIGHTS, World
 from tests.simulation.log.simulated_disk import Operation, PowerLoss, SimulatedDisk
 from tests.support.logs import SECOND, Draft, ManualSyncer, batch_of, read_all, small_limits
+from tests.support.seeds import try_new_seeds
 
 ONLY: Final = os.environ.get("BASCULE_FAULT_SEED")
 PARTS: Final = 4
@@ -102,6 +103,26 @@ def test_a_disk_that_refuses_costs_nothing_that_was_acknowledged(part: int) -> N
             print(f"BASCULE_FAULT_SEED={seed}")
             raise
     assert refused > len(seeds)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(900000047287, id="rubbish after a segment that was sealed before a restart"),
+        pytest.param(900000053807, id="rubbish, and the index of the segment is lost"),
+        pytest.param(900000012141, id="a refused batch is found under the epoch that began after it"),
+        pytest.param(900000048294, id="a refused batch is found under a later epoch after power loss"),
+        pytest.param(900000016125, id="a reset fails while retention cannot remove files"),
+        pytest.param(900000058116, id="a reset fails after a failed roll left a file"),
+    ],
+)
+def test_a_history_that_once_lost_something(seed: int) -> None:
+    one_life(seed)
+
+
+@pytest.mark.soak
+def test_a_disk_that_refuses_costs_nothing_for_a_long_time(soak_seconds: float) -> None:
+    try_new_seeds(one_life, soak_seconds)
 
 
 def one_life(seed: int) -> int:

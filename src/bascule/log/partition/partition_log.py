@@ -38,8 +38,8 @@ from bascule.log.disk.sealing import sealer_for
 from bascule.log.partition.batches import Appended
 from bascule.log.partition.producer_history import ProducerHistory
 from bascule.log.recovery import truncation
-from bascule.log.recovery.leader_epochs import LeaderEpochs
-from bascule.log.recovery.opening import RecoveryReport, recover
+from bascule.log.recovery.opening import recover, remove_segments
+from bascule.log.recovery.report import RecoveryReport
 from bascule.log.segments.replicated import check_replicated
 from bascule.log.segments.segment import Segment
 from bascule.log.segments.segment_list import SegmentList
@@ -100,7 +100,7 @@ class PartitionLog:
         self._report = found.report
         self.segments = SegmentList(found.segments)
         self._view = LogView(self.segments, self.sealer, self._must_exist)
-        self.epochs = LeaderEpochs(self.pool.disk, self.directory, found.epochs)
+        self.epochs = found.epochs
         self._end_offset = self.segments.active.next_offset
         self.producers = ProducerHistory(self, self._end_offset)
         self._last_timestamp = found.last_timestamp
@@ -177,6 +177,7 @@ class PartitionLog:
         try:
             if self.durability.failure is None:
                 self.epochs.save()
+                self.segments.active.cut_leftover()
                 self.sync()
                 self.segments.active.flush_index()
                 self.write_checkpoint()
@@ -382,12 +383,13 @@ class PartitionLog:
 
     def _replace_empty(self, segment: Segment) -> None:
         """Replace the empty active segment, for a follower whose first offset is not 0."""
-        old = self.segments.replace_active(segment)
-        self._end_offset = segment.base_offset
-        for sealed in self.segments.sealed[-1:]:
-            sealed.reach(segment.base_offset)
-        self.epochs.clear_earliest(self.segments.oldest.base_offset)
-        old.remove()
+        with self.durability.whole_or_failed():
+            old = self.segments.replace_active(segment)
+            self._end_offset = segment.base_offset
+            for sealed in self.segments.sealed[-1:]:
+                sealed.reach(segment.base_offset)
+            self.epochs.clear_earliest(self.segments.oldest.base_offset)
+            old.remove()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
@@ -606,7 +608,7 @@ class PartitionLog:
                     # Compaction has removed the records before `offset`; their offsets must not be reused.
                     self._roll(offset)
                 self._rewind()
-            self.settle()
+                self.settle()
 
     def _announce_cut(self, offset: int) -> None:
         """Save the truncation before it begins: after a crash, recovery does not report the missing records as lost."""
@@ -625,13 +627,15 @@ class PartitionLog:
             self._must_take_appends()
             with self.durability.whole_or_failed():
                 self._announce_cut(self.log_start_offset)
-                for segment in reversed(tuple(self.segments)):
-                    segment.remove()
+                for segment in self.segments:
+                    segment.retire()
+                remove_segments(self.pool.disk, self.directory)
+                self.doomed.clear()
                 self.segments.replace_all(Segment.create(self.pool, self.directory, offset))
                 self._high_watermark = offset - 1
                 self._rewind()
                 self.epochs.clear_earliest(offset)
-            self.settle()
+                self.settle()
 
     def _rewind(self) -> None:
         """Take over the end of the truncated segments."""

@@ -19,13 +19,22 @@ _CHECKSUM_BYTES = 9
 class LeaderEpochs:
     """The epochs of one log. An epoch is durable before its first record is written: a lost epoch could not fence an old leader."""
 
-    def __init__(self, disk: Disk, directory: str, cache: EpochCache) -> None:
+    def __init__(self, disk: Disk, directory: str, cache: EpochCache, *, is_saved: bool = True) -> None:
         self._disk = disk
         self._path = f"{directory}/{EPOCHS_FILE}"
         self._cache = cache
-        self._unsaved = False
+        self._unsaved = not is_saved
         self.entered = -1
         """The latest epoch if it is durable, else −1: appends in it need not `enter`."""
+
+    @classmethod
+    def recovered(cls, disk: Disk, directory: str, cache: EpochCache, on_disk: EpochCache | None) -> LeaderEpochs:
+        """Return the epochs of an opened log, and save them if the file differs. A full disk saves them before the next record:
+        the file can be rebuilt, and a log must open on a full disk."""
+        epochs = cls(disk, directory, cache, is_saved=cache == (on_disk or EpochCache()))
+        with contextlib.suppress(DiskFull):
+            epochs.save()
+        return epochs
 
     @property
     def latest(self) -> int:
@@ -95,7 +104,7 @@ class LeaderEpochs:
             self._save()
 
     def save(self) -> None:
-        """Save an epoch that has begun and has no records."""
+        """Save epochs that the file does not have yet."""
         if self._unsaved:
             self._save()
 
@@ -105,25 +114,21 @@ class LeaderEpochs:
 
 
 def load_epochs(
-    disk: Disk, directory: str, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
-) -> tuple[EpochCache, bool]:
-    """Return the epochs of the file and those that recovery has `seen` in batches, and whether the file had to be rebuilt.
+    on_disk: EpochCache | None, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
+) -> EpochCache:
+    """Return the epochs of the file and those that recovery has `seen` in batches.
 
     Without a file the whole log is read, unless no epoch is expected in it.
     """
-    cache = read_epochs(disk, directory)
-    is_lost = cache is None
-    if cache is None:
-        cache = _epochs_of(segments) if any_expected else EpochCache()
-    before = cache.entries
+    if on_disk is None and any_expected:
+        on_disk = _epochs_of(segments)
+    cache = EpochCache(() if on_disk is None else on_disk.entries)
     for epoch, start_offset in seen:
         cache.assign(epoch, start_offset)
     # An epoch may begin exactly at the end of the log, if its leader has not written yet.
     cache.clear_latest(segments[-1].next_offset + 1)
     cache.clear_earliest(segments[0].base_offset)
-    if cache.entries and (is_lost or cache.entries != before):
-        _save_recovered(disk, directory, cache)
-    return cache, is_lost and bool(cache.entries)
+    return cache
 
 
 def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
@@ -131,18 +136,10 @@ def read_epochs(disk: Disk, directory: str) -> EpochCache | None:
     return None if data is None else _decode(data)
 
 
-def begin_epochs_at(disk: Disk, directory: str, offset: int) -> EpochCache:
+def begin_epochs_at(on_disk: EpochCache | None, offset: int) -> EpochCache:
     """Return the epochs of a log without records: the latest epoch still fences, and begins at `offset`."""
-    known = read_epochs(disk, directory) or EpochCache()
-    cache = EpochCache([EpochEntry(known.latest_epoch, offset)] if known.latest_epoch else [])
-    if cache != known:
-        _save_recovered(disk, directory, cache)
-    return cache
-
-
-def _save_recovered(disk: Disk, directory: str, cache: EpochCache) -> None:
-    with contextlib.suppress(DiskFull):  # it can be rebuilt, and a log must open on a full disk
-        replace_file(disk, f"{directory}/{EPOCHS_FILE}", _encode(cache), durable=True)
+    latest = 0 if on_disk is None else on_disk.latest_epoch
+    return EpochCache([EpochEntry(latest, offset)] if latest else [])
 
 
 def _encode(cache: EpochCache) -> bytes:

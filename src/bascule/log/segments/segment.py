@@ -201,9 +201,13 @@ class Segment:
             return
         self._index_flushed = flushed + len(new)
 
+    def cut_leftover(self) -> None:
+        """Remove the bytes that a refused append left, if the disk also refused to remove them."""
+        self.file.cut_leftover(self.size)
+
     def seal(self) -> None:
         """Write the index with the final totals, so that the next open does not read the log. May be called again."""
-        self.file.cut_leftover(self.size)
+        self.cut_leftover()
         self._save_index(self.totals, self.index())
 
     def reach(self, end_offset: int) -> None:

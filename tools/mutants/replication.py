@@ -19,6 +19,8 @@ STREAMS: Final = "tests/unit/metadata/test_metadata_streams.py"
 MOVES: Final = "tests/unit/metadata/test_metadata_reassignment.py"
 GROUPS: Final = "tests/unit/metadata/test_metadata_groups.py"
 REPLICATOR: Final = "tests/unit/partition/test_replicator.py"
+RETENTION: Final = "tests/unit/log/test_log_retention.py"
+REPAIRS: Final = "tests/unit/partition/test_repairs.py"
 
 MUTANTS: Final = (
     # ── committing ───────────────────────────────────────────────────────────────────────────────
@@ -302,8 +304,8 @@ MUTANTS: Final = (
     Mutant(
         "an old loss lets a follower cut for ever",
         f"{PARTITION}/follower.py",
-        "may_lose = self._data_loss_epoch > self._latest_epoch",
-        "may_lose = self._data_loss_epoch > 0",
+        "return self._data_loss_epoch > self._latest_epoch",
+        "return self._data_loss_epoch > 0",
         f"{FOLLOWER}::test_a_loss_before_the_own_latest_epoch_is_no_leave_to_cut",
     ),
     Mutant(
@@ -328,12 +330,91 @@ MUTANTS: Final = (
         f"{FOLLOWER}::test_a_follower_that_is_about_to_be_cut_says_nothing_of_what_it_has",
     ),
     Mutant(
-        "a follower tells of what it is about to delete",
+        "a follower reports its log end while it moves its log",
         f"{PARTITION}/follower.py",
-        "                self._agrees, self._will_agree = False, True\n",
-        "",
-        f"{FOLLOWER}::test_a_follower_that_deletes_its_log_says_nothing_of_what_it_has",
+        "        self._agrees = False\n        if not self._is_empty or answer",
+        "        if not self._is_empty or answer",
+        f"{FOLLOWER}::test_a_follower_that_moves_its_empty_log_reports_nothing_until_that_is_done",
     ),
+    Mutant(
+        "a log with records is deleted without leaving the in-sync set",
+        f"{PARTITION}/follower.py",
+        "if not self._is_empty or answer.log_start_offset < self._log_end_offset:",
+        "if answer.log_start_offset < self._log_end_offset:",
+        f"{FOLLOWER}::test_a_log_with_records_below_the_leaders_start_leaves_the_set_before_it_is_deleted",
+    ),
+    Mutant(
+        "an empty log goes back without leaving the in-sync set",
+        f"{PARTITION}/follower.py",
+        "if not self._is_empty or answer.log_start_offset < self._log_end_offset:",
+        "if not self._is_empty:",
+        f"{FOLLOWER}::test_an_empty_log_that_would_go_back_leaves_the_set_before_it_is_deleted",
+    ),
+    Mutant(
+        "a follower that diverges waits for an operator",
+        f"{PARTITION}/follower.py",
+        "            return self._rebuild(reason, Flaw.DIVERGED)\n",
+        "            return self._wait(now_ns)\n",
+        f"{FOLLOWER}::test_fix_8_what_is_committed_is_never_cut",
+    ),
+    Mutant(
+        "committed records that the leader lacks are deleted",
+        f"{PARTITION}/follower.py",
+        "            return self._rebuild(reason, Flaw.DIVERGED)\n",
+        "            return self._rebuild(reason, Flaw.OUTDATED)\n",
+        f"{FOLLOWER}::test_fix_8_what_is_committed_is_never_cut",
+    ),
+    Mutant(
+        "a log that a loss has emptied claims that the offsets before it are committed",
+        f"{PARTITION}/follower.py",
+        "if keep < self._log_start_offset or (may_lose and keep == self._log_start_offset > 0):",
+        "if False:",
+        f"{FOLLOWER}::test_a_log_of_which_a_loss_leaves_nothing_is_copied_anew",
+    ),
+    Mutant(
+        "an empty log from before a loss claims that the offsets before it are committed",
+        f"{PARTITION}/follower.py",
+        "if self._may_lose and self._log_start_offset > 0:",
+        "if False:",
+        f"{FOLLOWER}::test_an_empty_log_from_before_a_loss_is_copied_anew_before_it_reports_its_end",
+    ),
+    # ── retention and repairs ────────────────────────────────────────────────────────────────────
+    Mutant(
+        "retention deletes uncommitted records",
+        "src/bascule/log/core/retention.py",
+        "while count and segments[count].base_offset > committed_end_offset:",
+        "while False:",
+        f"{RETENTION}::test_no_limit_deletes_a_segment_that_is_not_committed",
+    ),
+    Mutant(
+        "the cleaner takes everything for committed",
+        "src/bascule/log/cleaning/cleaner.py",
+        "now_ns, log.high_watermark + 1)",
+        "now_ns, log.log_end_offset)",
+        f"{RETENTION}::test_must_hold_retention_deletes_nothing_that_is_not_committed",
+    ),
+    Mutant(
+        "a log is removed before its replica has left the in-sync set",
+        "src/bascule/partition/repairs.py",
+        " or self._server_id in partition.in_sync_replicas:\n            return None",
+        ":\n            return None",
+        f"{REPAIRS}::test_must_hold_a_log_is_removed_only_after_its_replica_has_left_the_set",
+    ),
+    Mutant(
+        "a comparison with a deposed leader removes a log",
+        "src/bascule/partition/repairs.py",
+        "return self.leader_epoch in (0, partition.leader_epoch)",
+        "return True",
+        f"{REPAIRS}::test_a_comparison_with_a_deposed_leader_does_not_count",
+    ),
+    Mutant(
+        "a flaw that is found while the replica leaves is forgotten",
+        "src/bascule/partition/repairs.py",
+        "        known = self._findings.get(role.key)\n",
+        "        if role.key in self._tasks:\n            return\n        known = self._findings.get(role.key)\n",
+        f"{REPAIRS}::test_a_flaw_that_is_found_while_the_replica_leaves_is_not_forgotten",
+    ),
+    # ── followers that copy ──────────────────────────────────────────────────────────────────────
     Mutant(
         "an empty log that does not begin at 0 never agrees",
         f"{PARTITION}/follower.py",

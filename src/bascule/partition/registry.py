@@ -37,6 +37,7 @@ from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
 from bascule.partition.auto_pause import AutoPause
 from bascule.partition.core.follower import Follower, FollowerState
+from bascule.partition.core.follower_events import Flaw
 from bascule.partition.failed_changes import FailedChanges, ReplicaRestart, Step
 from bascule.partition.hand_over import HandOverReport, HandOvers
 from bascule.partition.ingest import Ingest
@@ -308,11 +309,10 @@ class Partitions:
 
     async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> Opened:
         key = (stream.id, partition.id)
-        if self._repairs.needs_setting_aside(key, partition):
-            place = await asyncio.to_thread(self._data.set_aside, stream.name, partition.id)
-            self._repairs.was_set_aside(key)
-            self._found.pop((stream.name, partition.id), None)
-            _logger.error("%s/%d: the damaged log was moved to %s", stream.name, partition.id, place)
+        flaw = self._repairs.flaw_of(key, partition)
+        if flaw is not None:
+            await self._remove_log(stream.name, partition.id, flaw)
+            self._repairs.was_removed(key)
         had_files = self._data.is_on_disk(stream.name, partition.id)
         log = self._data.log(stream, partition.id, settings)
         if log.is_loaded:
@@ -323,6 +323,15 @@ class Partitions:
         found = self._examine(stream, report, had_files)
         self._found[stream.name, partition.id] = found
         return found
+
+    async def _remove_log(self, name: str, number: int, flaw: Flaw) -> None:
+        if flaw is Flaw.OUTDATED:
+            await asyncio.to_thread(self._data.delete_log, name, number)
+            _logger.warning("%s/%d: the outdated log was deleted", name, number)
+        else:
+            place = await asyncio.to_thread(self._data.set_aside, name, number)
+            _logger.error("%s/%d: the %s log was moved to %s", name, number, flaw.value, place)
+        self._found.pop((name, number), None)
 
     def _examine(self, stream: Stream, report: RecoveryReport, had_files: bool) -> Opened:
         """What the opened log has lost since this server last ran."""
@@ -401,7 +410,7 @@ class Partitions:
             return
         report = local.log.open()
         if report.damage or report.missing:
-            self._repairs.on_broken(role, "; ".join(report.lines()), True)
+            self._repairs.on_broken(role, "; ".join(report.lines()), Flaw.DAMAGED)
 
     def _flush_acks(self) -> None:
         # Most acks go to clients of this server and write nothing to NATS.

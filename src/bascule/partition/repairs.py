@@ -1,8 +1,8 @@
 """Repairs of replicas that cannot be relied on: they leave the in-sync set and copy their leader's log again.
 
 A leader whose log is damaged, or whose disk fails, steps down for another in-sync replica; if it is the only one, it continues with the
-readable part. A damaged log is moved aside, never deleted, and only after this server has left the in-sync set: an empty replica must
-not be elected.
+readable part. A log is removed only after this server has left the in-sync set: an empty replica must not be elected. A damaged log,
+and one with committed records that the leader lacks, is moved aside; a log whose records the cluster has deleted is deleted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import LeaveIsr
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core.codec import PartitionKey
+from bascule.partition.core.follower_events import Flaw
 from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
 
@@ -38,21 +39,36 @@ class Opened:
     """Some of its bytes cannot be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    flaw: Flaw
+    leader_epoch: int
+    """The leader with whose log this one was compared; 0 if the log is damaged, which holds for every leader."""
+
+    def holds(self, partition: Partition) -> bool:
+        return self.leader_epoch in (0, partition.leader_epoch)
+
+
 class Repairs:
     def __init__(self, server_id: str, controller: Controller, restart: Callable[[str, int], None]) -> None:
-        """`restart` stops the replica, moves its log aside if it is damaged, and starts it again."""
+        """`restart` stops the replica, removes its log if that cannot be used, and starts it again."""
         self._server_id = server_id
         self._controller = controller
         self._restart = restart
         self._tasks: dict[PartitionKey, asyncio.Task[None]] = {}
-        self._damaged: dict[PartitionKey, str] = {}
+        self._findings: dict[PartitionKey, _Finding] = {}
 
-    def on_broken(self, role: Leading | Following, reason: str, is_damaged: bool) -> None:
+    def on_broken(self, role: Leading | Following, reason: str, flaw: Flaw | None) -> None:
+        """Start the repair. `flaw` is None for a leader that steps down and keeps its log."""
+        known = self._findings.get(role.key)
+        if flaw is Flaw.DAMAGED:
+            self._findings[role.key] = _Finding(flaw, 0)
+        elif flaw is not None and (known is None or known.flaw is not Flaw.DAMAGED):
+            self._findings[role.key] = _Finding(flaw, role.core.leader_epoch)
         if role.key in self._tasks:
             return
-        _logger.error("%s: this replica cannot be relied on: %s", role.name, reason)
-        if is_damaged:
-            self._damaged[role.key] = reason
+        level = logging.WARNING if flaw is Flaw.OUTDATED else logging.ERROR
+        _logger.log(level, "%s: this replica cannot be relied on: %s", role.name, reason)
         self._tasks[role.key] = asyncio.create_task(self._leave(role.stream, role.key), name="repair")
 
     def leaves_first(self, stream: str, key: PartitionKey, partition: Partition, log: Opened) -> bool:
@@ -69,23 +85,31 @@ class Repairs:
                 level, "%s/%d: this replica leaves the in-sync set before it starts: %s", stream, key[1], reason
             )
             if log.is_damaged:
-                self._damaged[key] = reason
+                self._findings[key] = _Finding(Flaw.DAMAGED, 0)
             self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")
         return True
 
     def _can_leave(self, partition: Partition) -> bool:
         return self._server_id in partition.in_sync_replicas and len(partition.in_sync_replicas) > 1
 
-    def needs_setting_aside(self, key: PartitionKey, partition: Partition) -> bool:
-        return key in self._damaged and self._server_id not in partition.in_sync_replicas
+    def flaw_of(self, key: PartitionKey, partition: Partition) -> Flaw | None:
+        """The flaw for which the log has to be removed now; None if there is none, or this replica has not left the in-sync set."""
+        finding = self._findings.get(key)
+        if finding is None or not finding.holds(partition) or self._server_id in partition.in_sync_replicas:
+            return None
+        return finding.flaw
 
-    def was_set_aside(self, key: PartitionKey) -> None:
-        self._damaged.pop(key, None)
+    def was_removed(self, key: PartitionKey) -> None:
+        self._findings.pop(key, None)
 
     async def _leave(self, stream: str, key: PartitionKey, *, is_idle: bool = False) -> None:
         """`is_idle`: the replica has not been started, and starts after this."""
         try:
             while (partition := self._known(stream, key)) is not None:
+                finding = self._findings.get(key)
+                if finding is not None and not finding.holds(partition):
+                    del self._findings[key]  # another leader leads, whose follower compares the logs again
+                    return
                 if is_idle and not self._can_leave(partition):
                     self._restart(stream, key[1])
                     return
@@ -94,7 +118,7 @@ class Repairs:
                         "%s/%d: no other replica is in sync: this one continues with the readable part", stream, key[1]
                     )
                     await asyncio.sleep(LAST_RETRY_SECONDS)
-                    if key not in self._damaged:
+                    if key not in self._findings:
                         return
                 elif await self._has_left(stream, key[1], partition.leader_epoch):
                     self._restart(stream, key[1])

@@ -148,6 +148,7 @@ def test_retention_makes_room_on_a_full_file_system(small_disk: Path) -> None:
     options = LogOptions(segment_bytes_max=20_000, retention_records_max=20)
     log = PartitionLog(str(small_disk / "log"), options, syncer=ManualSyncer())
     end = fill_up(log)
+    log.advance_high_watermark(end - 1)
     crowd_out(small_disk / "ballast")
     assert apply_retention(log).deleted
     kept = [stored.offset for stored in read_all(log)]

@@ -92,7 +92,8 @@ class Model:
         assert self.latest_epoch <= latest
 
     def retain(self, now: int, sizes: dict[int, int]) -> list[int]:
-        """Whole segments from the oldest on, never the active one; age, records, bytes. Returns the base offsets of those that go."""
+        """Whole committed segments from the oldest on, never the active one; age, records, bytes. Returns the base offsets of those
+        that go."""
         options, count = self.options, 0
         sealed = self.segments[:-1]
         if options.retention_age_max_ns:
@@ -106,6 +107,8 @@ class Model:
                 limit and count < len(sealed) and sum(measure[one.base_offset] for one in self.segments[count:]) > limit
             ):
                 count += 1
+        while count and self.segments[count].base_offset > self.high_watermark + 1:
+            count -= 1
         gone, self.segments = self.segments[:count], self.segments[count:]
         if gone:
             self.forget_epochs_below(self.start_offset)

@@ -13,6 +13,8 @@ from bascule.log.core.retention import RetentionLimits, SegmentFacts, plan_reten
 from bascule.log.core.sparse_index import SparseIndex
 
 TIMES = st.integers(0, 100)
+ALL = 1 << 62
+"""More offsets than any log has: everything is committed."""
 
 
 @st.composite
@@ -46,14 +48,14 @@ def within(kept: list[SegmentFacts], limits: RetentionLimits) -> bool:
 def test_retention_never_deletes_the_active_segment(
     found: list[SegmentFacts], limits: RetentionLimits, now: int
 ) -> None:
-    assert 0 <= plan_retention(found, limits, now) <= max(0, len(found) - 1)
+    assert 0 <= plan_retention(found, limits, now, ALL) <= max(0, len(found) - 1)
 
 
 @given(segments(min_size=1), LIMITS, TIMES)
 def test_what_retention_keeps_is_within_the_limits_unless_the_active_segment_alone_is_not(
     found: list[SegmentFacts], limits: RetentionLimits, now: int
 ) -> None:
-    kept = found[plan_retention(found, limits, now) :]
+    kept = found[plan_retention(found, limits, now, ALL) :]
     assert within(kept, limits) or len(kept) == 1
     if limits.age_max_ns and len(kept) > 1:
         assert kept[0].last_timestamp >= now - limits.age_max_ns
@@ -63,7 +65,7 @@ def test_what_retention_keeps_is_within_the_limits_unless_the_active_segment_alo
 def test_retention_deletes_nothing_that_no_limit_asks_for(
     found: list[SegmentFacts], limits: RetentionLimits, now: int
 ) -> None:
-    count = plan_retention(found, limits, now)
+    count = plan_retention(found, limits, now, ALL)
     if count:
         last = found[count - 1]
         expired = bool(limits.age_max_ns) and last.last_timestamp < now - limits.age_max_ns
@@ -74,17 +76,27 @@ def test_retention_deletes_nothing_that_no_limit_asks_for(
 def test_retention_has_nothing_more_to_do_after_it_was_done(
     found: list[SegmentFacts], limits: RetentionLimits, now: int
 ) -> None:
-    assert plan_retention(found[plan_retention(found, limits, now) :], limits, now) == 0
+    assert plan_retention(found[plan_retention(found, limits, now, ALL) :], limits, now, ALL) == 0
 
 
 @given(segments(), TIMES)
 def test_without_limits_everything_stays(found: list[SegmentFacts], now: int) -> None:
-    assert plan_retention(found, RetentionLimits(), now) == 0
+    assert plan_retention(found, RetentionLimits(), now, ALL) == 0
 
 
 @given(segments(), LIMITS, TIMES, st.integers(0, 50))
 def test_time_only_ever_deletes_more(found: list[SegmentFacts], limits: RetentionLimits, now: int, later: int) -> None:
-    assert plan_retention(found, limits, now) <= plan_retention(found, limits, now + later)
+    assert plan_retention(found, limits, now, ALL) <= plan_retention(found, limits, now + later, ALL)
+
+
+@given(segments(min_size=1), LIMITS, TIMES, st.integers(0, 400))
+def test_retention_deletes_what_is_committed_and_no_more(
+    found: list[SegmentFacts], limits: RetentionLimits, now: int, committed: int
+) -> None:
+    count = plan_retention(found, limits, now, committed)
+    assert count == 0 or found[count].base_offset <= committed
+    unbound = plan_retention(found, limits, now, ALL)
+    assert count == unbound or found[count + 1].base_offset > committed
 
 
 # ── compaction ───────────────────────────────────────────────────────────────────────────────────

@@ -196,6 +196,10 @@ class LawfulFollower:
                 case follow.Append() | follow.Truncate() | follow.Reset():
                     assert self.writing is None, "one thing after the other"
                     self.writing = effect
+                    if isinstance(effect, follow.Reset):
+                        assert log.log_start_offset == log.log_end_offset <= effect.offset, "it deletes without leaving"
+                case follow.Rebuild():
+                    assert effects == [effect], "a log that cannot be used says nothing"
                 case follow.Send(message):
                     assert message.number > self.number
                     self.number = message.number

@@ -40,15 +40,22 @@ class Violation(AssertionError):
 class Truth:
     """What is known of one partition."""
 
-    committed: list[Content] = field(default_factory=list)
-    acked_end_offset: int = 0
-    """Behind the last offset that a publisher got an ALL ack for."""
+    committed: list[Content | None] = field(default_factory=list)
+    """The record at each offset; None where no replica has shown it since a loss: the first one that does decides."""
+    durable_end_offset: int = 0
+    """No power failure takes an offset below it: with `sync: ack` the end of what is ALL-acked, with `always` of what is committed.
+    After an unclean election, at most the end of what the elected replica has synced."""
     believed_epoch: int = 0
     """Leaders before it are not believed any more: a loss was declared."""
     lossy_epochs: dict[int, bool] = field(default_factory=dict)
     """The epochs that may begin with less, and whether that may be any less: the election was unclean."""
     latest_epoch: int = 0
     """The latest leader epoch in which a leader has begun."""
+
+
+def differs(found: Content | None, known: Content | None) -> bool:
+    """Whether these are two records. None is one that cannot be told: deleted, damaged, or not seen yet."""
+    return found is not None and known is not None and found != known
 
 
 class Checker:
@@ -87,13 +94,13 @@ class Checker:
         stream = self.world.metadata_log.truth.streams[op.stream]
         key, server = (stream.id, op.partition), self.world.servers[op.replica]
         log, truth = server.log_of(key), self.truth(key)
-        if log is None or server.lost_power or server.has_damage(key) or op.leader_epoch < truth.believed_epoch:
+        if log is None or server.lost_power or op.leader_epoch < truth.believed_epoch:
             return
         if log.log_end_offset < len(truth.committed):
             raise Violation(f"{op.replica} joins with {log.log_end_offset}, {len(truth.committed)} are committed")
-        if self.world.policy is not SyncPolicy.INTERVAL and log.synced_end_offset < truth.acked_end_offset:
+        if log.synced_end_offset < truth.durable_end_offset:
             raise Violation(
-                f"{op.replica} joins with {log.synced_end_offset} synced, {truth.acked_end_offset} are acked"
+                f"{op.replica} joins with {log.synced_end_offset} synced, {truth.durable_end_offset} are durable"
             )
         self.counts["joins"] += 1
 
@@ -104,7 +111,7 @@ class Checker:
                 key = (stream.id, partition.id)
                 truth, log = self.truth(key), server.log_of(key)
                 is_lossy = any(epoch > truth.believed_epoch for epoch in truth.lossy_epochs)
-                if log is None or is_lossy or server.has_damage(key) or server.id not in partition.in_sync_replicas:
+                if log is None or is_lossy or server.id not in partition.in_sync_replicas:
                     continue
                 if log.log_end_offset < len(truth.committed):
                     raise Violation(
@@ -148,26 +155,21 @@ class Checker:
     def _accept_loss(self, replica: Replica, truth: Truth, is_unclean: bool) -> None:
         log = replica.log
         kept = next(
-            (at for at, known in enumerate(truth.committed) if self._content(replica, at) not in (known, None)),
+            (at for at, known in enumerate(truth.committed) if differs(self._content(replica, at), known)),
             len(truth.committed),
         )
         kept = min(kept, max(log.log_end_offset, 0))
-        is_excused = is_unclean or replica.server.has_damage(replica.key)
-        if not is_excused and replica.policy is not SyncPolicy.INTERVAL:
-            if kept < truth.acked_end_offset:
-                raise Violation(f"{replica} lost ALL-acked offsets from {kept} to {truth.acked_end_offset}")
-            if replica.policy is SyncPolicy.ALWAYS and kept < len(truth.committed):
-                raise Violation(f"{replica} lost committed offsets from {kept} to {len(truth.committed)}")
-        if is_excused and replica.policy is not SyncPolicy.INTERVAL:
-            # Elected although it lacks something, it may not even have synced what it has: that is not promised again.
-            kept = max(min(kept, log.synced_end_offset), 0)
+        is_excused = is_unclean
+        if not is_excused and kept < truth.durable_end_offset:
+            raise Violation(f"{replica} lost durable offsets from {kept} to {truth.durable_end_offset}")
         if kept < len(truth.committed):
             self.counts["losses"] += 1
         del truth.committed[kept:]
         # What it had taken for committed itself is so again.
         for offset in range(kept, log.high_watermark + 1):
-            truth.committed.append(self._content(replica, offset) or (0, 0))
-        truth.acked_end_offset = min(truth.acked_end_offset, kept)
+            truth.committed.append(self._content(replica, offset))
+        # A replica that an operator elected may not have synced what it has: no power failure so far has asked for it.
+        truth.durable_end_offset = min(truth.durable_end_offset, kept, max(log.synced_end_offset, 0))
 
     def _content(self, replica: Replica, offset: int) -> Content | None:
         """None where the log begins later. What is damaged is still what the leader of its epoch wrote."""
@@ -187,8 +189,9 @@ class Checker:
     def _compare(self, replica: Replica, truth: Truth, offsets: Iterable[int]) -> None:
         for offset in offsets:
             found = self._content(replica, offset)
-            if found is not None and found != truth.committed[offset]:
+            if differs(found, truth.committed[offset]):
                 raise Violation(f"{replica} has {found} at {offset}, committed is {truth.committed[offset]}")
+            truth.committed[offset] = truth.committed[offset] or found
 
     def is_believed(self, replica: Replica) -> bool:
         return replica.epoch >= self.truth(replica.key).believed_epoch
@@ -226,13 +229,15 @@ class Checker:
         for offset in range(max(first, log.log_start_offset), log.high_watermark + 1):
             found = self._content(replica, offset)
             if offset < len(truth.committed):
-                if found is not None and found != truth.committed[offset]:
+                if differs(found, truth.committed[offset]):
                     raise Violation(f"{replica} commits {found} at {offset}, it is {truth.committed[offset]}")
             elif found is None:
                 raise Violation(f"{replica} commits {offset}, which it does not have")
             else:
                 truth.committed.append(found)
                 self.counts["commits"] += 1
+        if replica.policy is SyncPolicy.ALWAYS:
+            truth.durable_end_offset = max(truth.durable_end_offset, log.high_watermark + 1)
         self._check_electable(replica, log.high_watermark, needs_sync=replica.policy is SyncPolicy.ALWAYS)
 
     def _check_electable(self, leader: Replica, offset: int, *, needs_sync: bool) -> None:
@@ -249,11 +254,11 @@ class Checker:
         for name in partition.in_sync_replicas:
             server = self.world.servers[name]
             log = server.log_of(leader.key)
-            if log is None or server.lost_power or server.has_damage(leader.key):
+            if log is None or server.lost_power:
                 continue  # it says so before it could be elected
             end = log.synced_end_offset if needs_sync else log.log_end_offset
             found = log.content(offset)
-            if end <= offset or (found is not None and wanted is not None and found != wanted):
+            if end <= offset or differs(found, wanted):
                 raise Violation(f"{leader} commits {offset}, {name} is in sync and has {found} there, up to {end}")
 
     def claims(self, replica: Replica, leader: str) -> None:
@@ -263,7 +268,7 @@ class Checker:
             return
         offset = replica.log.log_end_offset - 1
         mine, its = replica.log.content(offset), other.log.content(offset)
-        if mine is not None and its is not None and mine != its:
+        if differs(mine, its):
             raise Violation(f"{replica} claims to have what its leader has, {mine} at {offset}, but that has {its}")
 
     def watermark(self, replica: Replica) -> None:
@@ -279,8 +284,10 @@ class Checker:
             return
         if offset >= len(truth.committed) or truth.committed[offset] != (replica.epoch, number):
             raise Violation(f"{replica} acked {number} at {offset}, which is not committed")
-        self._check_electable(replica, offset, needs_sync=replica.policy is not SyncPolicy.INTERVAL)
-        truth.acked_end_offset = max(truth.acked_end_offset, offset + 1)
+        is_durable = replica.policy is not SyncPolicy.INTERVAL
+        self._check_electable(replica, offset, needs_sync=is_durable)
+        if is_durable:
+            truth.durable_end_offset = max(truth.durable_end_offset, offset + 1)
 
     def read(self, replica: Replica, first: int, found: list[Content | None]) -> None:
         """Somebody read the offsets from `first` on; None is damage, which is told as such."""
@@ -291,7 +298,7 @@ class Checker:
         for offset, content in enumerate(found, first):
             if offset >= len(truth.committed):
                 raise Violation(f"a reader of {replica} sees {offset}, which is not committed")
-            if content is not None and content != truth.committed[offset]:
+            if differs(content, truth.committed[offset]):
                 raise Violation(f"a reader of {replica} sees {content} at {offset}, not {truth.committed[offset]}")
 
     def cut(self, replica: Replica, offset: int, allow_committed: bool) -> None:

@@ -251,7 +251,6 @@ class People:
             return
         offset = self.rng.randrange(replica.log.log_start_offset, replica.log.log_end_offset)
         replica.log.damage(offset)
-        replica.server.note_damage(replica.key)
         self.world.checker.counts["damages"] += 1
         self.world.trace("%r is damaged at %d", replica, offset)
 

@@ -53,7 +53,9 @@ class Replica:
         self.epoch = 0
         """The leader epoch of the role, or of the last one there was."""
         self.replica_epoch = 0
-        self.next_number = 1  # every process is another replica epoch
+        self.next_number = (
+            server.local_ns()
+        )  # as a broker does: late answers to an earlier process must not be taken for new ones
         self.highest_watermark = log.high_watermark
         self.is_writing = False
         self.is_syncing = False
@@ -369,10 +371,11 @@ class Replica:
                 self.request_sync()
             case follow.ReportLeader():
                 server.report_leader(self, role)
-            case follow.Rebuild():
+            case follow.Rebuild(reason, flaw):
+                if flaw is follow.Flaw.DIVERGED:
+                    raise Violation(f"{self}: {reason}")
+                self.world.checker.counts[f"{flaw.value} logs"] += 1
                 self.leave()
-            case follow.Diverged(reason):
-                raise Violation(f"{self}: {reason}")
 
     def _write(self, role: Follower, effect: follow.Append | follow.Truncate | follow.Reset) -> None:
         """Also when the role has ended meanwhile: the disk was asked before."""
@@ -405,10 +408,8 @@ class Replica:
 
     def _check_reset(self, offset: int) -> None:
         log = self.log
-        if offset <= log.high_watermark:
-            if log.log_end_offset > log.log_start_offset:
-                raise Violation(f"{self} is to begin anew at {offset}, {log.high_watermark} is committed")
-            self.highest_watermark = offset - 1
+        if log.log_end_offset > log.log_start_offset or offset < log.log_end_offset:
+            raise Violation(f"{self} is to begin anew at {offset} without leaving the in-sync set")
 
     def _wrote(self, role: Follower, done: follow.FollowerWrote | follow.FollowerWriteFailed) -> None:
         self.is_writing = False

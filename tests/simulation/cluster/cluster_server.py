@@ -47,7 +47,6 @@ class Server:
         self.disk_state = DiskState()
         self.directories: dict[Key, int] = {}
         """How often the log was made anew."""
-        self._damaged: set[tuple[Key, int]] = set()
         self.life = 0
         self.unclean_stops = 0
         self.is_up = False
@@ -195,13 +194,6 @@ class Server:
         replica = self.replicas.get(key)
         return replica.log if replica is not None else self.logs.get(key)
 
-    def note_damage(self, key: Key) -> None:
-        self._damaged.add((key, self.directories.get(key, 0)))
-
-    def has_damage(self, key: Key) -> bool:
-        """Whether anything of the log was ever destroyed by the disk."""
-        return (key, self.directories.get(key, 0)) in self._damaged
-
     def _sync_all(self) -> None:
         """What nobody waits for is synced now and then."""
         self.call(self.world.sync_interval_ns, self._sync_all)
@@ -258,7 +250,6 @@ class Server:
         replica = self.replicas[key] = Replica(self, key, name, self.world.config_of(key), self.open_log(key))
         replica.reconcile()
         if replica.log.has_holes:
-            self.note_damage(key)
             replica.leave()
 
     def _drop_strangers(self) -> None:

@@ -159,6 +159,7 @@ def test_holes_of_compaction_are_taken_where_the_leader_has_them(logs: Logs, seg
 def test_a_follower_with_nothing_begins_where_its_leader_begins(logs: Logs) -> None:
     leader = logs.open("leader", segment_bytes_max=ONE_RECORD_PER_SEGMENT, retention_records_max=3)
     put_values(leader, 10)
+    commit_all(leader)
     apply_retention(leader)
     follower = logs.open("follower")
     follower.append_replicated(stored(leader))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,12 @@ from tests.unit.log.log_helpers import (
 
 def segments(*sizes: tuple[int, int, int]) -> list[SegmentFacts]:
     """(bytes, records, last timestamp) of each, the active one last."""
-    return [SegmentFacts(number, *size) for number, size in enumerate(sizes)]
+    bases = accumulate((records for _, records, _ in sizes), initial=0)
+    return [SegmentFacts(base, *size) for base, size in zip(bases, sizes, strict=False)]
 
+
+ALL = 1 << 62
+"""More offsets than any log has: everything is committed."""
 
 FIVE = segments(*[(100, 10, 1_000 * (number + 1)) for number in range(5)])
 
@@ -54,27 +59,27 @@ FIVE = segments(*[(100, 10, 1_000 * (number + 1)) for number in range(5)])
     ids=["no segment", "one segment", "limits unset", "below the limits"],
 )
 def test_there_is_nothing_to_delete(given: Sequence[SegmentFacts], limits: RetentionLimits) -> None:
-    assert plan_retention(given, limits, now_ns=5_000) == 0
+    assert plan_retention(given, limits, now_ns=5_000, committed_end_offset=ALL) == 0
 
 
 @pytest.mark.parametrize(("limit", "deleted"), [(500, 0), (499, 1), (300, 2), (299, 3), (100, 4), (1, 4)])
 def test_bytes_keep_as_many_segments_as_fit(limit: int, deleted: int) -> None:
-    assert plan_retention(FIVE, RetentionLimits(bytes_max=limit), now_ns=0) == deleted
+    assert plan_retention(FIVE, RetentionLimits(bytes_max=limit), now_ns=0, committed_end_offset=ALL) == deleted
 
 
 @pytest.mark.parametrize(("limit", "deleted"), [(50, 0), (49, 1), (30, 2), (29, 3), (10, 4), (1, 4)])
 def test_messages_keep_as_many_segments_as_fit(limit: int, deleted: int) -> None:
-    assert plan_retention(FIVE, RetentionLimits(records_max=limit), now_ns=0) == deleted
+    assert plan_retention(FIVE, RetentionLimits(records_max=limit), now_ns=0, committed_end_offset=ALL) == deleted
 
 
 @pytest.mark.parametrize(("age", "deleted"), [(4_000, 0), (3_999, 1), (2_000, 2), (1_999, 3), (1, 4)])
 def test_age_deletes_segments_whose_last_record_is_too_old(age: int, deleted: int) -> None:
-    assert plan_retention(FIVE, RetentionLimits(age_max_ns=age), now_ns=5_000) == deleted
+    assert plan_retention(FIVE, RetentionLimits(age_max_ns=age), now_ns=5_000, committed_end_offset=ALL) == deleted
 
 
 def test_age_stops_at_the_first_segment_that_is_young_enough() -> None:
     given = segments((1, 1, 10), (1, 1, 90), (1, 1, 20), (1, 1, 99))
-    assert plan_retention(given, RetentionLimits(age_max_ns=50), now_ns=100) == 1
+    assert plan_retention(given, RetentionLimits(age_max_ns=50), now_ns=100, committed_end_offset=ALL) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,15 @@ def test_age_stops_at_the_first_segment_that_is_young_enough() -> None:
     ],
 )
 def test_with_several_limits_the_strictest_decides(limits: RetentionLimits, deleted: int) -> None:
-    assert plan_retention(FIVE, limits, now_ns=5_000) == deleted
+    assert plan_retention(FIVE, limits, now_ns=5_000, committed_end_offset=ALL) == deleted
+
+
+@pytest.mark.parametrize(
+    ("committed", "deleted"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (39, 3), (40, 4), (50, 4)]
+)
+def test_no_limit_deletes_a_segment_that_is_not_committed(committed: int, deleted: int) -> None:
+    for limits in (RetentionLimits(age_max_ns=1), RetentionLimits(records_max=1), RetentionLimits(bytes_max=1)):
+        assert plan_retention(FIVE, limits, now_ns=5_000, committed_end_offset=committed) == deleted
 
 
 # ── on a log ─────────────────────────────────────────────────────────────────────────────────────
@@ -98,6 +111,7 @@ def ten_segments(logs: Logs, *, disk: WatchedDisk | None = None, **limits: Any) 
     for number in range(10):
         put(log, (None, b"x"), timestamp=NOW + number * SECOND)
     assert log.size_bytes == 10 * 63
+    commit_all(log)
     return log
 
 
@@ -118,7 +132,6 @@ def ten_segments(logs: Logs, *, disk: WatchedDisk | None = None, **limits: Any) 
 )
 def test_the_first_readable_offset_is_the_first_one_kept(logs: Logs, limits: dict[str, Any], first: int) -> None:
     log = ten_segments(logs, **limits)
-    commit_all(log)
     report = apply_retention(log, NOW + 10 * SECOND)
     assert report.deleted == list(range(first))
     assert bases(log) == list(range(first, 10))
@@ -142,6 +155,7 @@ def test_the_active_segment_is_kept_whatever_the_limits_say(logs: Logs) -> None:
     put_values(log, 5)
     log.roll()
     put_values(log, 5)
+    commit_all(log)
     assert apply_retention(log, NOW * 2).deleted == [0]
     assert offsets(log) == [5, 6, 7, 8, 9]
 
@@ -150,16 +164,22 @@ def test_an_empty_active_segment_leaves_a_log_without_an_oldest_record(logs: Log
     log = logs.open(retention_age_max_ns=1)
     put_values(log, 5)
     log.roll()
+    commit_all(log)
     apply_retention(log, NOW * 2)
     assert (log.oldest_offset, log.newest_offset, log.log_start_offset) == (-1, 4, 5)
     assert put_values(log, 1) == 5
 
 
-def test_retention_does_not_wait_for_the_high_watermark(logs: Logs) -> None:
-    log = ten_segments(logs, retention_records_max=3)
-    assert log.high_watermark == -1
-    apply_retention(log)
-    assert offsets(log) == [7, 8, 9]
+def test_must_hold_retention_deletes_nothing_that_is_not_committed(logs: Logs) -> None:
+    """A replica of the in-sync set may still have to fetch it, and would begin after it as if it were committed."""
+    log = logs.open(segment_bytes_max=ONE_RECORD_PER_SEGMENT, retention_records_max=3)
+    put_values(log, 10)
+    assert apply_retention(log).deleted == []
+    log.advance_high_watermark(4)
+    assert apply_retention(log).deleted == [0, 1, 2, 3, 4]
+    assert offsets(log) == [5, 6, 7, 8, 9]
+    log.advance_high_watermark(9)
+    assert apply_retention(log).deleted == [5, 6]
 
 
 def test_counts_are_right_after_a_compaction(logs: Logs) -> None:
@@ -195,6 +215,7 @@ def test_epoch_entries_go_with_their_segments(logs: Logs) -> None:
     log = logs.open(segment_bytes_max=ONE_RECORD_PER_SEGMENT, retention_records_max=5)
     for epoch, count in ((1, 3), (2, 4), (5, 3)):
         put(log, *[(None, b"x")] * count, epoch=epoch)
+    commit_all(log)
     apply_retention(log)
     assert [(entry.epoch, entry.start_offset) for entry in log.epoch_entries] == [(2, 5), (5, 7)]
     assert epoch_starts(log) == {2: 5, 5: 7}
@@ -331,6 +352,7 @@ def test_a_tick_that_rolls_does_nothing_else(logs: Logs) -> None:
     put_values(log, 3)
     log.roll()
     put_values(log, 3)
+    commit_all(log)
     logs.clock.advance(10 * SECOND)
     report = clean(log)
     assert report.rolled

@@ -281,6 +281,7 @@ def test_the_cleaner_applies_retention_in_the_background(tmp_path: Path) -> None
             "orders", 0, LogOptions(segment_bytes_max=130, retention_records_max=4), cleaner_interval_ms=3_600_000
         )
         put_values(log, 9)
+        commit_all(log)
         store.close_log("orders", 0)
         log = store.log("orders", 0, LogOptions(segment_bytes_max=130, retention_records_max=4), cleaner_interval_ms=1)
         log.open()

@@ -192,6 +192,7 @@ def test_a_log_whose_old_segments_expired_begins_at_its_oldest_record(logs: Logs
     log = logs.open(segment_bytes_max=1, retention_records_max=4)
     for number in range(10):
         put(log, (None, b"x"), timestamp=number * 10)
+    commit_all(log)
     apply_retention(log)
     assert log.earliest_offset_at(-1) == 6
     assert log.earliest_offset_at(65) == 7

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bascule.partition.core import follower_events as follow
 from bascule.partition.core.follower import FollowerState
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, Verdict
@@ -54,9 +56,9 @@ def test_an_epoch_that_the_leader_does_not_have_is_cut_and_the_one_before_is_ask
 def test_fix_8_what_is_committed_is_never_cut() -> None:
     follower = FollowerAtWork(10, committed=7, epochs=[(4, 0)])
     effects = follower.answer_epoch(4, 7)
-    assert one(effects, follow.Diverged)
-    assert not of_kind(effects, follow.Truncate)
-    assert follower.follower.state is FollowerState.WAITING
+    assert one(effects, follow.Rebuild).flaw is follow.Flaw.DIVERGED
+    assert len(effects) == 1
+    assert follower.follower.state is FollowerState.STUCK
 
 
 def test_what_is_committed_is_cut_when_the_metadata_says_that_it_was_lost() -> None:
@@ -66,7 +68,25 @@ def test_what_is_committed_is_cut_when_the_metadata_says_that_it_was_lost() -> N
 
 def test_a_loss_before_the_own_latest_epoch_is_no_leave_to_cut() -> None:
     follower = FollowerAtWork(10, committed=7, epochs=[(4, 0)], data_loss_epoch=4)
-    assert one(follower.answer_epoch(4, 3), follow.Diverged)
+    assert one(follower.answer_epoch(4, 3), follow.Rebuild).flaw is follow.Flaw.DIVERGED
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_log_of_which_a_loss_leaves_nothing_is_copied_anew(epoch: int) -> None:
+    """An empty log at its start would claim that the offsets before it are committed, and the leader writes other records there."""
+    follower = FollowerAtWork(10, start=6, committed=7, epochs=[(4, 6)], data_loss_epoch=5)
+    assert one(follower.answer_epoch(epoch, 5), follow.Rebuild).flaw is follow.Flaw.OUTDATED
+
+
+def test_a_log_from_the_first_offset_is_emptied_after_a_loss() -> None:
+    follower = FollowerAtWork(10, committed=7, epochs=[(4, 0)], data_loss_epoch=5)
+    assert one(follower.answer_epoch(0, 0), follow.Truncate) == follow.Truncate(0, True)
+
+
+def test_an_empty_log_from_before_a_loss_is_copied_anew_before_it_reports_its_end() -> None:
+    follower = FollowerAtWork(16, start=16, committed=15, data_loss_epoch=5)
+    assert one(follower.effects, follow.Rebuild).flaw is follow.Flaw.OUTDATED
+    assert not of_kind(follower.effects, follow.Send)
 
 
 def test_a_leader_that_begins_behind_the_own_epochs_leaves_only_what_is_committed() -> None:
@@ -178,9 +198,24 @@ def test_a_log_whose_next_offset_is_deleted_goes_on_where_the_leader_begins() ->
     assert isinstance(follower.sent, Fetch) and follower.sent.log_end_offset == 30
 
 
-def test_a_follower_that_deletes_its_log_says_nothing_of_what_it_has() -> None:
+def test_a_log_with_records_below_the_leaders_start_leaves_the_set_before_it_is_deleted() -> None:
     follower = FollowerAtWork()
     follower.copy(5)
+    effects = follower.answer(verdict=Verdict.BELOW_START, start=30, end=40)
+    assert one(effects, follow.Rebuild).flaw is follow.Flaw.OUTDATED
+    assert len(effects) == 1
+    assert follower.follower.state is FollowerState.STUCK
+    assert follower.synced(5) == []
+
+
+def test_an_empty_log_that_would_go_back_leaves_the_set_before_it_is_deleted() -> None:
+    follower = FollowerAtWork(16, start=16, committed=15)
+    effects = follower.answer(verdict=Verdict.BELOW_START, start=12, end=40)
+    assert one(effects, follow.Rebuild).flaw is follow.Flaw.OUTDATED
+
+
+def test_a_follower_that_moves_its_empty_log_reports_nothing_until_that_is_done() -> None:
+    follower = FollowerAtWork()
     one(follower.answer(verdict=Verdict.BELOW_START, start=30, end=40), follow.Reset)
     assert follower.synced(5) == []
     follower.log.log_start_offset = follower.log.synced_end_offset = 30
@@ -195,9 +230,10 @@ def test_a_log_beyond_the_leaders_end_looks_again_where_they_part() -> None:
     assert isinstance(one(follower.tick(SECOND), follow.Send).message, EpochQuery)
 
 
-def test_an_empty_log_beyond_the_leaders_end_begins_where_the_leader_does() -> None:
+def test_an_empty_log_beyond_the_leaders_end_leaves_the_set_before_it_is_deleted() -> None:
     follower = FollowerAtWork(16, start=16, committed=15)
-    assert one(follower.answer(verdict=Verdict.BEYOND_END, start=2, end=9), follow.Reset).offset == 2
+    effects = follower.answer(verdict=Verdict.BEYOND_END, start=2, end=9)
+    assert one(effects, follow.Rebuild).flaw is follow.Flaw.OUTDATED
 
 
 # ── disks ────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +267,7 @@ def test_a_damaged_log_is_rebuilt_and_nothing_more_is_asked_for() -> None:
     follower = FollowerAtWork()
     follower.answer(b"batches")
     effects = follower.write_failed("bad block", is_damaged=True)
-    assert effects == [follow.Rebuild("bad block")]
+    assert effects == [follow.Rebuild("bad block", follow.Flaw.DAMAGED)]
     assert follower.follower.deadline_ns is None
     assert follower.tick(60 * SECOND) == []
     assert follower.notice(3, is_beginning=True) == []

@@ -36,12 +36,13 @@ def clean(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
 
 
 def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
-    """Delete whole segments, oldest first, until the log is within its limits. The active one always stays."""
+    """Delete whole committed segments, oldest first, until the log is within its limits. The active one always stays."""
     log.open()
     now_ns = log.clock() if now_ns is None else now_ns
     report = CleaningReport()
     with log.maintenance:
-        count = plan_retention([segment.facts for segment in log.segments], log.options.retention, now_ns)
+        facts = [segment.facts for segment in log.segments]
+        count = plan_retention(facts, log.options.retention, now_ns, log.high_watermark + 1)
         if count:
             log.producers.save()
             log.sync()

@@ -1,6 +1,8 @@
-"""Decides which segments retention deletes: whole segments, oldest first, never the active one.
+"""Decides which segments retention deletes: whole segments, oldest first, never the active one and never an uncommitted record.
 
-A limit of 0 means no limit. The remaining segments are within all limits, unless the active segment alone exceeds one.
+A limit of 0 means no limit. The remaining segments are within all limits, unless they are not committed yet or the active segment
+alone exceeds one. Every in-sync replica has all committed records, so no replica deletes a record that an electable replica still has
+to fetch.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ class RetentionLimits:
     bytes_max: int = 0
 
 
-def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ns: int) -> int:
-    """Return the number of oldest segments to delete. The last one in the list is the active one."""
+def plan_retention(
+    segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ns: int, committed_end_offset: int
+) -> int:
+    """Return the number of oldest segments to delete. The last one in the list is the active one; records at or after
+    `committed_end_offset` are not committed."""
     if len(segments) < 2 or limits == RetentionLimits():
         return 0
     count = max(
@@ -38,6 +43,9 @@ def plan_retention(segments: Sequence[SegmentFacts], limits: RetentionLimits, no
     # A segment without records has no age; it is deleted with the segments before it.
     while count < len(segments) - 1 and segments[count].records == 0:
         count += 1
+    # A segment ends where the next one begins.
+    while count and segments[count].base_offset > committed_end_offset:
+        count -= 1
     return count
 
 

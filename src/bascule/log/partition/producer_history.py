@@ -97,10 +97,10 @@ class ProducerHistory:
             self._read(table, self._end_offset, self._log.log_end_offset)
             return table
 
-    def _committed(self, at_least: int = 0) -> ProducerTable:
+    def _committed(self) -> ProducerTable:
         if self._table is None:
             self._table, self._end_offset = self._load()
-        end_offset = max(self._log.high_watermark + 1, at_least)
+        end_offset = self._log.high_watermark + 1
         if end_offset > self._end_offset:
             table, self._table = self._table, None  # a read that fails must not leave half a table
             unread, self._unread_bytes = self._unread_bytes, 0
@@ -148,8 +148,7 @@ class ProducerHistory:
     def save(self) -> None:
         """Save the table with the records that the cleaner is about to remove. If the disk is full, it stays in memory."""
         with self._lock:
-            # Retention removes sealed segments, also those that are not committed yet.
-            self._write(self._committed(self._log.segments.active.base_offset), durable=True)
+            self._write(self._committed(), durable=True)
 
     def close(self) -> None:
         """Save the table, unless reading the missing batches would delay the close."""

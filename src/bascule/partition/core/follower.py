@@ -7,6 +7,10 @@
 The follower deletes nothing before the leader has answered, and nothing that it knows to be committed, unless the metadata says that
 this epoch began with a loss. Its high watermark follows the leader's only while the logs agree, and never beyond its own log end.
 
+If no truncation can make the log a part of the leader's, the follower asks for a Rebuild and is STUCK: the replica leaves the in-sync
+set first, since an empty replica must not be elected, then copies the leader's log under a new replica epoch. Only an empty log is
+moved forward without that: it has nothing to lose.
+
 The follower holds no log: its events report where the log begins and ends.
 """
 
@@ -18,8 +22,8 @@ from bascule.partition.core.follower_events import (
     AdvanceHighWatermark,
     AnswerReceived,
     Append,
-    Diverged,
     EpochAnswerReceived,
+    Flaw,
     FollowerEffect,
     FollowerEvent,
     FollowerReconnected,
@@ -49,7 +53,7 @@ class FollowerState(Enum):
     WRITING = auto()
     WAITING = auto()
     STUCK = auto()
-    """The log is damaged: another follower has to begin with another log."""
+    """The log cannot be used: another follower has to begin with another log."""
 
 
 _RESTING = frozenset((FollowerState.IDLE, FollowerState.STUCK, FollowerState.WRITING))
@@ -165,7 +169,12 @@ class Follower:
     def _ask(self, now_ns: int, *, is_urgent: bool = False) -> list[FollowerEffect]:
         """The next request: where an epoch ends as long as the logs may differ, then fetches."""
         if not self._agrees and self._is_empty:
-            # An empty log, wherever it begins, has no record that could differ; but it may know of epochs without records.
+            if self._may_lose and self._log_start_offset > 0:
+                # The offsets before it were committed, and after the loss they may not be.
+                return self._rebuild(
+                    f"it begins at offset {self._log_start_offset} and was made before a loss", Flaw.OUTDATED
+                )
+            # Otherwise an empty log has no record that could differ; but it may know of epochs without records.
             self._agrees = self._latest_epoch == 0
             if not self._agrees:
                 self._will_agree = True
@@ -184,6 +193,11 @@ class Follower:
     @property
     def _is_empty(self) -> bool:
         return self._log_end_offset == self._log_start_offset
+
+    @property
+    def _may_lose(self) -> bool:
+        """Whether committed records of this log may be lost: the metadata has declared a loss since the log's latest epoch."""
+        return self._data_loss_epoch > self._latest_epoch
 
     def _fetch(self, *, is_fetch: bool = True, is_urgent: bool = False) -> Fetch:
         self._synced_told = self._synced_end_offset
@@ -211,7 +225,7 @@ class Follower:
         if answer.verdict is not Verdict.OK:
             return self._wait(now_ns)
         self._heard_ns = now_ns
-        may_lose = self._data_loss_epoch > self._latest_epoch
+        may_lose = self._may_lose
         keep = min(answer.end_offset, self._common_end_offset(event, may_lose))
         if answer.epoch in (self._asked_epoch, 0) and keep >= self._log_end_offset:
             self._agrees = True
@@ -221,7 +235,9 @@ class Follower:
                 f"{self.leader} keeps epoch {answer.epoch} below offset {keep} only, but everything up to "
                 f"{self._high_watermark} is committed here"
             )
-            return [Diverged(reason), *self._wait(now_ns)]
+            return self._rebuild(reason, Flaw.DIVERGED)
+        if keep < self._log_start_offset or (may_lose and keep == self._log_start_offset > 0):
+            return self._rebuild(f"no record of it is in the log of its leader {self.leader}", Flaw.OUTDATED)
         # If both logs know the epoch, or only committed records are kept, the rest is the leader's too once the log is truncated.
         self._will_agree = answer.epoch in (self._asked_epoch, 0)
         self.state = FollowerState.WRITING
@@ -251,12 +267,24 @@ class Follower:
                 return self._copy(answer, now_ns)
             case Verdict.BELOW_START:
                 self._heard_ns = now_ns
-                self._agrees, self._will_agree = False, True
-                self.state = FollowerState.WRITING
-                return [Reset(answer.log_start_offset)]
+                return self._below_start(answer)
             case Verdict.BEYOND_END:
                 return self._beyond_end(answer, now_ns)
         return self._wait(now_ns)
+
+    def _below_start(self, answer: FetchAnswer) -> list[FollowerEffect]:
+        """Retention has deleted the next offset on the leader, and with it everything before."""
+        self._agrees = False
+        if not self._is_empty or answer.log_start_offset < self._log_end_offset:
+            reason = f"it ends at offset {self._log_end_offset}, and its leader {self.leader} begins at {answer.log_start_offset}"
+            return self._rebuild(reason, Flaw.OUTDATED)
+        self._will_agree = True
+        self.state = FollowerState.WRITING
+        return [Reset(answer.log_start_offset)]
+
+    def _rebuild(self, reason: str, flaw: Flaw) -> list[FollowerEffect]:
+        self.state = FollowerState.STUCK
+        return [Rebuild(reason, flaw)]
 
     def _copy(self, answer: FetchAnswer, now_ns: int) -> list[FollowerEffect]:
         self._heard_ns = now_ns
@@ -270,8 +298,8 @@ class Follower:
     def _beyond_end(self, answer: FetchAnswer, now_ns: int) -> list[FollowerEffect]:
         self._agrees = False
         if self._is_empty:
-            self.state = FollowerState.WRITING  # an empty log has no record to lose
-            return [Reset(answer.log_start_offset)]
+            reason = f"it begins at offset {self._log_start_offset}, and its leader {self.leader} ends at {answer.log_end_offset}"
+            return self._rebuild(reason, Flaw.OUTDATED)
         return self._wait(now_ns)
 
     def _follow_watermark(self) -> list[FollowerEffect]:
@@ -308,8 +336,7 @@ class Follower:
 
     def _write_failed(self, event: FollowerWriteFailed) -> list[FollowerEffect]:
         if event.is_damaged:
-            self.state = FollowerState.STUCK
-            return [Rebuild(event.reason)]
+            return self._rebuild(event.reason, Flaw.DAMAGED)
         self._update(event.ends)
         self._heard_ns = event.now_ns
         self._agrees = self._will_agree = False  # a part may have been written: find again where the logs differ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Notice
@@ -94,6 +95,17 @@ FollowerEvent = (
 # ── effects ──────────────────────────────────────────────────────────────────────────────────────
 
 
+class Flaw(Enum):
+    """Why a log cannot be used."""
+
+    DAMAGED = "damaged"
+    """The disk failed, or bytes cannot be read. The log is moved aside."""
+    DIVERGED = "diverged"
+    """The leader lacks records that this replica knows to be committed. The log is moved aside: it may be the last copy of them."""
+    OUTDATED = "outdated"
+    """The leader has none of the records any more: retention deleted them there, or a declared loss took them. The log is deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send a request to the leader."""
@@ -118,7 +130,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Delete the whole log and continue it at `offset`, then report FollowerWrote or FollowerWriteFailed."""
+    """Continue the empty log at `offset`, which is not below its end, then report FollowerWrote or FollowerWriteFailed."""
 
     offset: int
 
@@ -142,18 +154,10 @@ class ReportLeader:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """This log cannot be used: leave the in-sync set, move the log aside, copy the leader's from its start."""
+    """This log cannot be used: leave the in-sync set, remove the log, copy the leader's from its start."""
 
     reason: str
+    flaw: Flaw
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
-    """The leader lacks records that this replica knows to be committed. Nothing is deleted; an operator has to decide."""
-
-    reason: str
-
-
-FollowerEffect = (
-    Send | Append | Truncate | Reset | AdvanceHighWatermark | RequestSync | ReportLeader | Rebuild | Diverged
-)
+FollowerEffect = Send | Append | Truncate | Reset | AdvanceHighWatermark | RequestSync | ReportLeader | Rebuild

@@ -16,8 +16,8 @@ from bascule.partition.core.follower_events import (
     AdvanceHighWatermark,
     AnswerReceived,
     Append,
-    Diverged,
     EpochAnswerReceived,
+    Flaw,
     FollowerEvent,
     FollowerReconnected,
     FollowerSynced,
@@ -88,7 +88,7 @@ class Following:
 
     def found_damage(self, reason: str) -> None:
         if not self.is_over:
-            self._replicator.rebuild(self, reason)
+            self._replicator.rebuild(self, reason, Flaw.DAMAGED)
 
     def reconnected(self) -> None:
         self._step(FollowerReconnected(time.monotonic_ns()))
@@ -119,10 +119,8 @@ class Following:
                         self._reset(offset)
                     case ReportLeader():
                         replicator.report_leader(self)
-                    case Rebuild(reason):
-                        replicator.rebuild(self, reason)
-                    case Diverged(reason):
-                        self._complain(reason)
+                    case Rebuild(reason, flaw):
+                        replicator.rebuild(self, reason, flaw)
         except BasculeError as error:
             self._complain(error.message)
         replicator.timers.arm(self, self.core.deadline_ns)
@@ -207,7 +205,7 @@ class Following:
 
     def _finish_sync(self, error: BasculeError) -> None:
         if not self.is_over and not isinstance(error, LogClosed):
-            self._replicator.rebuild(self, f"the disk failed: {error.message}")
+            self._replicator.rebuild(self, f"the disk failed: {error.message}", Flaw.DAMAGED)
 
 
 def ends_of(log: PartitionLog) -> LogEnds:

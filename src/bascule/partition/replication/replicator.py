@@ -22,6 +22,7 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import ExpandIsr, ShrinkIsr
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core.codec import Answer, PartitionKey, Request
+from bascule.partition.core.follower_events import Flaw
 from bascule.partition.core.leader_events import Expand, ProposalOutcome, ReadBatches, Shrink
 from bascule.partition.core.messages import EpochAnswer, Fetch, FetchAnswer, Verdict
 from bascule.partition.replication.following import Following
@@ -43,10 +44,10 @@ class Replicator:
         server_id: str,
         controller: Controller,
         flush_acks: Callable[[], None],
-        on_broken: Callable[[_Role, str, bool], None],
+        on_broken: Callable[[_Role, str, Flaw | None], None],
     ) -> None:
         """`flush_acks` sends the acks that were written. `on_broken` is called when a replica here cannot be relied on: with the role,
-        the reason, and whether its log is damaged."""
+        the reason, and the flaw of its log if that cannot be used."""
         self.link = link
         self.server_id = server_id
         self.flush_acks = flush_acks
@@ -203,10 +204,10 @@ class Replicator:
             following.is_reporting = False
 
     def step_down(self, leading: Leading, reason: str, *, is_damaged: bool) -> None:
-        self._on_broken(leading, reason, is_damaged)
+        self._on_broken(leading, reason, Flaw.DAMAGED if is_damaged else None)
 
-    def rebuild(self, following: Following, reason: str) -> None:
-        self._on_broken(following, reason, True)
+    def rebuild(self, following: Following, reason: str, flaw: Flaw) -> None:
+        self._on_broken(following, reason, flaw)
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────
 

@@ -33,6 +33,7 @@ errors
 limits
 names                   limits
 producers               limits
+child_process
 exits                   errors
 proto
 kernels
@@ -104,7 +105,7 @@ broker.flight           errors limits kernels.arrow net net.grpc config.values c
 broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security security.audit metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
-broker                  errors limits exits proto kernels.calls net net.nats net.grpc config.values config.sections config
+broker                  errors limits child_process exits proto kernels.calls net net.nats net.grpc config.values config.sections config
                         log.disk log security security.audit metadata partition readers operations broker.api broker.flight
                         broker.metrics broker.http
 lake                    errors limits kernels.wire flight client.arrow
@@ -133,7 +134,7 @@ cli.server              errors exits kernels.nats kernels.records net net.nats c
                         log.recovery client.connection client spark cli.terminal cli.target
 cli.access              errors exits net.nats config.sections security security.audit cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access
-demo                    errors exits net.nats config broker lake
+demo                    errors child_process exits net.nats config broker lake
 """
 
 ROOMS: Final[dict[str, tuple[str, ...]]] = {

@@ -18,10 +18,8 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from bascule import limits
+from bascule.child_process import ChildProcess
 from bascule.errors import OperatorError
 from bascule.net.sockets import bracketed
 
@@ -50,7 +49,6 @@ SYSTEM_PREFIXES: Final = (
     "GOMEMLIMIT",
     "GODEBUG",
 )
-LINE_BYTES_MAX: Final = 16 * limits.KIB
 
 _LAUNCHER: Final = """
 import os, sys
@@ -248,82 +246,24 @@ class EmbeddedNats:
                 self._on_restart(reason)
 
 
-class NatsProcess(asyncio.Protocol):
-    """The process. It has ended when its standard error is closed."""
-
+class NatsProcess(ChildProcess):
     def __init__(self, command: list[str], logs: bool, environment: dict[str, str]) -> None:
-        self.ended = asyncio.Event()
-        self._logs = logs
-        self._partial = b""
-        self._last: deque[str] = deque(maxlen=20)
-        self._transport: asyncio.BaseTransport | None = None
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
-        # A session of its own: Ctrl-C must only reach the broker, which needs NATS to stop in order.
-        self._process = subprocess.Popen(
-            launcher,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        return self._process.poll()
+        super().__init__(launcher, environment, stop_seconds_max=STOP_SECONDS_MAX, on_line=_log_line if logs else None)
 
     @property
     def complaint(self) -> str:
         """Its last error message, or its last line that is not a log line."""
-        lines = [_LOG_LINE.match(line) for line in self._last]
+        lines = [_LOG_LINE.match(line) for line in self.last_lines]
         fatal = [line.group(2) for line in lines if line is not None and line.group(1) in ("FTL", "ERR")]
-        bare = [text for text, line in zip(self._last, lines, strict=True) if line is None and text]
+        bare = [text for text, line in zip(self.last_lines, lines, strict=True) if line is None and text]
         return (fatal or bare or [""])[-1]
 
-    async def watch(self) -> None:
-        assert self._process.stderr is not None  # it was made with a pipe
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._process.stderr)
 
-    async def stop(self) -> None:
-        """Terminate it; kill it when that takes too long."""
-        try:
-            if self.status is None:
-                self._process.terminate()
-            async with asyncio.timeout(STOP_SECONDS_MAX):
-                while self.status is None:
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            self._process.send_signal(signal.SIGKILL)
-        await asyncio.to_thread(self._process.wait)
-        if self._transport is not None:
-            self._transport.close()
-
-    # ── asyncio calls these ──
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-LINE_BYTES_MAX:]
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            self._last.append(text)
-            if self._logs:
-                said = _LOG_LINE.match(text)
-                level = logging.INFO if said is None else _LEVELS.get(said.group(1), logging.INFO)
-                _logger.log(level, "nats-server: %s", text if said is None else said.group(2))
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        # The pipe closes shortly before the process ends.
-        if self.status is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1)
-        self.ended.set()
+def _log_line(text: str) -> None:
+    said = _LOG_LINE.match(text)
+    level = logging.INFO if said is None else _LEVELS.get(said.group(1), logging.INFO)
+    _logger.log(level, "nats-server: %s", text if said is None else said.group(2))
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -6,26 +6,20 @@ process of its tree; the demo notices by the end of the child's standard error. 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import importlib.util
 import os
 import re
-import signal
-import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 from typing import Final
 
+from bascule.child_process import ChildProcess
 from bascule.errors import BasculeError
 from bascule.lake.manifest import Archive, ArchiveState
 
 EVERY: Final = "2s"
 LAUNCHER: Final = Path(__file__).with_name("child.py")
 STOP_SECONDS_MAX: Final = 15.0
-LINE_BYTES_MAX: Final = 16 * 1024
-LINES_KEPT: Final = 50
 REASON_CHARACTERS_MAX: Final = 200
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -87,60 +81,15 @@ class DemoArchive:
         return sum(max(0, mark + 1 - archived.get(number, 0)) for number, mark in high_watermarks.items())
 
 
-class _ArchiveProcess(asyncio.Protocol):
-    """The child process and the last lines of its standard error."""
-
+class _ArchiveProcess(ChildProcess):
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        self.ended = asyncio.Event()
-        self._partial = b""
-        self._said: deque[str] = deque(maxlen=LINES_KEPT)
-        self._transport: asyncio.BaseTransport | None = None
         launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command]
-        # Its own session: Ctrl-C goes only to the demo, which stops the child in order.
-        self._process = subprocess.Popen(
-            launcher,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=os.environ | environment,
-        )
-
-    async def watch(self) -> None:
-        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self._process.stderr)
+        super().__init__(launcher, os.environ | environment, stop_seconds_max=STOP_SECONDS_MAX)
 
     @property
     def complaint(self) -> str:
         """The last error message of the process, else its last line, else its exit status."""
-        errors = [line.removeprefix("error: ") for line in self._said if line.startswith("error: ")]
-        status = self._process.poll()
-        said = (errors or [line for line in self._said if line] or [f"status {status}"])[-1]
+        lines = [_COLOUR.sub("", line).strip() for line in self.last_lines]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        said = (errors or [line for line in lines if line] or [f"status {self.status}"])[-1]
         return said[:REASON_CHARACTERS_MAX]
-
-    async def stop(self) -> None:
-        """Stop the process and its children, and wait until the last one has exited."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            self._process.send_signal(number)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), STOP_SECONDS_MAX)
-                break
-        await asyncio.to_thread(self._process.wait)
-        if self._transport is not None:
-            self._transport.close()
-
-    # ── asyncio calls these ──
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-LINE_BYTES_MAX:]
-        self._said.extend(_COLOUR.sub("", line.decode(errors="replace")).strip() for line in lines)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        # The pipe closes shortly before the process exits.
-        if self._process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=1)
-        self.ended.set()

@@ -77,7 +77,7 @@ sanitize: build ## build the kernels under AddressSanitizer and UBSan, and run t
 	mkdir -p $(SANITIZED)
 	tar -c --exclude='*.so' --exclude=__pycache__ setup.py pyproject.toml proto src tests tools | tar -x -C $(SANITIZED)
 	cd $(SANITIZED) && CC=$(CC) KERNEL_FLAGS='-O1 -g1 -fno-omit-frame-pointer $(SANITIZERS)' \
-		$(abspath $(PY)) setup.py --quiet build_ext --inplace --parallel $$(nproc)
+		$(abspath $(PY)) setup.py --quiet build_ext --inplace
 	cd $(SANITIZED) && PYTHONPATH=src:. PYTHONMALLOC=malloc LD_PRELOAD='$(LIBRARIES)' \
 		ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(abspath $(PY)) -m pytest $(UNLESS_IT_HANGS) -p no:cacheprovider -n $(WORKERS) -m "not soak" $(SANITIZED_TESTS)

@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 KERNELS = Path("src/bascule/kernels")
 TEST_KERNELS = Path("tests/support/kernels")
 FLAGS = os.environ.get("KERNEL_FLAGS", "-O3").split()
+WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def kernel(source: Path) -> Extension:
@@ -42,6 +43,7 @@ setup(
         [kernel(source) for source in sources],
         include_path=["src"],
         build_dir="build/cython",
+        nthreads=WORKERS if __name__ == "__main__" and sys.platform == "linux" else 0,  # its workers are forks
         language_level=3,
         compiler_directives={
             "boundscheck": False,
@@ -50,4 +52,5 @@ setup(
             "initializedcheck": False,
         },
     ),
+    options={"build_ext": {"parallel": WORKERS}},
 )

@@ -202,7 +202,7 @@ cdef class AwaitedAcks:
         cdef Queue* fresh
         for index in range(capacity):
             busy += old[index].count > 0
-        self.capacity = max(FIRST_SLOTS, 2 * capacity if 4 * busy > capacity else capacity)
+        self.capacity = max(<size_t> FIRST_SLOTS, 2 * capacity if 4 * busy > capacity else capacity)
         fresh = <Queue*> calloc(self.capacity, sizeof(Queue))
         if fresh == NULL:
             self.capacity = capacity

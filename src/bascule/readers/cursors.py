@@ -1,7 +1,7 @@
 """Consumers' positions, kept as messages of the compacted stream `__cursors`.
 
     partition   CRC-32 (IEEE) of the key, modulo the number of partitions
-    key         <cursor id>,<stream>,<partition>
+    key         <cursor id>,<stream>,<partition>, with the byte FF for each comma in the name of the stream
     value       Cursor of internal.proto
 
 Any server can set a cursor: it publishes a message. A cursor is fetched from the leader of its partition, which reads its log. The
@@ -79,7 +79,9 @@ _T = TypeVar("_T")
 
 
 def cursor_key(cursor_id: str, stream: str, partition: int) -> bytes:
-    return f"{cursor_id},{stream},{partition}".encode()
+    """The key in `__cursors`. FF stands for a comma in the name of a stream, and occurs in no UTF-8 text: otherwise the cursors `a,b`
+    of the stream `c` and `a` of `b,c` would have the same key."""
+    return b"%b,%b,%d" % (cursor_id.encode(), stream.encode().replace(b",", b"\xff"), partition)
 
 
 def cursors_partition(key: bytes, partitions: int) -> int:

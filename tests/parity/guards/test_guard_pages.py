@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def run_guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "faulthandler", "-m", f"{PACKAGE}.guard_pages", *arguments]
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path}
+    # A sanitizer must not handle the signal: it would end the process with another status.
+    sanitizer = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "handle_segv=0")))
+    environment = {**os.environ, "PYTHONPATH": path, "ASAN_OPTIONS": sanitizer}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bascule.config.sections.cluster import CursorStream
 from bascule.log import LogOptions, LogStore, PartitionLog, new_batch
@@ -44,6 +46,18 @@ def test_the_key_and_its_partition_are_what_clients_compute() -> None:
     key = cursor_key("c1", "orders.eu", 7)
     assert key == b"c1,orders.eu,7"
     assert cursors_partition(key, 5) == zlib.crc32(b"c1,orders.eu,7") % 5
+    assert cursor_key("a,b", "c", 0) == b"a,b,c,0"
+
+
+@given(st.text("a,%ÿ"), st.text("a,%ÿ"), st.integers(0, 9))
+def test_no_two_cursors_have_the_same_key(cursor_id: str, stream: str, partition: int) -> None:
+    """The key can be split into its parts again."""
+    found = cursor_key(cursor_id, stream, partition).rsplit(b",", 2)
+    assert [found[0].decode(), found[1].replace(b"\xff", b",").decode(), int(found[2])] == [
+        cursor_id,
+        stream,
+        partition,
+    ]
 
 
 def test_a_cursor_is_what_was_set_last(tmp_path: Path) -> None:

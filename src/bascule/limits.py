@@ -275,6 +275,9 @@ TOKENS_IN_FILE_MAX: Final = 100_000
 AUDIT_QUEUE_RECORDS_MAX: Final = 4096
 """Audit records that wait to be written, a few MiB. Beyond it records are dropped, and a record says how many."""
 
+AUDIT_RECORD_BYTES_MAX: Final = 32 * KIB
+"""Size of an audit record: its texts at their longest, of characters whose escapes take 12 bytes each. Messages have to be as large."""
+
 USER_NAME_BYTES_MAX: Final = 256
 """Bytes of the name of a user or a role, as of every other id."""
 

@@ -12,6 +12,9 @@ _FORBIDDEN = set('/\\*>"\0')
 CURSOR_ID_PREFIXES: Final = ("__group:", "__hold:")
 """Before the id of a group in the ids of its cursors: its position, and the member that holds the partition."""
 
+AUDIT_STREAM: Final = "__audit"
+"""The stream of audit records. Brokers alone write it, and reading it is a right of its own: `ReadAudit`."""
+
 SERVER_SUBJECTS: Final = ("$SYS.>", "$JS.API.>")
 """Subjects that command nats-server itself: a message there would have the permissions of the broker's account."""
 

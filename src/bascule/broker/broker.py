@@ -2,7 +2,8 @@
 
 start   data directory · identity · HTTP (answers "starting") · nats-server, if embedded · NATS · controller · partitions · API
 drain   leaderships go to other servers, while clients are still served
-stop    API (subscribers reconnect elsewhere) · partitions (received messages are written) · controller · NATS · HTTP · logs, synced
+stop    API (subscribers reconnect elsewhere) · audit stream (its last records) · partitions (received messages are written) ·
+        controller · NATS · HTTP · logs, synced
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ async def _start(
     ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity, secret)
     parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, ports, nats, identity)
+    auditing.start_stream(parts.plane.publisher)
+    closing.add(auditing.stop_stream)
     running = RunningCalls(authorizer)
     running.add_judge(parts.plane.judge_publishers)
     if identities.are_required:

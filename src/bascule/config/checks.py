@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from bascule import limits
 from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.duration import format_duration
@@ -125,6 +126,25 @@ def _cluster_secret(config: ServerConfig) -> Iterator[Problem]:
         )
 
 
+def _audit_stream(config: ServerConfig) -> Iterator[Problem]:
+    cluster, nats = config.cluster, config.nats
+    if not cluster.audit.stream_enabled:
+        return
+    has_secret = cluster.secret.secret is not None or cluster.secret.secret_file is not None
+    if not has_secret and not (nats.runs_embedded and nats.embedded_config is None):
+        yield (
+            ("security.audit.stream.enabled",),
+            "The audit stream needs a cluster secret, which signs its records",
+            "set `cluster.secret` or `cluster.secret.file` on all servers",
+        )
+    if cluster.replication.replication_max_bytes < limits.AUDIT_RECORD_BYTES_MAX:
+        yield (
+            ("security.audit.stream.enabled", "clustering.replication.max.bytes"),
+            "Audit records can be larger than messages",
+            f"set `clustering.replication.max.bytes` to at least {limits.AUDIT_RECORD_BYTES_MAX}",
+        )
+
+
 def _nats_schemes(config: ServerConfig) -> Iterator[Problem]:
     if any(url.startswith(("ws://", "wss://")) for url in config.nats.servers):
         yield ("nats.servers",), "NATS over WebSockets is not supported", "use `nats://` or `tls://`"
@@ -148,6 +168,7 @@ _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _unsafe,
     _nats_login,
     _cluster_secret,
+    _audit_stream,
     _nats_schemes,
     _idle_wait,
 )

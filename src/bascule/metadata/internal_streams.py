@@ -1,10 +1,11 @@
-"""The internal streams `__activity` and `__cursors`, which the controller creates when they are enabled.
+"""The internal streams `__activity`, `__audit` and `__cursors`, which the controller creates when they are enabled.
 
 A cluster often begins with one server: as others join, these streams get replicas up to their replication factor. Removing a server
 removes its replicas; this file never does.
 
-The defaults for streams do not apply to retention and pauses of these two. Cursors are compacted, so that the last one of each key is
-kept.
+The defaults for streams do not apply to retention and pauses of these streams. Cursors are compacted, so that the last one of each key
+is kept. Audit records are removed by their age alone, and never by their number or size: otherwise a client could push records out by
+making others. That age is stored when the stream is created; a change of the configuration does not change it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bascule.metadata.core.rebalance import plan_replication_factor
 from bascule.metadata.leader_task import LeaderTask
 from bascule.metadata.server_directory import ServerDirectory
 from bascule.metadata.stream_options import CURSORS_STREAM, stored_config
+from bascule.names import AUDIT_STREAM
 
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 1.0
@@ -97,6 +99,10 @@ class InternalStreams:
         namespace, cursors = self._config.replication.namespace, self._config.cursors
         if self._config.activity.stream_enabled:
             yield _Wanted(ACTIVITY_STREAM, f"{namespace}.activity", 1, EVERY_SERVER, activity_overrides())
+        audit = self._config.audit
+        if audit.stream_enabled:
+            subject, factor = f"{namespace}.audit", audit.stream_replication_factor
+            yield _Wanted(AUDIT_STREAM, subject, 1, factor, audit_overrides(self._config))
         if cursors.stream_partitions > 0:
             yield _Wanted(
                 CURSORS_STREAM,
@@ -168,6 +174,18 @@ def _factor(wanted: _Wanted, servers: int) -> int:
 def activity_overrides() -> StreamOverrides:
     # A pause is an event, and publishing it would end the pause, which is an event again.
     return StreamOverrides(auto_pause_time_ms=0, concurrency_control=False, min_insync_replicas=1)
+
+
+def audit_overrides(config: ClusterConfig) -> StreamOverrides:
+    return StreamOverrides(
+        retention_max_age_ms=config.audit.stream_retention_max_age_ns // MILLISECOND_NS,
+        retention_max_bytes=0,
+        retention_max_messages=0,
+        compact_enabled=False,
+        auto_pause_time_ms=0,
+        concurrency_control=False,
+        min_insync_replicas=1,
+    )
 
 
 def cursors_overrides(config: ClusterConfig) -> StreamOverrides:

@@ -17,9 +17,10 @@ from bascule.log import LogOptions
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM
 from bascule.metadata.core.model.ops import ConfigValue
 from bascule.metadata.core.model.streams import Stream
+from bascule.names import AUDIT_STREAM
 
 CURSORS_STREAM: Final = "__cursors"
-RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, CURSORS_STREAM})
+RESERVED_STREAMS: Final = frozenset({ACTIVITY_STREAM, AUDIT_STREAM, CURSORS_STREAM})
 """Internal streams: clients can read them, but not create or delete them."""
 
 _DEFAULTS: Final = resolve(ClusterConfig())

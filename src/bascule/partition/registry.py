@@ -33,6 +33,7 @@ from bascule.metadata.core.state import (
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStatus
 from bascule.metadata.stream_options import RESERVED_STREAMS, StreamSettings, settings_of
+from bascule.names import AUDIT_STREAM
 from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
 from bascule.partition.auto_pause import AutoPause
@@ -279,12 +280,14 @@ class Partitions:
 
     def _point_publishers(self, stream: Stream, partition: Partition) -> None:
         settings = settings_of(stream, self._cluster)
+        # Without a secret no broker writes audit records, and no client may.
+        is_closed = stream.name == AUDIT_STREAM and not self._seals_internal_streams
         self._targets.set(
             stream.name,
             partition.id,
             nats_subject(stream.subject, partition.id),
             paused=partition.paused,
-            readonly=partition.readonly,
+            readonly=partition.readonly or is_closed,
             concurrency_control=settings.concurrency_control,
             receiver=partition.leader if self._seals_internal_streams and stream.name in RESERVED_STREAMS else None,
         )

@@ -21,7 +21,7 @@ from bascule.config.sections.listener import Tls
 from bascule.errors import InvalidConfig, PermissionDenied
 from bascule.security import resources
 from bascule.security.identity import ROLE_PREFIX
-from bascule.security.resources import typed
+from bascule.security.resources import rights_to, typed
 from bascule.security.subjects import SUBJECT_PREFIX, SubjectGrants
 
 _logger = logging.getLogger(__name__)
@@ -93,11 +93,14 @@ class Authorizer:
         self.generation += 1
 
     def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
+        rights = rights_to(resource, action)
+        if not rights:
+            return False  # without a policy, too
         if self._is_current is not None and not self._is_current(peer):
             return False
         if self._enforcer is None:
             return True
-        return any(self._is_granted(name, resource, action) for name in names_of(peer))
+        return any(self._is_granted(name, *right) for name in names_of(peer) for right in rights)
 
     def _is_granted(self, subject: str, resource: str, action: str) -> bool:
         assert self._enforcer is not None

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from bascule.names import AUDIT_STREAM
+
 MODEL: Final = """
 [request_definition]
 r = sub, obj, act
@@ -49,6 +51,26 @@ TYPES: Final = {
 """Actions by the type of their resource. PublishToSubject has subjects; all others belong to the cluster."""
 
 _TYPE_OF: Final = {action: kind for kind, actions in TYPES.items() for action in actions}
+
+
+READ_AUDIT: Final = "ReadAudit"
+"""The right to read the stream `__audit`, which no right on streams includes."""
+
+_AUDIT_REFUSED: Final = frozenset({"CreateStream", "DeleteStream", "PauseStream", "SetStreamReadonly", "Publish"})
+"""Actions on the stream `__audit` that no policy can allow."""
+
+
+def rights_to(resource: str, action: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a resource and an action one of which a policy has to allow for a call. Empty: no policy can allow it."""
+    if resource != AUDIT_STREAM:
+        return ((resource, action),)
+    if action in _AUDIT_REFUSED:
+        return ()
+    if action == "Subscribe":
+        return (("*", READ_AUDIT),)
+    if action == "FetchPartitionMetadata":
+        return ((resource, action), ("*", READ_AUDIT))
+    return ((resource, action),)
 
 
 def typed(resource: str, action: str) -> str:

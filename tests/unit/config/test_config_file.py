@@ -42,6 +42,7 @@ tls:
 security:
   insecure: true
   audit.file: /audit.jsonl
+  audit.stream: {enabled: true, replication.factor: 2, retention.max.age: 24h}
   tokens: {file: /tokens, plaintext: true}
   jwt:
     keys: https://id.example/keys
@@ -88,7 +89,7 @@ clustering:
     max: {lag.time: 1m, leader.timeout: 30s, idle.wait: 2s}
     fetch.timeout: 5s
   min.insync.replicas: 2
-  replication.max.bytes: 2048
+  replication.max.bytes: 65536
 activity.stream: {enabled: true, publish: {timeout: 1m, ack.policy: leader}}
 cursors.stream: {partitions: 2, replication.factor: 3, auto.pause.time: 5m}
 groups: {consumer.timeout: 1m, coordinator.timeout: 2m}
@@ -121,6 +122,9 @@ EXPECTED: dict[str, Any] = {
     "tls.client.authz.policy": Path("/policy.csv"),
     "security.insecure": True,
     "security.audit.file": Path("/audit.jsonl"),
+    "security.audit.stream.enabled": True,
+    "security.audit.stream.replication.factor": 2,
+    "security.audit.stream.retention.max.age": 24 * HOUR_NS,
     "security.tokens.file": Path("/tokens"),
     "security.tokens.plaintext": True,
     "security.jwt.keys": "https://id.example/keys",
@@ -184,7 +188,7 @@ EXPECTED: dict[str, Any] = {
     "clustering.replica.max.idle.wait": 2 * SECOND_NS,
     "clustering.replica.fetch.timeout": 5 * SECOND_NS,
     "clustering.min.insync.replicas": 2,
-    "clustering.replication.max.bytes": 2048,
+    "clustering.replication.max.bytes": 65536,
     "activity.stream.enabled": True,
     "activity.stream.publish.timeout": MINUTE_NS,
     "activity.stream.publish.ack.policy": PublishAckPolicy.LEADER,
@@ -340,6 +344,11 @@ def test_a_key_given_twice_is_refused_with_both_places(tmp_path: Path, text: str
         ("cluster.secret: short", "1 to 2 different secrets of at least 16 characters"),
         ("cluster.secret: 0123456789abcdef,0123456789abcdef", "different secrets"),
         ("cluster.secret: 0123456789abcdef\ncluster.secret.file: /secret", "set twice"),
+        ("security.audit.stream.enabled: true", "needs a cluster secret"),
+        (
+            "security.audit.stream.enabled: true\ncluster.secret: 0123456789abcdef\nclustering.replication.max.bytes: 4KiB",
+            "Audit records can be larger",
+        ),
         ("port: [1]", "takes one value, not a list"),
         ("port: {a: 1}", "takes a value, not more keys"),
         ("nats.servers: [[a]]", "something else than texts"),

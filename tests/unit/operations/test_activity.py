@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bascule.config.sections.cluster import Activity, CursorStream, PublishAckPolicy
+from bascule.config.sections.cluster import Activity, AuditStream, CursorStream, PublishAckPolicy
 from bascule.config.sections.streams import StreamDefaults
+from bascule.config.values.duration import HOUR_NS, SECOND_NS
 from bascule.metadata.core.model.activity import ActivityEvent
 from bascule.metadata.stream_options import settings_of
 from bascule.net.grpc.status import GrpcError, Status
@@ -46,6 +47,23 @@ def test_the_first_events_are_the_internal_streams(tmp_path: Path) -> None:
             assert list(events[1].createStreamOp.partitions) == [0, 1]
             stream = server.controller.metadata.streams["__activity"]
             assert (stream.subject, len(stream.partitions), stream.id) == ("ns.activity", 1, events[0].id)
+
+    run(scenario())
+
+
+def test_the_audit_stream_keeps_records_by_their_age_whatever_the_defaults_are(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        defaults = StreamDefaults(compact_enabled=True, retention_max_bytes=1, auto_pause_time_ns=SECOND_NS)
+        config = configured(streams=defaults, audit=AuditStream(stream_enabled=True))
+        async with running(tmp_path, config=config) as cluster:
+            streams = cluster.alone.controller.metadata.streams
+            await until(lambda: "__audit" in streams)
+            stream = streams["__audit"]
+            assert (stream.subject, len(stream.partitions)) == ("ns.audit", 1)
+            options = settings_of(stream).log_options
+            assert (options.retention_bytes_max, options.retention_records_max, options.compact) == (0, 0, False)
+            assert options.retention_age_max_ns == 365 * 24 * HOUR_NS
+            assert settings_of(stream).auto_pause_time_ns == 0
 
     run(scenario())
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.security.audit.records import AuditChain, AuditEntry, canonical, line_hash, lost_entry, verify_lines
+from bascule.security.audit.checking import verify_lines
+from bascule.security.audit.records import AuditChain, AuditEntry, canonical, line_hash, lost_entry
 from bascule.security.audit.refusals import OTHERS, RefusalBound
 
 KEY = b"k" * 16

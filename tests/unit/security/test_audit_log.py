@@ -17,11 +17,12 @@ from bascule import limits
 from bascule.errors import OperatorError
 from bascule.net.grpc.server import Peer
 from bascule.security.audit import file_writer
+from bascule.security.audit.checking import AuditReport, verify_lines
 from bascule.security.audit.file_writer import AuditFileWriter
 from bascule.security.audit.files import HEAD_FILE, AuditFile, AuditHead
 from bascule.security.audit.log import AuditLog
 from bascule.security.audit.queue import AuditQueue
-from bascule.security.audit.records import LOST, AuditChain, AuditEntry, AuditReport, parse_record, verify_lines
+from bascule.security.audit.records import LOST, AuditChain, AuditEntry, parse_record
 from bascule.security.audit.refusals import REFUSALS_PER_CLIENT_MAX
 from tests.support.waiting import eventually
 
@@ -256,5 +257,5 @@ def test_a_new_key_signs_the_records_after_it(tmp_path: Path) -> None:
     log.close()
     lines = (tmp_path / "audit.jsonl").read_bytes().splitlines()
     assert verify_lines(lines, [b"n" * 16, KEY]).is_whole
-    assert [fault.line for fault in verify_lines(lines, [KEY]).faults] == [2]
-    assert [fault.line for fault in verify_lines(lines, [b"n" * 16]).faults] == [1]
+    assert [fault.place for fault in verify_lines(lines, [KEY]).faults] == [2]
+    assert [fault.place for fault in verify_lines(lines, [b"n" * 16]).faults] == [1]

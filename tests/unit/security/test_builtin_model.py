@@ -19,6 +19,8 @@ p, role:readers, cursor:orders*, *
 p, role:readers, group:billing, *
 p, shop, subject:orders.>, PublishToSubject
 p, clerk, subject:notes.*, PublishToSubject
+p, auditor, cluster:*, ReadAudit
+p, all-streams, stream:*, *
 g, billing, role:readers
 """
 
@@ -49,6 +51,18 @@ def policy(tmp_path: Path) -> Path:
         ("role:readers", "orders", "Subscribe", False),
         ("stream:orders", "orders", "Subscribe", False),
         ("", "orders", "Subscribe", False),
+        ("auditor", "__audit", "Subscribe", True),
+        ("auditor", "__audit", "FetchPartitionMetadata", True),
+        ("auditor", "orders", "Subscribe", False),
+        ("all-streams", "__cursors", "Subscribe", True),
+        ("all-streams", "__audit", "FetchPartitionMetadata", True),
+        ("all-streams", "__audit", "Subscribe", False),
+        ("root", "__audit", "Subscribe", True),
+        ("root", "__audit", "Publish", False),
+        ("root", "__audit", "CreateStream", False),
+        ("root", "__audit", "DeleteStream", False),
+        ("root", "__audit", "PauseStream", False),
+        ("root", "__audit", "SetStreamReadonly", False),
     ],
 )
 def test_a_policy_grants_what_it_says_and_nothing_else(
@@ -92,3 +106,11 @@ def test_a_decision_is_explained_by_its_line(policy: Path) -> None:
     assert why("shop", "PublishToSubject", "subject:x") is None
     denied = explain(None, policy, "billing", ("x",), "Drain", "cluster:*")
     assert (denied.is_allowed, denied.names) == (False, ("billing", "role:x", "role:readers"))
+
+
+@pytest.mark.parametrize("action", ["Publish", "DeleteStream", "PauseStream", "SetStreamReadonly"])
+def test_the_audit_stream_cannot_be_written_without_a_policy_either(action: str) -> None:
+    authorizer = Authorizer.disabled()
+    assert not authorizer.allows(None, "__audit", action)
+    assert authorizer.allows(None, "__audit", "Subscribe")
+    assert authorizer.allows(None, "orders", action)

@@ -40,10 +40,18 @@ SERVER: Final = (
     ),
     _gauge("bascule_uptime_seconds", "Time since the server was started."),
     _gauge("bascule_ready", "1 when /readyz answers 200."),
-    _counter("bascule_audit_records_total", "Audit records written; absent while the audit log is off."),
+    _counter("bascule_audit_records_total", "Audit records written to the file; absent without `security.audit.file`."),
     _counter(
         "bascule_audit_records_lost_total",
         "Audit records dropped because the file could not be written quickly enough, or at all.",
+    ),
+    _counter(
+        "bascule_audit_stream_records_total",
+        "Audit records published to `__audit`; absent without `security.audit.stream.enabled`.",
+    ),
+    _counter(
+        "bascule_audit_stream_records_lost_total",
+        "Audit records dropped because `__audit` could not be written quickly enough, or at all.",
     ),
     _gauge("bascule_draining", "1 while the server hands its leaderships over."),
     _counter("process_cpu_seconds_total", "CPU time of all threads of the process."),

@@ -61,6 +61,9 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
     if (file := sources.audit.file) is not None:
         page.add("bascule_audit_records_total", file.written)
         page.add("bascule_audit_records_lost_total", file.lost)
+    if (stream := sources.audit.stream) is not None:
+        page.add("bascule_audit_stream_records_total", stream.written)
+        page.add("bascule_audit_stream_records_lost_total", stream.lost)
     page.add("process_start_time_seconds", round(time.time() - up_seconds, 3))
     page.add("process_cpu_seconds_total", round(facts.cpu_seconds, 3))
     for name, value in (

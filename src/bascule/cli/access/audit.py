@@ -1,7 +1,8 @@
-"""`bascule audit …`: reads and checks the audit log of a server."""
+"""`bascule audit …`: reads and checks audit records, in the files of servers and in the stream `__audit`."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -10,63 +11,95 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bascule.cli.target.target import Json
+from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal.output import printable, say, show_json
-from bascule.errors import InvalidConfig, StateError
+from bascule.errors import InvalidConfig, InvalidOption, StateError
 from bascule.exits import EXIT_CODES
+from bascule.names import AUDIT_STREAM
 
 if TYPE_CHECKING:
-    from bascule.security.audit.records import AuditReport
+    from bascule.client.client import Client
+    from bascule.security.audit.checking import AuditCheck, AuditReport
 
 FAULTS_SHOWN: Final = 20
 FOLLOW_SECONDS: Final = 0.5
 
-app = typer.Typer(help="Read the audit log of a server, and check that it is whole.", no_args_is_help=True)
+app = typer.Typer(help="Read audit records, and check that they are whole.", no_args_is_help=True)
+
+FromStream = Annotated[
+    bool, typer.Option("--stream", help="Read the stream `__audit` of the cluster instead of a file.")
+]
+SecretFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="A file with the cluster secret: check the MAC of each record, too. May be repeated, for older secrets.",
+        show_default=False,
+    ),
+]
+Namespace = Annotated[str, typer.Option(metavar="NAME", help="`clustering.namespace` of the servers, for the MACs.")]
+NAMESPACE_DEFAULT: Final = "liftbridge-default"
 
 
 @app.command()
+@connected
 def verify(
+    target: Target,
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="The file of `security.audit.file`; rotated ones before it, the oldest first.",
             show_default=False,
-            metavar="FILE...",
+            metavar="[FILE...]",
         ),
-    ],
-    secret_file: Annotated[
-        list[Path] | None,
+    ] = None,
+    stream: FromStream = False,
+    start: Annotated[
+        int | None,
         typer.Option(
-            metavar="FILE",
-            help="A file with the cluster secret: check the MAC of each record, too. May be repeated, for older secrets.",
+            "--from",
+            min=0,
+            metavar="OFFSET",
+            help="First message of the stream to check. Default: the oldest.",
             show_default=False,
         ),
     ] = None,
-    namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="`clustering.namespace` of the server, for the MACs.")
-    ] = "liftbridge-default",
+    secret_file: SecretFiles = None,
+    namespace: Namespace = NAMESPACE_DEFAULT,
     head: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="`audit.head` in the server's data directory: check that the newest records are there, too.",
+            help="`audit.head` in the server's data directory, for the stream `audit.pending`: check that the newest records are "
+            "there, too.",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that no record was changed, removed, inserted or moved. Exits with code 3 if one was."""
-    from bascule.security.audit.files import AuditHead
-    from bascule.security.audit.records import verify_lines
+    """Check that no record was changed, removed, inserted, moved or forged. Exits with code 3 if one was."""
+    from bascule.security.audit.checking import AuditCheck
+    from bascule.security.audit.spool import read_head
 
+    _check_source(files or (), stream)
+    if start is not None and not stream:
+        raise InvalidOption("`--from` is given without `--stream`", hint="a file is checked from its beginning")
     keys = _keys(secret_file or (), namespace)
-    last = None if head is None else AuditHead.read(head)
+    last = None if head is None else read_head(head)
     if head is not None and last is None:
         raise InvalidConfig(
-            f"{head} has no end of an audit log", hint="give `audit.head` of the server's data directory"
+            f"{head} has no end of an audit log", hint="give `audit.head` or `audit.pending` of a data directory"
         )
-    report = verify_lines(_lines(files), keys, "" if last is None else last.hash)
-    faults = [f"line {fault.line}: {fault.text}" for fault in report.faults]
+    check = AuditCheck(keys, "" if last is None else last.hash, is_stream=stream)
+    if stream:
+        target.run(_check_stream, check, start)
+    else:
+        for number, line in enumerate(_lines(files or ()), start=1):
+            check.add(number, line)
+    report = check.report()
+    place = "offset" if stream else "line"
+    faults = [f"{place} {fault.place}: {fault.text}" for fault in report.faults]
     if last is not None and not report.has_head:
         faults.append(f"the end is missing: the last record of server {last.server} has the number {last.number}")
     if as_json:
@@ -75,6 +108,30 @@ def verify(
         _show(report, faults, has_keys=bool(keys))
     if faults:
         raise typer.Exit(EXIT_CODES[StateError])
+
+
+def _check_source(files: Sequence[Path], stream: bool) -> None:
+    if bool(files) == stream:
+        problem = "both a file and `--stream` are given" if stream else "no file is given"
+        raise InvalidOption(
+            problem, hint="give the file of `security.audit.file`, or `--stream` for the stream of a cluster"
+        )
+
+
+async def _check_stream(client: Client, check: AuditCheck, start: int | None) -> None:
+    await _must_exist(client)
+    async with client.subscribe(
+        AUDIT_STREAM, start="earliest" if start is None else start, stop="latest"
+    ) as subscription:
+        async for message in subscription:
+            check.add(message.offset, message.value)
+
+
+async def _must_exist(client: Client) -> None:
+    if AUDIT_STREAM not in (await client.fetch_metadata([AUDIT_STREAM])).streams:
+        raise StateError(
+            "this cluster has no audit stream", hint="set `security.audit.stream.enabled: true` on all servers"
+        )
 
 
 def _keys(files: Sequence[Path], namespace: str) -> list[bytes]:
@@ -110,7 +167,14 @@ def _document(report: AuditReport, faults: list[str]) -> dict[str, Any]:
         }
         for one in report.trails
     ]
-    return {"whole": not faults, "records": report.records, "servers": trails, "faults": faults}
+    return {
+        "whole": not faults,
+        "records": report.records,
+        "duplicates": report.duplicates,
+        "servers": trails,
+        "forged": [fault.place for fault in report.faults if fault.is_forged],
+        "faults": faults,
+    }
 
 
 def _show(report: AuditReport, faults: list[str], *, has_keys: bool) -> None:
@@ -123,6 +187,11 @@ def _show(report: AuditReport, faults: list[str], *, has_keys: bool) -> None:
             )
     if not has_keys and report.without_mac < report.records:
         say("The MACs were not checked: give --secret-file.")
+    if report.duplicates:
+        say(f"{report.duplicates} messages are exact copies of others: they were published again.")
+    forged = sum(fault.is_forged for fault in report.faults)
+    if forged:
+        say(f"{forged} messages are forged: no broker of this cluster has written them.")
     for fault in faults[:FAULTS_SHOWN]:
         say(f"Broken: {printable(fault)}")
     if len(faults) > FAULTS_SHOWN:
@@ -132,27 +201,41 @@ def _show(report: AuditReport, faults: list[str], *, has_keys: bool) -> None:
 
 
 @app.command()
+@connected
 def tail(
+    target: Target,
     file: Annotated[
-        Path, typer.Argument(help="The file of `security.audit.file`.", show_default=False, metavar="FILE")
-    ],
+        Path | None, typer.Argument(help="The file of `security.audit.file`.", show_default=False, metavar="[FILE]")
+    ] = None,
+    stream: FromStream = False,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="Number of records from the end.")] = 20,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with new records, also after a rotation.")
     ] = False,
+    secret_file: SecretFiles = None,
+    namespace: Namespace = NAMESPACE_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Print the last records, one on a line."""
+    """Print the last records, one on a line. A record that is not signed as it should be is marked as forged."""
+    _check_source([] if file is None else [file], stream)
+    show = _Printer(_keys(secret_file or (), namespace), is_stream=stream, as_json=as_json)
+    if file is None:
+        target.run(_tail_stream, show, count, follow)
+    else:
+        _tail_file(show, file, count, follow)
+
+
+def _tail_file(show: _Printer, file: Path, count: int, follow: bool) -> None:
     handle = file.open("rb")
     for line in deque(handle, maxlen=count):
-        _print_record(line, as_json)
+        show(line.removesuffix(b"\n"))
     part = b""
     while follow:
         is_replaced = _is_replaced(file, handle)  # before the rest of the present file is read
         for line in handle:
             part += line
             if part.endswith(b"\n"):
-                _print_record(part, as_json)
+                show(part.removesuffix(b"\n"))
                 part = b""
         if is_replaced:
             handle.close()
@@ -160,6 +243,23 @@ def tail(
             continue
         time.sleep(FOLLOW_SECONDS)
     handle.close()
+
+
+async def _tail_stream(client: Client, show: _Printer, count: int, follow: bool) -> None:
+    await _must_exist(client)
+    newest = []
+    async with client.subscribe(AUDIT_STREAM, start="latest", reverse=True) as subscription:
+        async for message in subscription:
+            newest.append(message)
+            if len(newest) > count:
+                break
+    for message in reversed(newest[:count]):
+        show(message.value)
+    if follow:
+        start = newest[0].offset + 1 if newest else "earliest"
+        async with client.subscribe(AUDIT_STREAM, start=start) as subscription:
+            async for message in subscription:
+                show(message.value)
 
 
 def _is_replaced(path: Path, handle: Any) -> bool:
@@ -171,17 +271,37 @@ def _is_replaced(path: Path, handle: Any) -> bool:
         return False
 
 
-def _print_record(line: bytes, as_json: bool) -> None:
-    from bascule.security.audit.records import parse_record
+class _Printer:
+    """Prints records."""
 
-    text = line.removesuffix(b"\n")
-    if as_json:
-        say(text.decode("ascii", "backslashreplace"))
-        return
-    record = parse_record(text)
-    if record is None:
-        say("(no audit record)")
-        return
+    def __init__(self, keys: Sequence[bytes], *, is_stream: bool, as_json: bool) -> None:
+        self._keys = keys
+        self._is_stream = is_stream
+        self._as_json = as_json
+
+    def __call__(self, line: bytes) -> None:
+        from bascule.security.audit.checking import forgery
+        from bascule.security.audit.records import parse_record
+
+        record = parse_record(line)
+        if record is None:
+            fault: str | None = "this is no audit record"
+        else:
+            fault = forgery(record, self._keys, is_stream=self._is_stream)
+        if not self._as_json:
+            text = _text(line) if record is None else _shown(record)
+            say(printable(text if fault is None else f"FORGED ({fault}): {text}"))
+        elif fault is None:
+            say(line.decode("ascii"))
+        else:
+            say(json.dumps({"forged": fault, "value": _text(line)}))
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")
+
+
+def _shown(record: dict[str, Any]) -> str:
     caller = f"{record['principal'] or '-'} {record['address'] or '-'}"
     shown = f"{record['time']} {record['server']} {caller} {record['action']} {record['resource']} {record['result']}"
-    say(printable(f"{shown} {record['detail']}".rstrip()))
+    return f"{shown} {record['detail']}".rstrip()

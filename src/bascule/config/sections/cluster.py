@@ -13,7 +13,7 @@ from typing import Final
 
 from bascule import limits
 from bascule.config.sections.streams import StreamDefaults
-from bascule.config.values.duration import MILLISECOND_NS, MINUTE_NS, SECOND_NS
+from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Name, Size, Unfit
 
@@ -112,6 +112,36 @@ class Activity:
         PublishAckPolicy.ALL,
         meaning="The ack policy of activity events.",
         consequence="`all` delivers each event at least once; `leader` and `none` may lose some.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditStream:
+    """Audit stream"""
+
+    stream_enabled: bool = setting(
+        "security.audit.stream.enabled",
+        Boolean(),
+        False,
+        meaning="Publish the audit records of all servers to the stream `__audit`, beside or instead of `security.audit.file`.",
+        consequence="No client can write, pause or delete the stream; reading it needs the right `ReadAudit`. Each server has its own "
+        "chain of hashes and MACs, which `bascule audit verify --stream` checks. Needs a cluster secret.",
+    )
+    stream_replication_factor: int = setting(
+        "security.audit.stream.replication.factor",
+        Integer(minimum=-1, hole=0),
+        -1,
+        meaning="The number of replicas of the audit stream. −1: every server.",
+        consequence="In a cluster with fewer servers the stream has fewer replicas, and gets more as servers join. "
+        "A lower value removes no replica.",
+    )
+    stream_retention_max_age_ns: int = setting(
+        "security.audit.stream.retention.max.age",
+        Duration(),
+        365 * 24 * HOUR_NS,
+        meaning="How long audit records are kept in the stream. 0: for ever.",
+        consequence="Fixed once the stream exists: a later change of this key removes no record.",
+        advice="A refused client causes at most 20 records of about 600 bytes a minute, all of them together 500.",
     )
 
 
@@ -229,5 +259,6 @@ class ClusterConfig:
     secret: Secret = field(default_factory=Secret)
     streams: StreamDefaults = field(default_factory=StreamDefaults)
     activity: Activity = field(default_factory=Activity)
+    audit: AuditStream = field(default_factory=AuditStream)
     cursors: CursorStream = field(default_factory=CursorStream)
     groups: Groups = field(default_factory=Groups)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from bascule.errors import OperatorError
 from bascule.security.audit.records import line_hash, parse_record
 
 HEAD_FILE: Final = "audit.head"
-"""Name of the file in the data directory that has the hash of the last record."""
+"""Name of the file in the data directory that has the hash of the last record of the file."""
 TAIL_BYTES: Final = 2 << 20
 """Bytes at the end of the file that are searched for the last record of this server at the start; one batch is smaller."""
 
@@ -23,10 +24,11 @@ TAIL_BYTES: Final = 2 << 20
 class AuditFile:
     """Appends lines, all of them or none, and syncs them to disk."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OperatorError if the file cannot be opened, or another process writes it."""
+    def __init__(self, path: Path, what: str = "`security.audit.file`") -> None:
+        """Raises OperatorError if the file, which the error calls `what`, cannot be opened, or another process writes it."""
         self.path = path
-        self._handle = _open(path)
+        self._what = what
+        self._handle = _open(path, what)
         self._size = os.fstat(self._handle).st_size
         """Bytes of complete lines."""
         self._is_torn = False
@@ -65,7 +67,7 @@ class AuditFile:
         with contextlib.suppress(OSError):
             if os.path.samestat(self.path.stat(), os.fstat(self._handle)):
                 return
-        opened = _open(self.path)
+        opened = _open(self.path, self._what)
         os.close(self._handle)
         self._handle, self._size, self._is_torn = opened, os.fstat(opened).st_size, False
         self._cut_torn_line()
@@ -74,28 +76,28 @@ class AuditFile:
         os.close(self._handle)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, what: str) -> int:
     try:
         # O_NONBLOCK: a named pipe without a reader must not block the start.
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        raise _unusable(path, f"it cannot be opened: {error.strerror}") from None
+        raise _unusable(path, what, f"it cannot be opened: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise _unusable(path, "it is not a regular file")
+            raise _unusable(path, what, "it is not a regular file")
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise _unusable(path, "another process writes it") from None
+        raise _unusable(path, what, "another process writes it") from None
     except OperatorError:
         os.close(handle)
         raise
     return handle
 
 
-def _unusable(path: Path, reason: str) -> OperatorError:
+def _unusable(path: Path, what: str, reason: str) -> OperatorError:
     return OperatorError(
-        f"`security.audit.file`, {path}, cannot be used: {reason}",
+        f"{what}, {path}, cannot be used: {reason}",
         hint="give each server a file of its own, in a directory that exists and that the server's user can write",
     )
 
@@ -109,22 +111,33 @@ class AuditHead:
     number: int
     hash: str
 
-    def write(self, path: Path) -> None:
-        """Raises OSError."""
+    def write(self, path: Path, lines: Iterable[bytes] = ()) -> None:
+        """Replace the file; `lines` follow the head. Raises OSError."""
         temporary = path.with_name(f"{path.name}.new")
         document = {"server": self.server, "boot": self.boot, "number": self.number, "hash": self.hash}
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(document) + "\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(json.dumps(document).encode() + b"\n")
+            file.writelines(line + b"\n" for line in lines)
+            file.flush()
+            os.fsync(handle)
         temporary.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> AuditHead | None:
         """Return None if there is none, or if it is damaged."""
         try:
-            found = json.loads(path.read_bytes())
+            return cls.parse(path.read_bytes())
+        except OSError:
+            return None
+
+    @classmethod
+    def parse(cls, data: bytes) -> AuditHead | None:
+        """Return None if the data are damaged."""
+        try:
+            found = json.loads(data)
             return cls(str(found["server"]), str(found["boot"]), int(found["number"]), str(found["hash"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
 

@@ -31,6 +31,11 @@ class AuditLog:
         """Record something that no client has done: a start, a stop, a reload."""
         self._note(None, action, "*", result, detail, is_bounded=False)
 
+    @staticmethod
+    def event_of(queue: AuditQueue, action: str) -> None:
+        """Record an event for one writer alone."""
+        queue.add(AuditEntry(time.time_ns(), "", "", action, "*", "OK"))
+
     def refused(self, peer: object, resource: str, action: str) -> None:
         """Record a call that the policy does not allow."""
         self._note(peer, action, resource, "PERMISSION_DENIED", "", is_bounded=True)

@@ -21,7 +21,7 @@ class AuditQueue:
     before the next record that is not dropped.
     """
 
-    def __init__(self, on_news: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_news: Callable[[], object] = lambda: None) -> None:
         """`on_news` is called, on any thread, after a record was added."""
         self.written = 0
         """Records that the writer has written."""

@@ -1,4 +1,4 @@
-"""Records of the audit log, the hash chain that links them, and the check of a chain. Pure: no clock, no file.
+"""Records of the audit log, and the hash chain that links them. Pure: no clock, no file.
 
 A record is one line of canonical JSON (sorted keys, no spaces, ASCII) with these fields:
 
@@ -7,6 +7,9 @@ A record is one line of canonical JSON (sorted keys, no spaces, ASCII) with thes
 `boot` is random for each run of a server, `number` counts its records from 1, and `previous` is the SHA-256 of the line before, without
 its line break; the first record of a boot names the last record of the boot before, or is empty. `mac` is there if the cluster has a
 secret: HMAC-SHA256 over the line without this field, under a key that is derived from the secret.
+
+A server has two chains: one in its file, and one in the stream `__audit`, where `boot` begins with `stream-`. So a record of one cannot
+pass for a record of the other.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -26,6 +29,8 @@ DETAIL_CHARACTERS_MAX: Final = 512
 """Characters of the detail of an audit record; a longer one is cut."""
 LOST: Final = "Lost"
 """Action of a record that stands for records that could not be written; its detail begins with their number."""
+STREAM_BOOT: Final = "stream-"
+"""Begins the `boot` of records in the stream `__audit`."""
 
 _TEXTS: Final = (
     "server",
@@ -114,6 +119,17 @@ def _mac(record: dict[str, Any], key: bytes) -> str:
     return hmac.new(key, canonical(record), hashlib.sha256).hexdigest()
 
 
+def mac_fault(record: dict[str, Any], keys: Sequence[bytes]) -> str | None:
+    """Return why a record is not signed with one of the keys; None if it is."""
+    mac = record.get("mac")
+    if mac is None:
+        return "the record has no MAC: a program without the cluster secret may have written it"
+    bare = {name: value for name, value in record.items() if name != "mac"}
+    if not any(hmac.compare_digest(mac.encode(), _mac(bare, key).encode()) for key in keys):
+        return "the MAC is wrong: the record was changed, or written without this cluster secret"
+    return None
+
+
 def _time_text(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 1000 / 1e6, UTC).isoformat(timespec="microseconds")
 
@@ -131,124 +147,3 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
     if not texts or not isinstance(number, int) or isinstance(number, bool) or canonical(record) != line:
         return None
     return record
-
-
-# ── checking ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFault:
-    line: int
-    """Number of the line, from 1 over all files."""
-    text: str
-
-
-@dataclass(slots=True)
-class ServerTrail:
-    """What the check knows of one server."""
-
-    server: str
-    first_number: int
-    follows: str
-    """`previous` of the first record: empty if the chain begins here, else it names a record of an older file."""
-    boot: str
-    number: int
-    last_hash: str
-    boots: set[str] = field(default_factory=set)
-    records: int = 0
-    lost: int = 0
-    """Records that the server itself reports as lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    trails: tuple[ServerTrail, ...]
-    faults: tuple[AuditFault, ...]
-    records: int
-    without_mac: int
-    has_head: bool
-    """Whether the record with the hash `head` is there."""
-
-    @property
-    def is_whole(self) -> bool:
-        return not self.faults
-
-
-def verify_lines(lines: Iterable[bytes], keys: Sequence[bytes] = (), head: str = "") -> AuditReport:
-    """Check the chain of each server. With `keys`, each record must have a MAC under one of them. `head` is the hash of a record."""
-    check = _Check(keys, head)
-    for number, line in enumerate(lines, start=1):
-        check.line(number, line)
-    trails, faults = tuple(check.trails.values()), tuple(check.faults)
-    return AuditReport(trails, faults, check.records, check.without_mac, check.has_head)
-
-
-class _Check:
-    def __init__(self, keys: Sequence[bytes], head: str) -> None:
-        self._keys = keys
-        self._head = head
-        self.has_head = False
-        self.trails: dict[str, ServerTrail] = {}
-        self.faults: list[AuditFault] = []
-        self.records = 0
-        self.without_mac = 0
-
-    def line(self, at: int, line: bytes) -> None:
-        record = parse_record(line)
-        if record is None:
-            self.faults.append(AuditFault(at, "the line is no audit record"))
-            return
-        self.records += 1
-        self.without_mac += "mac" not in record
-        found = line_hash(line)
-        self.has_head |= found == self._head
-        faults = [self._mac_fault(record), self._follow(record, found)]
-        self.faults += [AuditFault(at, text) for text in faults if text is not None]
-
-    def _mac_fault(self, record: dict[str, Any]) -> str | None:
-        if not self._keys:
-            return None
-        mac = record.get("mac")
-        if mac is None:
-            return "the record has no MAC: a program without the cluster secret may have written it"
-        bare = {name: value for name, value in record.items() if name != "mac"}
-        if not any(hmac.compare_digest(mac.encode(), _mac(bare, key).encode()) for key in self._keys):
-            return "the MAC is wrong: the record was changed, or written without this cluster secret"
-        return None
-
-    def _follow(self, record: dict[str, Any], found: str) -> str | None:
-        """Return why the record does not follow the one before of its server. The check goes on from this record either way."""
-        server, boot, number = record["server"], record["boot"], record["number"]
-        trail = self.trails.get(server)
-        if trail is None:
-            trail = ServerTrail(server, number, record["previous"], boot, number, found)
-            self.trails[server] = trail
-            fault = None
-        else:
-            fault = self._fault_after(trail, record)
-        if fault is None and record["action"] == LOST:
-            trail.lost += _lost(record)
-        trail.boot, trail.number, trail.last_hash = boot, number, found
-        trail.boots.add(boot)
-        trail.records += 1
-        return fault
-
-    @staticmethod
-    def _fault_after(trail: ServerTrail, record: dict[str, Any]) -> str | None:
-        place = f"record {record['number']} of server {trail.server}"
-        if record["previous"] != trail.last_hash:
-            return f"{place} does not follow record {trail.number}: records were changed, removed, inserted or moved before this line"
-        is_new = record["boot"] != trail.boot
-        if is_new and record["boot"] in trail.boots:
-            return f"{place} belongs to an earlier run of the server"
-        expected = 1 if is_new else trail.number + 1
-        stated = _lost(record) if record["action"] == LOST else 0
-        if record["number"] != expected + stated:
-            return f"{place} has a wrong number: {expected + stated} is expected"
-        return None
-
-
-def _lost(record: dict[str, Any]) -> int:
-    """Return how many records a record of the action `Lost` stands for."""
-    count = record["detail"].partition(" ")[0]
-    return int(count) if count.isascii() and count.isdecimal() and len(count) < 19 else 0

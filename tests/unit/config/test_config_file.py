@@ -67,6 +67,7 @@ nats:
   embedded.host: 0.0.0.0
   embedded.port: 0
 streams:
+  partitions.max: 12
   retention.max: {bytes: 1024, messages: 100, age: 1h}
   cleaner.interval: 1m
   segment.max: {bytes: 64, age: 1m}
@@ -89,6 +90,7 @@ clustering:
     max: {lag.time: 1m, leader.timeout: 30s, idle.wait: 2s}
     fetch.timeout: 5s
   min.insync.replicas: 2
+  partitions.max: 20
   replication.max.bytes: 65536
 activity.stream: {enabled: true, publish: {timeout: 1m, ack.policy: leader}}
 cursors.stream: {partitions: 2, replication.factor: 3, auto.pause.time: 5m}
@@ -156,6 +158,7 @@ EXPECTED: dict[str, Any] = {
     "nats.embedded.config": Path("/nats.conf"),
     "nats.embedded.host": "0.0.0.0",
     "nats.embedded.port": 0,
+    "streams.partitions.max": 12,
     "streams.retention.max.bytes": 1024,
     "streams.retention.max.messages": 100,
     "streams.retention.max.age": HOUR_NS,
@@ -188,6 +191,7 @@ EXPECTED: dict[str, Any] = {
     "clustering.replica.max.idle.wait": 2 * SECOND_NS,
     "clustering.replica.fetch.timeout": 5 * SECOND_NS,
     "clustering.min.insync.replicas": 2,
+    "clustering.partitions.max": 20,
     "clustering.replication.max.bytes": 65536,
     "activity.stream.enabled": True,
     "activity.stream.publish.timeout": MINUTE_NS,

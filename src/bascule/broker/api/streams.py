@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from bascule import limits
 from bascule.broker.api.audited import audited
 from bascule.broker.api.calls import Handler, deadline_of, routes_of
 from bascule.config.sections.cluster import ClusterConfig
@@ -26,7 +25,7 @@ from bascule.metadata.core.model.ops import (
     SetStreamReadonly,
 )
 from bascule.metadata.partition_starts import PartitionStarts
-from bascule.metadata.requests import leader_known, reachable, submit
+from bascule.metadata.requests import CallDeadline, leader_known, reachable, submit
 from bascule.metadata.server_directory import ServerDirectory
 from bascule.metadata.stream_options import RESERVED_STREAMS, stored_config
 from bascule.names import (
@@ -61,6 +60,8 @@ class StreamApi:
         self._starts = starts
         self._authorizer = authorizer
         self._defaults = defaults
+        self._creating = 0
+        """Partitions of streams that calls to this server are creating."""
         self._require_keys = require_keys
 
     def routes(self) -> dict[bytes, Route]:
@@ -81,12 +82,25 @@ class StreamApi:
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
         deadline = deadline_of(call)
         partitions = request.partitions or 1
-        _check_request(request, partitions, self._defaults.replication.namespace)
+        _check_request(request, partitions, self._defaults)
         self._authorizer.require(call.peer, request.name, "CreateStream")
         self._require_subject(call, request.subject, partitions)
         config = self._resolved(request)
         if config.encryption:
             self._check_master_key()
+        if request.name not in self._controller.metadata.streams:
+            self._check_count(partitions)
+        self._creating += partitions
+        try:
+            await self._create(request, partitions, config, deadline)
+        finally:
+            self._creating -= partitions
+        await self._starts.check_started(request.name, range(partitions), deadline)
+        return api.CreateStreamResponse()
+
+    async def _create(
+        self, request: api.CreateStreamRequest, partitions: int, config: StreamConfig, deadline: CallDeadline
+    ) -> None:
         factor = request.replicationFactor or 1
         _check_replication_factor(factor, len(self._controller.members))
         await leader_known(self._controller, deadline)
@@ -107,8 +121,17 @@ class StreamApi:
             config=stored_config(config),
         )
         await submit(self._controller, op, deadline)
-        await self._starts.check_started(request.name, range(partitions), deadline)
-        return api.CreateStreamResponse()
+
+    def _check_count(self, partitions: int) -> None:
+        """The cluster may have so many more partitions, with those that calls to this server are creating."""
+        most = self._defaults.replication.partitions_max
+        found = sum(len(stream.partitions) for stream in self._controller.metadata.streams.values()) + self._creating
+        if found + partitions > most:
+            text = (
+                f"partitions is {partitions}, but the cluster has {found} of at most {most} partitions: use {max(0, most - found)} or "
+                "less, delete streams, or raise `clustering.partitions.max`"
+            )
+            raise GrpcError(Status.RESOURCE_EXHAUSTED, text)
 
     def _require_subject(self, call: Call, subject: str, partitions: int) -> None:
         """The client may attach a stream to this subject: the rules of docs/guides/authorization.md, section "Subjects"."""
@@ -169,8 +192,9 @@ def _names_like(subject: str) -> tuple[str, ...]:
     return (subject, *(".".join({"*": "0", ">": rest}.get(token, token) for token in tokens) for rest in ("0", "0.0")))
 
 
-def _check_request(request: api.CreateStreamRequest, partitions: int, namespace: str) -> None:
+def _check_request(request: api.CreateStreamRequest, partitions: int, cluster: ClusterConfig) -> None:
     """Raises for the first fault, in the order that clients rely on."""
+    namespace = cluster.replication.namespace
     if not request.name:
         raise GrpcError(Status.INVALID_ARGUMENT, "Name cannot be empty")
     fault = stream_subject_fault(request.subject, partitions)
@@ -184,8 +208,8 @@ def _check_request(request: api.CreateStreamRequest, partitions: int, namespace:
         raise GrpcError(Status.INVALID_ARGUMENT, f"Name is invalid: {fault}")
     if request.group and (fault := subject_fault(request.group)) is not None:
         raise GrpcError(Status.INVALID_ARGUMENT, f"Group is invalid: {fault}")
-    if not 1 <= partitions <= limits.STREAM_PARTITIONS_MAX:
-        text = f"partitions is {partitions}, it must be from 1 to {limits.STREAM_PARTITIONS_MAX}"
+    if not 1 <= partitions <= cluster.stream_bounds.partitions_max:
+        text = f"partitions is {partitions}, it must be from 1 to {cluster.stream_bounds.partitions_max} (`streams.partitions.max`)"
         raise GrpcError(Status.INVALID_ARGUMENT, text)
 
 

@@ -88,6 +88,29 @@ class Replication:
         meaning="The maximum size of a replication response, and therefore of a message.",
         consequence="Larger messages are refused on publish. Must not exceed `max_payload` of the NATS servers.",
     )
+    partitions_max: int = setting(
+        "clustering.partitions.max",
+        Integer(minimum=1),
+        10_000,
+        meaning="The maximum number of partitions of all streams of the cluster.",
+        consequence="CreateStream fails with RESOURCE_EXHAUSTED if the cluster would have more. Existing streams keep theirs. "
+        "Each server counts on its own: concurrent calls to several servers can exceed the maximum by a few streams.",
+        advice="One server is designed for 10,000 partitions; raise it for clusters of many servers.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBounds:
+    """Bounds of streams"""
+
+    partitions_max: int = setting(
+        "streams.partitions.max",
+        Integer(minimum=1, maximum=limits.STREAM_PARTITIONS_MAX),
+        1_000,
+        meaning="The maximum number of partitions of a new stream.",
+        consequence="CreateStream with more partitions fails with INVALID_ARGUMENT. Existing streams keep their partitions.",
+        advice="Every partition costs a directory, a NATS subscription and memory on each of its replicas.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +281,7 @@ class ClusterConfig:
     replication: Replication = field(default_factory=Replication)
     secret: Secret = field(default_factory=Secret)
     streams: StreamDefaults = field(default_factory=StreamDefaults)
+    stream_bounds: StreamBounds = field(default_factory=StreamBounds)
     activity: Activity = field(default_factory=Activity)
     audit: AuditStream = field(default_factory=AuditStream)
     cursors: CursorStream = field(default_factory=CursorStream)

@@ -148,6 +148,7 @@ def epoch_file(entries: list[tuple[int, int]]) -> tuple[SimulatedDisk, EpochCach
     for epoch, start_offset in sorted(entries):
         if epoch > epochs.latest:
             epochs.enter(epoch, start_offset)
+    epochs.save()
     return disk, EpochCache(EpochEntry(entry.epoch, entry.start_offset) for entry in epochs.entries)
 
 

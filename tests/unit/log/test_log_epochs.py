@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from bascule.errors import EpochFenced, StorageError
 from bascule.log import PartitionLog
 from bascule.log.core.epochs import EpochCache, EpochEntry, format_epochs, parse_epochs
+from bascule.log.disk.operations import PosixDisk
+from bascule.log.recovery.leader_epochs import read_epochs
 from tests.unit.log.log_helpers import (
     Logs,
     WatchedDisk,
@@ -92,14 +95,6 @@ def test_clearing_the_earliest_before_all_epochs_changes_nothing() -> None:
     assert not EpochCache().clear_earliest(10)
 
 
-def test_all_entries_can_be_replaced_at_once() -> None:
-    known = cache((7, 0), (8, 10))
-    known.replace([EpochEntry(1, 5), EpochEntry(2, 6)])
-    assert known == cache((1, 5), (2, 6))
-    known.replace([])
-    assert known.latest_epoch == 0
-
-
 @pytest.mark.parametrize(("epoch", "end"), [(0, 0), (1, 10), (2, 20), (3, 20), (4, 20), (5, 33), (9, 33)])
 def test_an_epoch_ends_where_the_next_one_starts(epoch: int, end: int) -> None:
     assert cache((1, 0), (2, 10), (5, 20)).end_offset(epoch, 33) == end
@@ -153,6 +148,10 @@ def test_the_parser_names_the_line_that_is_wrong(text: str, line: int) -> None:
 
 def epochs_file(log: PartitionLog) -> Path:
     return Path(log.directory, "leader-epoch-checkpoint")
+
+
+def checkpoint_file(log: PartitionLog) -> Path:
+    return Path(log.directory, "checkpoint")
 
 
 def with_epochs(logs: Logs, segment_bytes_max: int = 200) -> PartitionLog:
@@ -224,30 +223,97 @@ def test_a_leader_that_died_before_its_first_record_does_not_cut_what_its_succes
     ]
 
 
-def test_an_epoch_is_on_the_platter_before_its_first_record_is_written(logs: Logs) -> None:
+def test_an_epoch_is_on_the_platter_before_a_checkpoint_covers_its_first_record(logs: Logs) -> None:
     disk = WatchedDisk()
     log = logs.open(disk=disk)
     put_values(log, 1)
+    log.sync()
     disk.seen.clear()
     put(log, (None, b"x"), epoch=5)
+    log.sync()
+    log.write_checkpoint()
     synced = disk.seen.index(("sync", "leader-epoch-checkpoint.tmp"))
     renamed = disk.seen.index(("rename", "leader-epoch-checkpoint.tmp"))
-    written = disk.seen.index(("write", f"{0:020d}.log"))
-    assert synced < renamed < written
+    on_the_platter = disk.seen.index(("sync_directory", Path(log.directory).name), renamed)
+    covered = disk.seen.index(("rename", "checkpoint.tmp"))
+    assert synced < renamed < on_the_platter < covered
 
 
-def test_an_epoch_that_could_not_be_written_down_is_not_entered(logs: Logs) -> None:
+def test_an_append_in_a_new_epoch_syncs_nothing(logs: Logs) -> None:
+    """The event loop of a broker appends."""
+    disk = WatchedDisk()
+    log = logs.open(disk=disk)
+    log.begin_epoch(1)
+    disk.seen.clear()
+    put(log, (None, b"x"), epoch=1)
+    put(log, (None, b"x"), epoch=2)
+    log.begin_epoch(3)
+    put(log, (None, b"x"), epoch=3)
+    assert set(disk.seen) == {("open", f"{0:020d}.log"), ("write", f"{0:020d}.log")}
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync_directory"])
+def test_an_append_in_a_new_epoch_does_not_wait_for_a_slow_disk(logs: Logs, operation: str) -> None:
+    """While the sync thread saves the epoch before, or the records."""
+    is_syncing, may_go_on = threading.Event(), threading.Event()
+
+    def wait(doing: str, _path: str) -> None:
+        if doing == operation:
+            is_syncing.set()
+            assert may_go_on.wait(60)
+
     disk = WatchedDisk()
     log = logs.open(disk=disk)
     put(log, (None, b"x"), epoch=1)
+    log.sync()
+    disk.before = wait
+    saving = threading.Thread(target=log.settle)
+    saving.start()
+    assert is_syncing.wait(60)
+    put(log, (None, b"x"), epoch=2)
+    put(log, (None, b"x"), epoch=3)
+    log.begin_epoch(4)
+    assert log.log_end_offset == 3
+    may_go_on.set()
+    saving.join()
+    log.settle()
+    assert read_epochs(PosixDisk(), log.directory) == cache((1, 0), (2, 1), (3, 2))
+
+
+@pytest.mark.parametrize("is_covered", [False, True])
+def test_an_epoch_is_known_after_a_crash_with_and_without_a_checkpoint(logs: Logs, is_covered: bool) -> None:
+    log = logs.open()
+    put(log, (None, b"x"), epoch=1)
+    log.sync()
+    log.write_checkpoint()
+    put(log, (None, b"x"), epoch=4)
+    log.sync()
+    if is_covered:
+        log.write_checkpoint()
+    log = logs.after_crash(log)
+    assert log.epoch_entries == (EpochEntry(1, 0), EpochEntry(4, 1))
+    with pytest.raises(EpochFenced):
+        put(log, (None, b"late"), epoch=3)
+
+
+def test_a_checkpoint_waits_for_epochs_that_cannot_be_saved(logs: Logs) -> None:
+    disk = WatchedDisk()
+    log = logs.open(disk=disk)
+    put(log, (None, b"x"), epoch=1)
+    log.sync()
+    log.write_checkpoint()
+    before = checkpoint_file(log).read_bytes()
+    put(log, (None, b"x"), epoch=2)
+    log.sync()
     disk.before = refuse("write", "leader-epoch-checkpoint.tmp")
     with pytest.raises(StorageError):
-        put(log, (None, b"x"), epoch=2)
-    assert log.latest_epoch == 1
-    assert log.log_end_offset == 1
-    disk.before = None
+        log.write_checkpoint()
+    assert checkpoint_file(log).read_bytes() == before
     put(log, (None, b"x"), epoch=2)
-    assert log.epoch_entries == (EpochEntry(1, 0), EpochEntry(2, 1))
+    disk.before = None
+    log.write_checkpoint()
+    assert checkpoint_file(log).read_bytes() != before
+    assert read_epochs(PosixDisk(), log.directory) == cache((1, 0), (2, 1))
 
 
 # ── fencing ──────────────────────────────────────────────────────────────────────────────────────

@@ -90,10 +90,6 @@ class EpochCache:
         self._entries[: slot + 1] = [rebased]
         return True
 
-    def replace(self, entries: Iterable[EpochEntry]) -> None:
-        """Replace all entries."""
-        self._entries = list(EpochCache(entries)._entries)
-
 
 def format_epochs(cache: EpochCache) -> str:
     lines = [str(FORMAT_VERSION), str(len(cache.entries))]

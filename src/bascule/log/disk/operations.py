@@ -181,6 +181,17 @@ def raise_storage_error(error: OSError, doing: str) -> NoReturn:
     raise StorageError(f"{doing}: {error.strerror}") from error
 
 
+def delete_directory(disk: Disk, path: str) -> None:
+    """Remove the directory and its files, if it exists."""
+    try:
+        names = disk.list_directory(path)
+    except FileNotFoundError:
+        return
+    for name in sorted(names):
+        disk.remove(f"{path}/{name}")
+    disk.remove_directory(path)
+
+
 def read_file(disk: Disk, path: str) -> bytes | None:
     """Return the content of a small file, or None if it does not exist."""
     try:

@@ -33,7 +33,7 @@ from bascule.log.core.options import LogOptions, SyncPolicy
 from bascule.log.disk.encryption import LogIdentity
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.master_keys import MasterKeys
-from bascule.log.disk.operations import Disk, PosixDisk
+from bascule.log.disk.operations import Disk, PosixDisk, delete_directory
 from bascule.log.disk.sealing import sealer_for
 from bascule.log.partition.batches import Appended
 from bascule.log.partition.producer_history import ProducerHistory
@@ -176,7 +176,7 @@ class PartitionLog:
             return
         try:
             if self.durability.failure is None:
-                self.epochs.save()
+                self.epochs.save(begun=True)
                 self.segments.active.cut_leftover()
                 self.sync()
                 self.segments.active.flush_index()
@@ -190,14 +190,7 @@ class PartitionLog:
         if self.is_loaded:
             for segment in self.segments:
                 segment.retire()
-        disk = self.pool.disk
-        try:
-            names = disk.list_directory(self.directory)
-        except FileNotFoundError:
-            return
-        for name in sorted(names):
-            disk.remove(f"{self.directory}/{name}")
-        disk.remove_directory(self.directory)
+        delete_directory(self.pool.disk, self.directory)
 
     # ── what it holds ────────────────────────────────────────────────────────────────────────────
 
@@ -546,9 +539,10 @@ class PartitionLog:
         return self._mark()
 
     def write_checkpoint(self, *, durable: bool = False, cutting: bool = False) -> None:
-        """Save the synced position, so that the next open does not verify the records before it."""
+        """Save the synced position and the epochs, so that the next open does not read the records before it."""
         self._use()
         self.durability.write_checkpoint(
+            lambda: self.epochs.save(self.lock),
             high_watermark=self._high_watermark,
             log_start_offset=self.segments.oldest.base_offset,
             cleaned_to=self.cleaned_to,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 
 from bascule.errors import DiskFull, EpochFenced
 from bascule.kernels.records import records
@@ -17,23 +18,29 @@ _CHECKSUM_BYTES = 9
 
 
 class LeaderEpochs:
-    """The epochs of one log. An epoch is durable before its first record is written: a lost epoch could not fence an old leader."""
+    """The epochs of one log. Changes need the log's lock. The file is saved before a checkpoint covers the first record of an epoch:
+    until then, opening the log finds the epoch in the header of that record."""
 
     def __init__(self, disk: Disk, directory: str, cache: EpochCache, *, is_saved: bool = True) -> None:
         self._disk = disk
         self._path = f"{directory}/{EPOCHS_FILE}"
         self._cache = cache
         self._unsaved = not is_saved
+        self._begun = False
+        """The latest epoch has no record yet. It is unknown after a crash, and records of an earlier epoch may follow."""
         self.entered = -1
-        """The latest epoch if it is durable, else −1: appends in it need not `enter`."""
+        """The latest epoch if records have been appended in it, else −1: appends in it need not `enter`."""
 
     @classmethod
     def recovered(cls, disk: Disk, directory: str, cache: EpochCache, on_disk: EpochCache | None) -> LeaderEpochs:
-        """Return the epochs of an opened log, and save them if the file differs. A full disk saves them before the next record:
-        the file can be rebuilt, and a log must open on a full disk."""
+        """Return the epochs of an opened log, and save them if the file differs. A log must open on a full disk: there the file stays,
+        or is removed if it has an epoch that the log has not, because records of an earlier epoch may now follow."""
         epochs = cls(disk, directory, cache, is_saved=cache == (on_disk or EpochCache()))
-        with contextlib.suppress(DiskFull):
+        try:
             epochs.save()
+        except DiskFull:
+            if on_disk is not None and on_disk.latest_epoch > cache.latest_epoch:
+                disk.remove(epochs._path)
         return epochs
 
     @property
@@ -60,10 +67,10 @@ class LeaderEpochs:
         return self._cache.at_most(epoch)
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Begin the epoch of a new leader, which followers may ask for. It is saved with its first record."""
+        """Begin the epoch of a new leader, which followers may ask for."""
         if self._must_not_be_older(epoch) < epoch:
             self._cache.assign(epoch, start_offset)
-            self._unsaved = True
+            self._begun = True
             self.entered = -1
 
     def _must_not_be_older(self, epoch: int) -> int:
@@ -78,49 +85,48 @@ class LeaderEpochs:
     def enter(self, epoch: int | None, start_offset: int) -> int:
         """Return the epoch of records to be written at `start_offset`; None means the latest. Raises EpochFenced for an older one."""
         latest = self._cache.latest_epoch if epoch is None else self._must_not_be_older(epoch)
-        if epoch is None or epoch == latest:
-            self.save()
-            self.entered = latest
-            return latest
-        before = self._cache.entries
-        self.entered = -1
-        self._cache.assign(epoch, start_offset)
-        try:
-            self._save()
-        except Exception:
-            self._cache.replace(before)
-            raise
-        return epoch
+        if epoch is not None and epoch > latest:
+            self._cache.assign(epoch, start_offset)
+            self._begun = True
+            latest = epoch
+        self._unsaved, self._begun = self._unsaved or self._begun, False
+        self.entered = latest
+        return latest
 
     def clear_latest(self, offset: int) -> None:
         """Remove the epochs that begin at or after `offset`."""
         self.entered = -1
         if self._cache.clear_latest(offset):
-            self._save()
+            self._unsaved, self._begun = True, False
 
     def clear_earliest(self, offset: int) -> None:
+        """Remove the epochs that end at or before `offset`."""
         self.entered = -1
         if self._cache.clear_earliest(offset):
-            self._save()
+            self._unsaved = True
 
-    def save(self) -> None:
-        """Save epochs that the file does not have yet."""
-        if self._unsaved:
-            self._save()
+    def save(self, log_lock: AbstractContextManager[object] | None = None, *, begun: bool = False) -> None:
+        """Save the epochs durably if records have another one than the file; with `begun` also one without records.
 
-    def _save(self) -> None:
-        replace_file(self._disk, self._path, _encode(self._cache), durable=True)
-        self._unsaved = False
+        Only one thread at a time may call this. Appends continue meanwhile.
+        """
+        if not self._unsaved and not (begun and self._begun):
+            return
+        with log_lock or contextlib.nullcontext():
+            entries = self.entries[:-1] if self._begun and not begun else self.entries
+            self._unsaved = False
+        try:
+            replace_file(self._disk, self._path, _encode(EpochCache(entries)), durable=True)
+        except BaseException:
+            self._unsaved = True
+            raise
 
 
 def load_epochs(
-    on_disk: EpochCache | None, segments: list[Segment], seen: list[tuple[int, int]], *, any_expected: bool
+    on_disk: EpochCache | None, segments: list[Segment], seen: list[tuple[int, int]], *, is_lost: bool
 ) -> EpochCache:
-    """Return the epochs of the file and those that recovery has `seen` in batches.
-
-    Without a file the whole log is read, unless no epoch is expected in it.
-    """
-    if on_disk is None and any_expected:
+    """Return the epochs of the file and those that recovery has `seen` in batches. If the file is lost, the whole log is read."""
+    if is_lost:
         on_disk = _epochs_of(segments)
     cache = EpochCache(() if on_disk is None else on_disk.entries)
     for epoch, start_offset in seen:

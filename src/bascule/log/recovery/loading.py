@@ -299,7 +299,7 @@ class _SegmentVerification:
         return None
 
     def _find_ended_epoch(self, good: memoryview, next_offset: int) -> tuple[int, str] | None:
-        """Find a batch at or after the start of a later epoch. An epoch is saved before its first record, so the batch was refused."""
+        """Find a batch at or after the start of a later epoch. The log accepts none of those, so a refused append left it."""
         entries = self.loader.epoch_entries
         first = bisect_right(entries, self.next_offset, key=lambda entry: entry.start_offset) - 1
         for entry in entries[max(0, first) :]:

@@ -71,9 +71,10 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
         report.missing.append((segments[-1].next_offset, checkpoint.recovery_point))
         segments[-1].seal()
         segments.append(Segment.create(pool, directory, checkpoint.recovery_point))
-    any_epoch = checkpoint is None or checkpoint.last_epoch > 0
-    epochs = load_epochs(on_disk, segments, loader.epochs, any_expected=any_epoch)
-    if on_disk is None and epochs.entries:
+    # Without a checkpoint the loader has seen all batches.
+    is_lost = on_disk is None and checkpoint is not None and checkpoint.last_epoch > 0
+    epochs = load_epochs(on_disk, segments, loader.epochs, is_lost=is_lost)
+    if is_lost:
         report.rebuilt.append(EPOCHS_FILE)
     last_timestamp = max(
         [segment.last_timestamp for segment in segments] + [0 if checkpoint is None else checkpoint.last_timestamp]

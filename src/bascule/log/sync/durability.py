@@ -153,6 +153,7 @@ class Durability:
 
     def write_checkpoint(
         self,
+        save_epochs: Callable[[], None],
         *,
         high_watermark: int,
         log_start_offset: int,
@@ -163,6 +164,7 @@ class Durability:
     ) -> None:
         with self.lock:
             mark = self.synced
+            save_epochs()
             checkpoint = LogCheckpoint(
                 recovery_point=mark.end_offset,
                 active_base=mark.segment.base_offset,

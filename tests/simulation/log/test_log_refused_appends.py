@@ -160,6 +160,7 @@ def test_what_retention_removed_stays_removed_after_a_reset_that_failed() -> Non
     log = opened(disk, LogOptions(segment_bytes_max=1, retention_records_max=1))
     for _ in range(3):
         append(log, 2)
+    log.advance_high_watermark(5)
     disk.refuse = refusing("remove")
     assert apply_retention(log).failures
     disk.refuse = refusing("open", path=f"{6:020d}.log")
@@ -197,6 +198,7 @@ def test_a_reset_to_the_place_of_a_segment_that_retention_could_not_remove() -> 
     log = opened(disk, LogOptions(segment_bytes_max=1, retention_records_max=1))
     for _ in range(3):
         append(log, 2)
+    log.advance_high_watermark(5)
     disk.refuse = refusing("remove")
     assert apply_retention(log).failures
     disk.refuse = None

@@ -290,11 +290,12 @@ class _Printer:
             fault = forgery(record, self._keys, is_stream=self._is_stream)
         if not self._as_json:
             text = _text(line) if record is None else _shown(record)
-            say(printable(text if fault is None else f"FORGED ({fault}): {text}"))
+            mark = "FORGED" if self._is_stream or record is not None else "BROKEN"  # a crash may tear a line of a file
+            say(printable(text if fault is None else f"{mark} ({fault}): {text}"))
         elif fault is None:
             say(line.decode("ascii"))
         else:
-            say(json.dumps({"forged": fault, "value": _text(line)}))
+            say(json.dumps({"fault": fault, "value": _text(line)}))
 
 
 def _text(line: bytes) -> str:

@@ -12,19 +12,18 @@ from typing import Any, Final
 from bascule import limits
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.config.sections.server import KEYS
-from bascule.config.sections.streams import Compression, Sync
-from bascule.config.values.duration import MILLISECOND_NS, SECOND_NS
-from bascule.config.values.key import Key
-from bascule.config.values.kinds import Unfit
+from bascule.config.sections.streams import Compression, StreamDefaults, Sync
+from bascule.config.values.duration import MILLISECOND_NS
+from bascule.config.values.key import Key, key_of
+from bascule.config.values.kinds import Duration, Unfit
 from bascule.errors import InvalidConfig
 
-INTERVALS_NS_MIN: Final = {
-    "segment_max_age_ns": SECOND_NS,
-    "cleaner_interval_ns": 100 * MILLISECOND_NS,
-    "auto_pause_time_ns": 100 * MILLISECOND_NS,
-    "sync_interval_ns": 5 * MILLISECOND_NS,
+INTERVALS: Final = {
+    item.name: key.kind
+    for item in fields(StreamDefaults)
+    if (key := key_of(item)) is not None and isinstance(key.kind, Duration) and key.kind.floor_ns
 }
-"""Minimum of intervals; a shorter one is raised to it. It would only create more files, or cost CPU for nothing. 0 stays 0."""
+"""Settings with a floor: below it they would only create more files, or cost CPU for nothing."""
 
 
 WITHOUT_EFFECT: Final = frozenset({"compact_max_goroutines"})
@@ -97,9 +96,8 @@ def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) ->
     values |= _checked(overrides or StreamOverrides())
     if values["segment_max_age_ns"] is None:
         values["segment_max_age_ns"] = values["retention_max_age_ns"]
-    for name, shortest in INTERVALS_NS_MIN.items():
-        if values[name] > 0:
-            values[name] = max(values[name], shortest)
+    for name, kind in INTERVALS.items():
+        values[name] = kind.raised(values[name])
     if values["segment_max_bytes"] == 0:
         values["segment_max_bytes"] = limits.SEGMENT_BYTES_DEFAULT
     return StreamConfig(**values)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from bascule.config.sections.cluster import ClusterConfig
-from bascule.config.stream import StreamConfig, resolve
-from bascule.config.values.duration import MILLISECOND_NS
+from bascule.config.stream import INTERVALS, StreamConfig, resolve
+from bascule.config.values.duration import MILLISECOND_NS, format_duration
 from bascule.errors import InvalidConfig
 from bascule.log import LogOptions
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM
@@ -65,7 +65,7 @@ def stored_config(config: StreamConfig) -> dict[str, ConfigValue]:
 
 def settings_of(stream: Stream, cluster: ClusterConfig | None = None) -> StreamSettings:
     """The settings of a stream. With `cluster`, the pause time of `__cursors` comes from its present configuration."""
-    values = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
+    values = _values(stream)
     auto_pause_time_ns = values["auto_pause_time_ns"]
     if cluster is not None and stream.name == CURSORS_STREAM:
         auto_pause_time_ns = cluster.cursors.stream_auto_pause_time_ns
@@ -81,10 +81,30 @@ def settings_of(stream: Stream, cluster: ClusterConfig | None = None) -> StreamS
 
 def effective_config(stream: Stream, cluster: ClusterConfig) -> StreamConfig:
     """The settings that the stream's partitions use, by the names that they are stored under."""
-    values = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
+    values = _values(stream)
     settings = settings_of(stream, cluster)
     values |= {stored: getattr(settings.log_options, ours) for ours, stored in _LOG_OPTIONS.items()}
     return StreamConfig(**{**values, "auto_pause_time_ns": settings.auto_pause_time_ns})
+
+
+def interval_warnings(stream: Stream) -> list[str]:
+    """One text for each stored interval that is too short: an older version allowed it, and it is not used."""
+    return [
+        f"its {name.removesuffix('_ns').replace('_', ' ')} of {format_duration(stored)} is too short, {format_duration(used)} is used; "
+        "create the stream anew to change it"
+        for name, (stored, used) in _short_intervals(stream).items()
+    ]
+
+
+def _short_intervals(stream: Stream) -> dict[str, tuple[int, int]]:
+    """The stored interval and the one that is used, in nanoseconds, by name."""
+    found = {name: (_stored(stream, name), kind) for name, kind in INTERVALS.items()}
+    return {name: (value, kind.raised(value)) for name, (value, kind) in found.items() if kind.raised(value) != value}
+
+
+def _values(stream: Stream) -> dict[str, Any]:
+    found = {item.name: _stored(stream, item.name) for item in fields(StreamConfig)}
+    return found | {name: used for name, (_, used) in _short_intervals(stream).items()}
 
 
 def _stored(stream: Stream, name: str) -> Any:

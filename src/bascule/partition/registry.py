@@ -32,7 +32,7 @@ from bascule.metadata.core.state import (
 )
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.partition_starts import PartitionStatus
-from bascule.metadata.stream_options import RESERVED_STREAMS, StreamSettings, settings_of
+from bascule.metadata.stream_options import RESERVED_STREAMS, StreamSettings, interval_warnings, settings_of
 from bascule.names import AUDIT_STREAM
 from bascule.net.grpc.status import Status
 from bascule.net.nats.link import NatsLink
@@ -115,6 +115,8 @@ class Partitions:
         """States of logs that were opened for replicas which have not started."""
         self._unfinished: set[_Key] = set()
         """Partitions whose start or stop failed halfway: the next attempt stops them first."""
+        self._warned: set[int] = set()
+        """Ids of streams whose settings were checked."""
         self._failed = FailedChanges(self._enqueue)
         self._queue: deque[tuple[int, tuple[Change | ReplicaRestart, ...]]] = deque()
         self._news = asyncio.Event()
@@ -296,6 +298,7 @@ class Partitions:
 
     async def _start(self, stream: Stream, partition: Partition) -> None:
         settings = settings_of(stream, self._cluster)
+        self._warn_of_short_intervals(stream)
         self._data.claim(stream)
         if len(partition.replicas) > 1:
             # A replicated partition needs its log at once; one without followers opens it on first use.
@@ -309,6 +312,12 @@ class Partitions:
         else:
             self._become_follower(stream, partition, settings)
         self._unfinished.discard((stream.name, partition.id))
+
+    def _warn_of_short_intervals(self, stream: Stream) -> None:
+        if stream.id not in self._warned:
+            self._warned.add(stream.id)
+            for text in interval_warnings(stream):
+                _logger.warning("stream %s: %s", stream.name, text)
 
     async def _open(self, stream: Stream, partition: Partition, settings: StreamSettings) -> Opened:
         key = (stream.id, partition.id)

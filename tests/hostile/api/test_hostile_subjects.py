@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from bascule.config.stream import INTERVALS
+from bascule.metadata.core.model.ops import BrokerPlace, ConfigValue, CreateStream, encode_op
 from bascule.names import streams_overlap, subject_covers, subject_fault, subjects_overlap
+from bascule.net.nats.envelope import MessageType, pack_message
+from bascule.net.nats.subjects import ControlSubjects
+from bascule.proto.internal_pb2 import PropagatedRequest
 from tests.support.api_client import Api, Status, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded_broker import MODEL, PREFIX_MODEL, Policed
 from tests.support.nats_client import NatsClient
+from tests.support.waiting import eventually
 
 NOT_AUTHORIZED: Final = "The client is not authorized to call"
 
@@ -115,6 +122,26 @@ def test_an_interval_of_a_millisecond_is_raised_to_one_that_costs_little(api: Ap
     api.CreateStream(name=name, subject=name, partitions=20, **{setting: 1})
     (found,) = api.FetchMetadata(streams=[name], includeSettings=True).streamMetadata
     assert getattr(found.settings, setting) >= 5
+
+
+def test_intervals_of_an_older_stream_are_raised_when_it_starts(start_broker: StartBroker) -> None:
+    """An older controller has created it, as here a message on NATS that no secret protects."""
+    broker = start_broker({"clustering.server.id": "only"})
+    config: dict[str, ConfigValue] = dict.fromkeys(INTERVALS, 1_000_000)
+    op = CreateStream("busy", "busy", 3, 1, (BrokerPlace("only"),), 1, config=config)
+    with closing(broker.api()) as api, NatsClient(broker.nats_url) as nats:
+        request = pack_message(MessageType.PROPAGATED_REQUEST, PropagatedRequest(op=encode_op(op)))
+        nats.publish(ControlSubjects(namespace_of(broker)).propagate, request, reply="answer")
+        eventually(lambda: "busy" in {one.name for one in api.FetchMetadata().streamMetadata}, "the stream exists")
+        (found,) = api.FetchMetadata(streams=["busy"], includeSettings=True).streamMetadata
+        assert found.settings.cleanerInterval == 100
+        assert found.settings.autoPauseTime == 100
+        assert found.settings.syncInterval == 5
+        assert found.settings.segmentMaxAge == 1000
+        for partition in range(3):
+            api.publish("busy", b"x", partition)
+    for name in ("cleaner interval", "auto pause time", "sync interval", "segment max age"):
+        assert broker.said().count(f"stream busy: its {name} of 1ms is too short") == 1
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────

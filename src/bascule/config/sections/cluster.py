@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from bascule import limits
-from bascule.config.sections.streams import StreamDefaults
+from bascule.config.sections.streams import PAUSE_NS_MIN, StreamDefaults
 from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Name, Size, Unfit
@@ -189,9 +189,9 @@ class CursorStream:
     )
     stream_auto_pause_time_ns: int = setting(
         "cursors.stream.auto.pause.time",
-        Duration(),
+        Duration(floor_ns=PAUSE_NS_MIN),
         1 * MINUTE_NS,
-        meaning="Idle time after which a cursor partition is paused. 0: never.",
+        meaning="Idle time after which a cursor partition is paused, at least 100ms. 0: never.",
         consequence="The first request after a pause takes a little longer. The server reads this key again at every start.",
     )
 

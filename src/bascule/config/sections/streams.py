@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from bascule import limits
-from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS
+from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Size
+
+PAUSE_NS_MIN: Final = 100 * MILLISECOND_NS
+"""Minimum idle time before a partition is paused: a shorter one would only cost CPU."""
 
 
 class Sync(StrEnum):
@@ -53,9 +57,10 @@ class StreamDefaults:
     )
     cleaner_interval_ns: int = setting(
         "streams.cleaner.interval",
-        Duration(minimum_ns=MILLISECOND_NS),
+        Duration(minimum_ns=MILLISECOND_NS, floor_ns=100 * MILLISECOND_NS),
         5 * MINUTE_NS,
-        meaning="The interval at which retention and compaction check a partition. Below 100ms it is raised to 100ms.",
+        meaning="The interval at which retention and compaction check a partition. At least 100ms; a shorter one of a "
+        "client is raised to that.",
         consequence="A partition may exceed its limits for this time.",
     )
     segment_max_bytes: int = setting(
@@ -67,11 +72,12 @@ class StreamDefaults:
     )
     segment_max_age_ns: int | None = setting(
         "streams.segment.max.age",
-        Duration(),
+        Duration(floor_ns=SECOND_NS),
         None,
         default_text="the stream's retention.max.age",
         example="24h",
-        meaning="The age at which a log starts a new segment file. 0: never by age; below 1s it is raised to 1s.",
+        meaning="The age at which a log starts a new segment file. 0: never by age. Otherwise at least 1s; a shorter one of a "
+        "client is raised to that.",
         consequence="A message can exceed `streams.retention.max.age` by up to this time, because the newest segment is never "
         "deleted.",
     )
@@ -106,9 +112,10 @@ class StreamDefaults:
     )
     auto_pause_time_ns: int = setting(
         "streams.auto.pause.time",
-        Duration(),
+        Duration(floor_ns=PAUSE_NS_MIN),
         0,
-        meaning="Pause a partition that has received no message for this time. 0: never; below 100ms it is raised to 100ms.",
+        meaning="Pause a partition that has received no message for this time. 0: never. Otherwise at least 100ms; a shorter "
+        "one of a client is raised to that.",
         consequence="The next message resumes it.",
     )
     auto_pause_disable_if_subscribers: bool = setting(
@@ -153,8 +160,9 @@ class StreamDefaults:
     )
     sync_interval_ns: int = setting(
         "streams.sync.interval",
-        Duration(minimum_ns=MILLISECOND_NS),
+        Duration(minimum_ns=MILLISECOND_NS, floor_ns=5 * MILLISECOND_NS),
         limits.SYNC_INTERVAL_MS_DEFAULT * MILLISECOND_NS,
-        meaning="The interval at which messages are synced to disk when no ack waits for a sync. Below 5ms it is raised to 5ms.",
+        meaning="The interval at which messages are synced to disk when no ack waits for a sync. At least 5ms; a shorter one of a "
+        "client is raised to that.",
         consequence="With `interval`, a power failure may lose the messages of the last interval.",
     )

@@ -119,6 +119,8 @@ class Duration(Kind[int]):
     """Nanoseconds."""
 
     minimum_ns: int = 0
+    floor_ns: int = 0
+    """A shorter duration, except 0, is refused in the configuration. Clients may send one, as to Liftbridge: `raised` raises it."""
     name = "duration"
 
     def parse(self, text: str) -> int:
@@ -126,7 +128,14 @@ class Duration(Kind[int]):
             value = duration.parse_duration(text)
         except ValueError:
             raise Unfit("a duration such as `300ms`, `1m30s` or `24h`; a bare number counts nanoseconds") from None
+        if 0 < value < self.floor_ns:
+            zero = "0, or " if self.minimum_ns == 0 else ""
+            raise Unfit(f"{zero}a duration of at least {duration.format_duration(self.floor_ns)}")
         return self.check(value)
+
+    def raised(self, value: int) -> int:
+        """The duration, or the floor if it is shorter; 0 stays 0."""
+        return max(value, self.floor_ns) if value > 0 else value
 
     def check(self, value: int) -> int:
         if value < self.minimum_ns:

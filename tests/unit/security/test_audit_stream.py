@@ -168,6 +168,20 @@ def test_the_spool_keeps_what_is_not_published(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_a_spool_whose_file_was_removed_writes_it_again(tmp_path: Path) -> None:
+    path, own = tmp_path / "audit.pending", chain()
+    lines = [own.seal(ENTRY) for _ in range(3)]
+    spool = AuditSpool(path, "a")
+    spool.append(lines[:2])
+    spool.published()
+    path.unlink()
+    spool.append(lines[2:])
+    spool.close()
+    spool = AuditSpool(path, "a")
+    assert (len(spool), spool.first, spool.last.number) == (2, lines[1], 3)
+    spool.close()
+
+
 def test_a_spool_that_is_never_empty_does_not_grow_for_ever(tmp_path: Path) -> None:
     spool, own = AuditSpool(tmp_path / "audit.pending", "a"), chain()
     spool.append([own.seal(ENTRY)])

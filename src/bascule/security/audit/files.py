@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -62,11 +61,18 @@ class AuditFile:
         self._size += len(data)
         self._is_torn = False
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the path names another file now, or none."""
+        try:
+            return not os.path.samestat(self.path.stat(), os.fstat(self._handle))
+        except OSError:
+            return True
+
     def reopen(self) -> None:
         """Open the path again if it names another file now, after a rotation. Raises OperatorError and keeps the present file."""
-        with contextlib.suppress(OSError):
-            if os.path.samestat(self.path.stat(), os.fstat(self._handle)):
-                return
+        if not self.is_replaced:
+            return
         opened = _open(self.path, self._what)
         os.close(self._handle)
         self._handle, self._size, self._is_torn = opened, os.fstat(opened).st_size, False

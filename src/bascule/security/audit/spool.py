@@ -58,7 +58,9 @@ class AuditSpool:
         return self._waiting[0][0]
 
     def append(self, lines: list[bytes]) -> None:
-        """Add records that follow the last one, and sync them to disk. Raises OSError; then none of them is added."""
+        """Add records that follow the last one, and sync them to disk. Raises OSError or OperatorError; then none of them is added."""
+        if self._file.is_replaced:  # another program has removed the file, or the last `trim` failed
+            self.trim()
         self._file.append(b"".join(line + b"\n" for line in lines))
         for line in lines:
             self.last = _head_of(line)

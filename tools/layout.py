@@ -73,7 +73,8 @@ raft.core               errors limits raft.core.model
 raft.disk               errors limits kernels.wire log.disk raft.core.model
 raft                    errors limits net.nats raft.core.model raft.core
 partition.core          limits
-security                errors limits names kernels.grpc net net.grpc config.sections
+security.policy         errors limits names
+security                errors limits kernels.grpc net net.grpc config.sections security.policy
 security.audit          errors limits net.grpc security
 metadata                errors limits names proto kernels.wire net net.nats net.grpc config.values config.sections config
                         metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
@@ -98,16 +99,16 @@ client.arrow            errors limits kernels.records kernels.arrow kernels.wind
                         client.publish client
 __init__                errors client.connection client.consume client client.arrow
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
-                        metadata.core.model metadata.core log security security.audit metadata partition readers
-                        operations flight
+                        metadata.core.model metadata.core log security.policy security security.audit metadata partition
+                        readers operations flight
 broker.flight           errors limits kernels.arrow net net.grpc config.values config.sections
                         metadata.core.model log.segments log.partition log security metadata partition flight
 broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security security.audit metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
-broker                  errors limits names child_process exits proto kernels.calls net net.nats net.grpc config.values config.sections
-                        config log.disk log security security.audit metadata partition readers operations broker.api broker.flight
-                        broker.metrics broker.http
+broker                  errors limits names child_process exits proto kernels.calls net net.nats net.grpc config.values
+                        config.sections config metadata.core.model log.disk log security.policy security security.audit metadata
+                        partition readers operations broker.api broker.flight broker.metrics broker.http
 lake                    errors limits kernels.wire flight client.arrow
 lake.latest             errors kernels.wire flight client.arrow lake
 spark.options           errors limits config.values config.sections flight client.connection
@@ -132,7 +133,8 @@ cli.pipeline            errors exits config.values client client.arrow lake lake
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery client.connection client spark cli.terminal cli.target
-cli.access              errors exits names net.nats config.sections security security.audit client cli.terminal cli.target
+cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
+                        client client.admin cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access
 demo                    errors child_process exits net.nats config broker lake
 """

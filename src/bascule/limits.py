@@ -246,7 +246,13 @@ INGEST_RATE_WINDOW_SECONDS: Final = 0.1
 # ── control plane ────────────────────────────────────────────────────────────────────────────────
 
 AUTHORIZATIONS_REMEMBERED_MAX: Final = 65_536
-"""Cached decisions of the policy: casbin needs the time of a hundred messages for one decision."""
+"""Cached decisions of the policy, on subjects and on other resources: casbin needs the time of a hundred messages for one decision."""
+
+POLICY_LINE_BYTES_MAX: Final = 1 * KIB
+"""Size of one stored line of a policy; a longer one is refused. Never changes: all servers apply it to the replicated state."""
+
+POLICY_CHANGE_LINES_MAX: Final = 64
+"""Lines of one change of the policy: the op, in JSON, is smaller than RAFT_PROPOSAL_BYTES_MAX. Never changes either."""
 
 TOKEN_CHARACTERS_MAX: Final = 8192
 """A longer bearer token is refused unread. A JWT with many claims has about 2000."""

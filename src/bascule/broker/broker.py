@@ -31,6 +31,8 @@ from bascule.broker.keys import KeyCalls, key_source, load_keys
 from bascule.broker.metrics.cursors import KnownCursors
 from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import BROKER_USER, link_options
+from bascule.broker.policies import ClusterPolicies
+from bascule.config.sections.security import PolicySource
 from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.address import Address
@@ -105,14 +107,13 @@ async def _start(
     identities = Identities(Authenticator.from_config(config), audit.unauthenticated)
     closing.add(identities.close)
     is_current = identities.is_current if identities.are_required else None
-    authorizer = Authorizer.from_config(config.tls, is_current, audit.refused)
+    authorizer = Authorizer.from_config(config.tls, config.security, is_current, audit.refused)
     ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity, secret)
-    parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, ports, nats, identity)
+    running = RunningCalls(authorizer)
+    parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, running, ports, nats, identity)
     auditing.start_stream(parts.plane.publisher)
     closing.add(auditing.stop_stream)
-    running = RunningCalls(authorizer)
-    running.add_judge(parts.plane.judge_publishers)
     if identities.are_required:
         _watch_credentials(running, closing)
     health, grpc = await _serve(config, closing, store, authorizer, identities, audit, running, ports, nats, parts)
@@ -217,6 +218,8 @@ class BrokerParts:
     arrival: Arrival
     life: ServerLife
     keys: KeyRotation
+    policies: ClusterPolicies | None
+    """None if the cluster does not store the policy."""
 
 
 async def _start_parts(
@@ -227,6 +230,7 @@ async def _start_parts(
     keys: KeyRotation,
     marker: RunMarker,
     authorizer: Authorizer,
+    running: RunningCalls,
     ports: Ports,
     nats: NatsConnections,
     identity: str,
@@ -241,6 +245,8 @@ async def _start_parts(
         config, nats.streams, nats.replication, bus, nats.secret.channels, store, authorizer, controller, feed
     )
     closing.add(plane.stop)
+    running.add_judge(plane.judge_publishers)
+    policies = _follow_policies(config, closing, controller, feed, authorizer, running)
     partitions = plane.partitions
 
     has_cursors = cluster.cursors.stream_partitions > 0
@@ -267,9 +273,28 @@ async def _start_parts(
         await answering.start()
     nats.secret.on_control_accepted(directory.introduce)
     await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)
+    if policies is not None and arrival.is_complete:
+        await policies.known(timeout=limits.START_CATCH_UP_SECONDS)
     return BrokerParts(
-        controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life, keys
+        controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life, keys, policies
     )
+
+
+def _follow_policies(
+    config: ServerConfig,
+    closing: Closing,
+    controller: Controller,
+    feed: MetadataFeed,
+    authorizer: Authorizer,
+    running: RunningCalls,
+) -> ClusterPolicies | None:
+    """None if the cluster does not store the policy."""
+    if config.security.policies_source is not PolicySource.CLUSTER:
+        return None
+    policies = ClusterPolicies(controller, feed, authorizer, running, config.security.policies_admins)
+    closing.add(policies.stop)
+    policies.start()
+    return policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +460,7 @@ async def _serve(
         parts.cursors,
         parts.groups,
         administration,
+        None if parts.policies is None else parts.policies.put_in_force,
         health,
         parts.keys.must_have_keys,
         audit,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from bascule import limits
+from bascule.config.sections.security import PolicySource
 from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.duration import format_duration
@@ -54,11 +55,42 @@ def _client_certificates(config: ServerConfig) -> Iterator[Problem]:
             "Authorization needs client certificates or tokens",
             "set `tls.client.auth.enabled: true`, `security.tokens.file` or `security.jwt.keys`",
         )
-    if tls.client_authz_enabled and tls.client_authz_policy is None:
+
+
+def _policies(config: ServerConfig) -> Iterator[Problem]:
+    tls, security = config.tls, config.security
+    if security.policies_source is PolicySource.FILE:
+        if security.policies_admins:
+            yield (
+                ("security.policies.admins",),
+                "Administrators are named in the configuration only if the cluster stores the policy",
+                "set `security.policies.source: cluster`, or write a line `p, <user>, *, *` into `tls.client.authz.policy`",
+            )
+        if tls.client_authz_enabled and tls.client_authz_policy is None:
+            yield (
+                ("tls.client.authz.enabled",),
+                "Authorization needs a policy",
+                "set `tls.client.authz.policy`, or `security.policies.source: cluster`",
+            )
+        return
+    source = "security.policies.source"
+    if not tls.client_authz_enabled:
+        yield (source,), "A policy without authorization has no effect", "set `tls.client.authz.enabled: true`"
+    for name, file in (
+        ("tls.client.authz.policy", tls.client_authz_policy),
+        ("tls.client.authz.model", tls.client_authz_model),
+    ):
+        if file is not None:
+            yield (
+                (source, name),
+                "The policy comes from the cluster and from a file",
+                f"remove `{name}`; `bascule acl grant --file` copies a policy into the cluster",
+            )
+    if not security.policies_admins:
         yield (
-            ("tls.client.authz.enabled",),
-            "Authorization needs a policy",
-            "set `tls.client.authz.policy`",
+            (source,),
+            "No user could grant the first rights",
+            "set `security.policies.admins` to the user that administers the cluster",
         )
 
 
@@ -164,6 +196,7 @@ def _idle_wait(config: ServerConfig) -> Iterator[Problem]:
 _RULES: Final[tuple[Callable[[ServerConfig], Iterator[Problem]], ...]] = (
     _certificates,
     _client_certificates,
+    _policies,
     _tokens,
     _unsafe,
     _nats_login,

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from bascule import limits
-from bascule.errors import Unavailable
+from bascule.errors import BasculeError, Unavailable
 from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
 from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter
 from bascule.names import publish_subject_fault, reserved_subject_fault
-from bascule.net.grpc.status import GrpcError, Status
+from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.net.nats.link import NatsLink
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
 from bascule.security.authorization import Authorizer
@@ -23,6 +23,13 @@ _OUTPUT_POLL_SECONDS: Final = 0.002
 _SUBJECTS_REMEMBERED_MAX: Final = 1_024
 
 Resume = Callable[[str, int], Awaitable[None]]
+
+
+def _status(error: BasculeError) -> tuple[int, str]:
+    if isinstance(error, Unavailable):
+        # Clients know these words: they publish again, instead of reporting that the outcome is unknown.
+        return int(Status.UNAVAILABLE), f"{error.message}: the message was not stored, publish it again"
+    return int(status_of(error)), error.message
 
 
 class PublishShell:
@@ -60,10 +67,11 @@ class PublishShell:
         )
         self.gate.checks_authorization = authorizer.is_enabled
 
-    def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
-        if self._authorizer.allows(peer, resource, action):
+    def refusal(self, peer: Any, stream: str) -> tuple[int, str] | None:
+        """Status and text if the client may not publish to this stream; None if it may."""
+        if self._authorizer.allows(peer, stream, "Publish"):
             return None
-        return self._authorizer.refusal(peer, resource, action)
+        return _status(self._authorizer.refused(peer, stream, "Publish"))
 
     def subject_refusal(self, peer: Any, subject: bytes, field: str) -> tuple[int, str] | None:
         """Status and text if the client may not publish to this subject, which is a request's subject or ack inbox; None if it may."""
@@ -77,7 +85,7 @@ class PublishShell:
         text = subject.decode()
         if self._authorizer.allows_subject(peer, text, "PublishToSubject"):
             return None
-        return int(Status.PERMISSION_DENIED), self._authorizer.refusal(peer, text, "PublishToSubject")
+        return _status(self._authorizer.refused(peer, text, "PublishToSubject"))
 
     def _subject_fault(self, subject: bytes) -> str | None:
         try:
@@ -91,8 +99,8 @@ class PublishShell:
         ended = 0
         for session in self.gate.sessions:
             for stream, peer in session.granted.items():
-                if (text := self.why_not(peer, stream.decode("utf-8", "replace"))) is not None:
-                    session.finish(int(Status.PERMISSION_DENIED), text)
+                if (refusal := self.refusal(peer, stream.decode("utf-8", "replace"))) is not None:
+                    session.finish(*refusal)
                     ended += 1
                     break
         return ended

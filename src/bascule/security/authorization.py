@@ -1,32 +1,29 @@
-"""Authorization by a casbin model and a policy of lines `p, <common name>, <resource>, <action>`.
+"""Authorization by a policy of lines `p, <user>, <resource>, <action>`.
 
 A client is identified by the user of its token, or by the common name of its certificate; the roles of a token are subjects
-`role:<name>`. Resources are stream names, group ids, NATS subjects and `*` for metadata, or
-the typed ones of `resources` when no model is given; actions have the names of RPCs. Anything
-that no line grants is denied. See `subjects` for lines on subjects. The files are read at the start and on `reload`; when a file
-cannot be used on reload, the previous policy stays in force.
+`role:<name>`. Resources are stream names, group ids, NATS subjects and `*` for metadata; the built-in model adds types to them. Actions
+have the names of RPCs. Anything that no line grants is denied. Lines come from a file, which is read at the start and on `reload`, or
+from the metadata of the cluster, see `use`. When a file cannot be used on reload, the previous policy stays in force.
 """
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from bascule import limits
 from bascule.config.sections.listener import Tls
-from bascule.errors import InvalidConfig, PermissionDenied
-from bascule.security import resources
-from bascule.security.identity import ROLE_PREFIX
-from bascule.security.resources import rights_to, typed
-from bascule.security.subjects import SUBJECT_PREFIX, SubjectGrants
+from bascule.config.sections.security import PolicySource, Security
+from bascule.errors import InvalidConfig, PermissionDenied, Unavailable
+from bascule.security.policy.builtin import BuiltinPolicy
+from bascule.security.policy.casbin_policy import CasbinPolicy
+from bascule.security.policy.lines import MalformedLine, PolicyLine, administrators, parse_file
+from bascule.security.policy.resources import ROLE_PREFIX, SUBJECT_PREFIX, rights_to
 
 _logger = logging.getLogger(__name__)
-
-_HINT: Final = "lines are `p, <common name>, <resource>, <action>`; `#` begins a comment"
 
 
 class CertifiedPeer(Protocol):
@@ -36,60 +33,133 @@ class CertifiedPeer(Protocol):
     def common_name(self) -> str | None: ...
 
 
+class Policy(Protocol):
+    """Decides about names of users and roles. Threads ask it concurrently."""
+
+    @property
+    def names_subjects(self) -> bool:
+        """Whether the policy is about the subjects of streams, too."""
+
+    @property
+    def names_plain_subjects(self) -> bool:
+        """Whether a line of PublishToSubject may name a subject without `subject:`."""
+
+    def allows(self, name: str, resource: str, action: str) -> bool: ...
+
+    def allows_subject(self, name: str, subject: str, action: str) -> bool: ...
+
+    def line(self, name: str, resource: str, action: str) -> PolicyLine | None: ...
+
+    def subject_line(self, name: str, subject: str, action: str) -> PolicyLine | None: ...
+
+    def roles_of(self, name: str) -> list[str]: ...
+
+
 OnRefused: TypeAlias = Callable[[CertifiedPeer | None, str, str], None]
 """Gets the client, the resource and the action of a refused call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """A policy and its cached decisions. They change together: a thread that decides by the old policy keeps that in the old cache."""
+
+    policy: Policy
+    decided: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    subjects_decided: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    """Apart from the others: a stream may have the name `subject:orders`."""
+
+    def allows(self, name: str, resource: str, action: str) -> bool:
+        asked = (name, resource, action)
+        found = self.decided.get(asked)
+        return _remember(self.decided, asked, self.policy.allows(*asked)) if found is None else found
+
+    def allows_subject(self, name: str, subject: str, action: str) -> bool:
+        asked = (name, subject, action)
+        found = self.subjects_decided.get(asked)
+        return _remember(self.subjects_decided, asked, self.policy.allows_subject(*asked)) if found is None else found
+
+
+def _remember(decided: dict[tuple[str, str, str], bool], asked: tuple[str, str, str], decision: bool) -> bool:
+    if len(decided) >= limits.AUTHORIZATIONS_REMEMBERED_MAX:
+        decided.clear()
+    decided[asked] = decision
+    return decision
 
 
 class Authorizer:
     def __init__(
         self,
-        model: Path | None,
-        policy: Path | None,
+        policy: Policy | None,
         is_current: Callable[[CertifiedPeer | None], bool] | None = None,
         on_refused: OnRefused | None = None,
+        *,
+        read_again: Callable[[], Policy] | None = None,
+        is_complete: bool = True,
     ) -> None:
-        """Raises InvalidConfig when a file cannot be used. Without files every call is allowed: see `disabled`.
+        """Without a policy every call is allowed: see `disabled`.
 
         `is_current` returns whether a client's token is still valid; None when there are no tokens. `on_refused` is called, on any
-        thread, for each call that is refused.
+        thread, for each call that is refused. `read_again` returns the policy of the files, and raises InvalidConfig. If the policy is
+        not complete, calls that it does not allow are refused with Unavailable until `use` has replaced it.
         """
         self._is_current = is_current
         self._on_refused = on_refused
-        self._model = model
-        self._policy = policy
-        self._enforcer: Any = None
-        self._subjects: SubjectGrants | None = None
-        self._is_typed = model is None
-        """The built-in model: resources have types."""
-        if policy is not None:
-            self._enforcer, self._subjects = _load(model, policy)
-        self._decided: dict[tuple[str, str, str], bool] = {}
+        self._read_again = read_again
+        self.is_complete = is_complete
+        """Whether the policy is known, and not only its administrators."""
+        self._in_force = None if policy is None else _InForce(policy)
         self.generation = 0
         """Increases with every new policy; callers may cache decisions of the same generation."""
 
     @classmethod
     def disabled(cls) -> Authorizer:
         """Allows every call of every client."""
-        return cls(None, None)
+        return cls(None)
+
+    @classmethod
+    def of_files(
+        cls,
+        model: Path | None,
+        policy: Path,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
+        on_refused: OnRefused | None = None,
+    ) -> Authorizer:
+        """Raises InvalidConfig when a file cannot be used."""
+
+        def read() -> Policy:
+            return read_policy(model, policy)
+
+        return cls(read(), is_current, on_refused, read_again=read)
 
     @classmethod
     def from_config(
         cls,
         tls: Tls,
+        security: Security,
         is_current: Callable[[CertifiedPeer | None], bool] | None = None,
         on_refused: OnRefused | None = None,
     ) -> Authorizer:
         if not tls.client_authz_enabled:
-            return cls(None, None, is_current, on_refused)
-        return cls(tls.client_authz_model, tls.client_authz_policy, is_current, on_refused)
+            return cls(None, is_current, on_refused)
+        if security.policies_source is PolicySource.CLUSTER:
+            first = BuiltinPolicy(administrators(security.policies_admins))
+            return cls(first, is_current, on_refused, is_complete=False)
+        assert tls.client_authz_policy is not None, "the configuration was checked"
+        return cls.of_files(tls.client_authz_model, tls.client_authz_policy, is_current, on_refused)
 
     @property
     def is_enabled(self) -> bool:
         """Whether there are calls that are not allowed."""
-        return self._enforcer is not None or self._is_current is not None
+        return self._in_force is not None or self._is_current is not None
 
     def credentials_changed(self) -> None:
         """Tokens were read again, or may have expired: calls in progress have to be judged again."""
+        self.generation += 1
+
+    def use(self, policy: Policy) -> None:
+        """Decide by this policy, which is complete, from now on."""
+        self._in_force = _InForce(policy)
+        self.is_complete = True
         self.generation += 1
 
     def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
@@ -98,28 +168,21 @@ class Authorizer:
             return False  # without a policy, too
         if self._is_current is not None and not self._is_current(peer):
             return False
-        if self._enforcer is None:
-            return True
-        return any(self._is_granted(name, *right) for name in names_of(peer) for right in rights)
-
-    def _is_granted(self, subject: str, resource: str, action: str) -> bool:
-        assert self._enforcer is not None
-        asked = (subject, typed(resource, action) if self._is_typed else resource, action)
-        decided = self._decided.get(asked)
-        if decided is None:
-            decided = self._decide(asked, bool(self._enforcer.enforce(*asked)))
-        return decided
-
-    def _decide(self, asked: tuple[str, str, str], decided: bool) -> bool:
-        if len(self._decided) >= limits.AUTHORIZATIONS_REMEMBERED_MAX:
-            self._decided.clear()
-        self._decided[asked] = decided
-        return decided
+        in_force = self._in_force
+        return in_force is None or any(in_force.allows(name, *right) for name in names_of(peer) for right in rights)
 
     def require(self, peer: CertifiedPeer | None, resource: str, action: str) -> None:
-        """Raises PermissionDenied, with the text that clients know."""
+        """Raises PermissionDenied, with the text that clients know; Unavailable while the policy is not known."""
         if not self.allows(peer, resource, action):
-            raise PermissionDenied(self.refusal(peer, resource, action))
+            raise self.refused(peer, resource, action)
+
+    def refused(self, peer: CertifiedPeer | None, resource: str, action: str) -> PermissionDenied | Unavailable:
+        """Report that a call is refused to the audit log. Returns the error for the client."""
+        if not self.is_complete:
+            return Unavailable(
+                "this server has not read the policies of the cluster yet", hint="retry, or use another server"
+            )
+        return PermissionDenied(self.refusal(peer, resource, action))
 
     def refusal(self, peer: CertifiedPeer | None, resource: str, action: str) -> str:
         """Report that a call is refused to the audit log. Returns the text of the refusal, which clients know."""
@@ -131,44 +194,34 @@ class Authorizer:
 
     @property
     def names_subjects(self) -> bool:
-        """Whether the policy is about subjects, too: it has lines on them, or no model of its own. Another one was written for
-        Liftbridge, which checks no subject of a stream."""
-        return self._subjects is not None and (self._is_typed or not self._subjects.is_empty)
+        """Whether the policy is about the subjects of streams, too."""
+        return self._in_force is not None and self._in_force.policy.names_subjects
 
     def allows_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> bool:
-        """Whether a line on subjects, or on everything, grants the action. A line of PublishToSubject may also name the subject as it
-        is, as for Liftbridge."""
-        if self._subjects is None:
+        """Whether a line on subjects, or on everything, grants the action."""
+        in_force = self._in_force
+        if in_force is None:
             return True
-        if any(self._is_granted_subject(name, subject, action) for name in names_of(peer)):
+        if any(in_force.allows_subject(name, subject, action) for name in names_of(peer)):
             return True
-        return action == "PublishToSubject" and not self._is_typed and self.allows(peer, subject, action)
-
-    def _is_granted_subject(self, name: str, subject: str, action: str) -> bool:
-        assert self._subjects is not None
-        asked = (name, SUBJECT_PREFIX + subject, action)
-        decided = self._decided.get(asked)
-        if decided is None:
-            decided = self._decide(asked, self._subjects.allows(name, subject, action))
-        return decided
+        is_plain = action == "PublishToSubject" and in_force.policy.names_plain_subjects
+        return is_plain and self.allows(peer, subject, action)
 
     def require_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> None:
-        """Raises PermissionDenied."""
+        """Raises PermissionDenied, or Unavailable while the policy is not known."""
         if not self.allows_subject(peer, subject, action):
-            raise PermissionDenied(self.refusal(peer, SUBJECT_PREFIX + subject, action))
+            raise self.refused(peer, SUBJECT_PREFIX + subject, action)
 
     def reload(self) -> bool:
         """Read the files again. When they cannot be used, logs an error, keeps the present policy and returns False."""
-        if self._policy is None or self._enforcer is None:
-            _logger.info("authorization is off: there is no policy to read again")
+        if self._read_again is None:
+            _logger.info("there is no policy file to read again")
             return True
         try:
-            self._enforcer, self._subjects = _load(self._model, self._policy)
+            self.use(self._read_again())
         except InvalidConfig as error:
             _logger.error("the authorization policy was not changed: %s (%s)", error.message, error.hint)
             return False
-        self._decided.clear()
-        self.generation += 1
         _logger.info("the authorization policy was read again")
         return True
 
@@ -184,29 +237,18 @@ class Explanation:
     """The user, and all its roles: those of its token and those of the policy."""
 
 
-def explain(
-    model: Path | None, policy: Path, user: str, roles: tuple[str, ...], action: str, resource: str
-) -> Explanation:
-    """Explain a decision. `resource` is as in the policy: with its type in the built-in model, `subject:<subject>` for a subject.
-
-    Raises InvalidConfig when a file cannot be used.
-    """
-    enforcer, subjects = _load(model, policy)
+def explain(policy: Policy, user: str, roles: tuple[str, ...], action: str, resource: str) -> Explanation:
+    """Explain a decision. `resource` is as in the policy: with its type in the built-in model, `subject:<subject>` for a subject."""
     names = [user, *(ROLE_PREFIX + role for role in roles)]
-    known = list(dict.fromkeys([*names, *(role for name in names for role in _roles_of(enforcer, name))]))
+    known = tuple(dict.fromkeys([*names, *(role for name in names for role in policy.roles_of(name))]))
     for name in names:
         if resource.startswith(SUBJECT_PREFIX):
-            grant = subjects.grant_of(name, resource.removeprefix(SUBJECT_PREFIX), action)
-            found = [] if grant is None else grant
+            found = policy.subject_line(name, resource.removeprefix(SUBJECT_PREFIX), action)
         else:
-            found = enforcer.enforce_ex(name, resource, action)[1]
-        if found:
-            return Explanation(True, ", ".join(["p", *found]), tuple(known))
-    return Explanation(False, None, tuple(known))
-
-
-def _roles_of(enforcer: Any, name: str) -> list[str]:
-    return list(enforcer.get_implicit_roles_for_user(name)) if "g" in enforcer.get_model().model else []
+            found = policy.line(name, resource, action)
+        if found is not None:
+            return Explanation(True, found.text, known)
+    return Explanation(False, None, known)
 
 
 def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:
@@ -217,54 +259,13 @@ def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:
     return (peer.common_name, *(ROLE_PREFIX + role for role in roles))
 
 
-def _load(model_file: Path | None, policy_file: Path) -> tuple[Any, SubjectGrants]:
-    casbin = _casbin()
-
-    def new_model() -> Any:
-        if model_file is None:
-            return casbin.Enforcer.new_model(text=resources.MODEL)
-        return casbin.Enforcer.new_model(str(model_file))
-
+def read_policy(model: Path | None, policy: Path) -> Policy:
+    """Return the policy of a file, for the model or for the built-in one. Raises InvalidConfig when a file cannot be used."""
     try:
-        model = new_model()
-        missing = [part for part in "rpem" if part not in model.model]
-        if missing:
-            raise ValueError(f"it has no section for {missing[0]!r}")
-    except Exception as error:  # casbin's parser raises many kinds of errors
-        raise InvalidConfig(f"`tls.client.authz.model`, {model_file}, cannot be used: {error!r}") from None
-    fields = {name: len(model["p"][name].tokens) for name in model["p"]}
-    _check_policy(policy_file, fields, "g" in model.model, is_typed=model_file is None)
-    try:
-        enforcer = casbin.Enforcer(model, casbin.persist.adapters.FileAdapter(str(policy_file)))
-        bare = casbin.Enforcer(new_model())
-        return enforcer, SubjectGrants(bare, enforcer.get_model().model)
-    except InvalidConfig:
-        raise
-    except Exception as error:
-        raise InvalidConfig(
-            f"`tls.client.authz.policy`, {policy_file}, cannot be used: {error!r}", hint=_HINT
-        ) from None
-
-
-def _casbin() -> Any:
-    import importlib
-
-    return importlib.import_module("casbin")  # it has no types
-
-
-def _check_policy(policy_file: Path, fields: dict[str, int], has_roles: bool, *, is_typed: bool) -> None:
-    """Check every line: casbin ignores lines that it does not know, and fails on short ones at the first request."""
-    try:
-        lines = policy_file.read_text("utf-8").splitlines()
+        text = policy.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"`tls.client.authz.policy`, {policy_file}, cannot be read: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        kind, *values = [value.strip() for value in next(csv.reader([line]))]
-        is_policy = fields.get(kind) == len(values) and all(values)
-        if not is_policy and not (has_roles and kind.startswith("g") and len(values) >= 2):
-            raise InvalidConfig(f"{policy_file}, line {number}, is not a policy: {line.strip()!r}", hint=_HINT)
-        fault = resources.resource_fault(values[1]) if is_typed and kind == "p" else None
-        if fault is not None:
-            raise InvalidConfig(f"{policy_file}, line {number}, has the resource {values[1]!r}", hint=fault)
+        raise InvalidConfig(f"the policy {policy} cannot be read: {error}") from None
+    try:
+        return BuiltinPolicy(parse_file(text)) if model is None else CasbinPolicy(model, policy, text)
+    except MalformedLine as error:
+        raise InvalidConfig(f"the policy {policy}: {error.problem}", hint=error.hint) from None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from bascule import limits
-
-ROLE_PREFIX: Final = "role:"
-"""Begins a role in a policy. No user has a name that begins so: a user could otherwise take the permissions of a role."""
+from bascule.security.policy.resources import ROLE_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,7 @@ def test_one_controller_tells_of_the_cluster(cluster: Cluster) -> None:
     assert [name for name, page in found.items() if "bascule_cluster_partitions" in page] == [controller]
     page = found[controller]
     assert page.value("bascule_cluster_streams") == 2
+    assert page.value("bascule_cluster_policies") == 0
     assert page.value("bascule_cluster_partitions") == 3 + CURSORS
     assert page.value("bascule_raft_members", kind="voter") == 3
     assert all(page.value("bascule_controller_info", controller=controller) == 1 for page in found.values())

@@ -30,7 +30,7 @@ doctor
 context add|list|use|remove|show
 pipeline init|check|run|sql|archive|compact|status|verify|latest|replay
 spark shell
-acl explain
+acl list|grant|revoke|explain
 token create|list|revoke
 audit verify|tail
 log inspect|verify

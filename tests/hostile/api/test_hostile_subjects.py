@@ -307,3 +307,14 @@ def test_a_faulty_line_on_a_subject_stops_the_start(start_broker: StartBroker, t
     with pytest.raises(AssertionError, match="may only be its last part"):
         broker = Policed(start_broker, tmp_path / "policed", MODEL, ["bob, subject:a.>.b, CreateStream"])
     assert broker is None
+
+
+def test_a_stream_that_is_named_like_a_subject_opens_no_subject(start_broker: StartBroker, tmp_path: Path) -> None:
+    policed = Policed(start_broker, tmp_path / "policed", PREFIX_MODEL, [*OWNER, "sam, s*, *"])
+    policed.admin_api.CreateStream(name="orders", subject="orders.s")
+    sam = policed.api("sam")
+    sam.CreateStream(name="subject:orders.s", subject="sam.own")
+    with refused(Status.PERMISSION_DENIED, f"{NOT_AUTHORIZED} CreateStream on resource subject:orders.s"):
+        sam.CreateStream(name="s-tap", subject="orders.s")
+    sam.close()
+    policed.admin_api.close()

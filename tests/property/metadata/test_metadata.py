@@ -26,6 +26,10 @@ GROUPS = st.sampled_from(["g", "h", ""])
 CONSUMERS = st.sampled_from(["c1", "c2", "c3", "c4", ""])
 BROKERS = st.lists(st.builds(BrokerPlace, BROKER_IDS, st.sampled_from(["", "r1", "r2"])), max_size=4).map(tuple)
 SOME_IDS = st.lists(BROKER_IDS, max_size=4).map(tuple)
+LINES = st.lists(
+    st.sampled_from(["p, a, stream:s*, Publish", "g, a, role:é", "", "x" * 1025, "\ud800", *map(str, range(70))]),
+    max_size=70,
+).map(tuple)
 
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(
@@ -59,6 +63,8 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(ops.JoinConsumerGroup, GROUPS, CONSUMERS, st.lists(STREAMS, max_size=3).map(tuple), SOME_IDS),
     st.builds(ops.LeaveConsumerGroup, GROUPS, CONSUMERS, st.booleans(), st.just("") | BROKER_IDS),
     st.builds(ops.ChangeCoordinator, GROUPS, BROKER_IDS, EPOCHS, SOME_IDS),
+    st.builds(ops.GrantPolicies, LINES),
+    st.builds(ops.RevokePolicies, LINES),
     st.builds(ops.PublishActivity, EPOCHS),
 )
 
@@ -124,8 +130,8 @@ def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
 
 def test_a_snapshot_of_a_later_version_is_refused() -> None:
     document = json.loads(encode_snapshot(ClusterMetadata()))
-    document["version"] = 3
-    with pytest.raises(FormatTooNew, match="version 3"):
+    document["version"] = 4
+    with pytest.raises(FormatTooNew, match="version 4"):
         decode_snapshot(json.dumps(document).encode())
 
 

@@ -247,7 +247,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
 def test_every_call_needs_to_be_granted(tmp_path: Path, name: str, resource: str, fields: dict[str, Any]) -> None:
     (tmp_path / "model.conf").write_text(MODEL)
     (tmp_path / "policy.csv").write_text(f"p, alice, {resource}, {name}\n")
-    authorizer = Authorizer(tmp_path / "model.conf", tmp_path / "policy.csv")
+    authorizer = Authorizer.of_files(tmp_path / "model.conf", tmp_path / "policy.csv")
 
     async def scenario() -> None:
         async with running(tmp_path, authorizer=authorizer) as cluster:

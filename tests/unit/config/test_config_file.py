@@ -14,6 +14,7 @@ from bascule import limits
 from bascule.config import KEYS, Compression, ServerConfig, Sync, load, load_with_sources
 from bascule.config.sections.cluster import PublishAckPolicy
 from bascule.config.sections.node import Level
+from bascule.config.sections.security import PolicySource
 from bascule.config.values.address import Address
 from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import key_of, section_of
@@ -43,6 +44,7 @@ security:
   insecure: true
   audit.file: /audit.jsonl
   audit.stream: {enabled: true, replication.factor: 2, retention.max.age: 24h}
+  policies: {source: file}
   tokens: {file: /tokens, plaintext: true}
   jwt:
     keys: https://id.example/keys
@@ -127,6 +129,8 @@ EXPECTED: dict[str, Any] = {
     "security.audit.stream.enabled": True,
     "security.audit.stream.replication.factor": 2,
     "security.audit.stream.retention.max.age": 24 * HOUR_NS,
+    "security.policies.source": PolicySource.FILE,
+    "security.policies.admins": (),
     "security.tokens.file": Path("/tokens"),
     "security.tokens.plaintext": True,
     "security.jwt.keys": "https://id.example/keys",

@@ -287,6 +287,15 @@ def test_a_default_reads_back_as_itself(name: str) -> None:
         assert key.kind.parse(key.kind.show(key.default)) == key.default
 
 
+STORED = {
+    "tls.cert": "a",
+    "tls.key": "b",
+    "tls.client.auth.enabled": True,
+    "tls.client.authz.enabled": True,
+    "security.policies.source": "cluster",
+    "security.policies.admins": "root",
+}
+
 # ── between keys ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -307,6 +316,14 @@ def test_a_default_reads_back_as_itself(name: str) -> None:
             {"tls.cert": "a", "tls.key": "b", "tls.client.auth.enabled": True, "tls.client.authz.enabled": True},
             "Authorization needs a policy",
         ),
+        ({"security.policies.admins": "root"}, "only if the cluster stores the policy"),
+        (
+            {"security.policies.source": "cluster", "security.policies.admins": "root"},
+            "without authorization has no effect",
+        ),
+        (STORED | {"tls.client.authz.policy": "/p"}, "from the cluster and from a file"),
+        (STORED | {"tls.client.authz.model": "/m"}, "from the cluster and from a file"),
+        ({key: value for key, value in STORED.items() if key != "security.policies.admins"}, "No user could grant"),
         ({"clustering.replica.max.idle.wait": "15s"}, "idle follower would count as lagging"),
         ({"clustering.replica.max.lag.time": "10s"}, "idle follower would count as lagging"),
     ],
@@ -352,3 +369,12 @@ def test_the_data_directory_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", "/home/ada")
     assert load(flags={"data.dir": "/srv/b"}, environ={}).data_dir == Path("/srv/b")
     assert load(environ={"BASCULE_DATA_DIR": "~/b"}).data_dir == Path("/home/ada/b")
+
+
+def test_a_policy_that_the_cluster_stores_has_administrators() -> None:
+    config = load(flags=STORED | {"security.policies.admins": "root, Jane Doe,role:ops,root"}, environ={})
+    assert config.security.policies_source == "cluster"
+    assert config.security.policies_admins == ("root", "Jane Doe", "role:ops")
+    for bad in ("*", "role:", 'a"b', "x" * 257, "a\tb"):
+        with pytest.raises(InvalidConfig, match=r"security\.policies\.admins"):
+            load(flags=STORED | {"security.policies.admins": bad}, environ={})

@@ -35,8 +35,19 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert (partition.replicas, partition.in_sync_replicas, partition.epoch) == (["a", "b"], ["a"], 3)
     assert (partition.target_replicas, partition.original_replicas, partition.data_loss_epoch) == ([], [], 0)
     assert (state.server_epochs, state.leaving, state.replication_throttle) == ({}, set(), 0)
+    assert state.policies == set()
     assert state.groups["g"].members["c1"].assignments == {"orders": [0]}
     assert encode_snapshot(decode_snapshot(encode_snapshot(state))) == encode_snapshot(state)
+
+
+def test_a_snapshot_from_before_policies_is_read() -> None:
+    cluster = Cluster()
+    cluster.create("orders", 1, 3)
+    document = json.loads(encode_snapshot(cluster.state))
+    del document["policies"]
+    former = decode_snapshot(json.dumps({**document, "version": 2}).encode())
+    assert former.policies == set()
+    assert encode_snapshot(former) == encode_snapshot(cluster.state)
 
 
 def test_restarts_moves_losses_leavers_and_the_throttle_come_back() -> None:

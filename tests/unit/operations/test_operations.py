@@ -21,6 +21,7 @@ from bascule.operations.membership import MembershipWatch
 from bascule.operations.move_queue import stalled
 from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
+from bascule.security.policy.resources import CLUSTER_ACTIONS
 from tests.support.memory_bus import MemoryBus
 
 
@@ -270,9 +271,10 @@ class Policy:
 
 def test_every_call_asks_the_policy_first() -> None:
     policy: Any = Policy()
-    handlers = ClusterApi(MagicMock(), policy, MagicMock()).handlers()
+    handlers = ClusterApi(MagicMock(), MagicMock(), policy, MagicMock()).handlers()
     methods = [method.name for method in extensions.DESCRIPTOR.services_by_name["Cluster"].methods]
     assert list(handlers) == methods
+    assert {*methods, "FetchMetadata", "ReadAudit"} == set(CLUSTER_ACTIONS), "every action can be granted"
     for name, (request, handler) in handlers.items():
         with pytest.raises(PermissionDenied):
             asyncio.run(cast(Any, handler(request(), Call(b"", Peer("x"), 1.0, []))))

@@ -187,7 +187,7 @@ def test_calls_in_progress_end_when_their_token_is_revoked_changed_or_expired(
     async def work() -> None:
         authenticator = Authenticator(tokens.path, None, None)
         identities = Identities(authenticator)
-        authorizer = Authorizer(None, None, identities.is_current)
+        authorizer = Authorizer(None, identities.is_current)
         running, ended = RunningCalls(authorizer), []
         for name, text in texts.items():
             peer = await identities.of_request(Peer(HERE), f"Bearer {text}")

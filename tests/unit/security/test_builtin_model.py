@@ -8,7 +8,7 @@ import pytest
 
 from bascule.errors import InvalidConfig
 from bascule.net.grpc.server import Peer
-from bascule.security.authorization import Authorizer, explain
+from bascule.security.authorization import Authorizer, explain, read_policy
 
 POLICY = """\
 p, root, *, *
@@ -68,13 +68,13 @@ def policy(tmp_path: Path) -> Path:
 def test_a_policy_grants_what_it_says_and_nothing_else(
     policy: Path, user: str, resource: str, action: str, expected: bool
 ) -> None:
-    authorizer = Authorizer(None, policy)
+    authorizer = Authorizer.of_files(None, policy)
     assert authorizer.is_enabled
     assert authorizer.allows(Peer("a:1", user), resource, action) is expected
 
 
 def test_roles_of_a_token_and_subjects_count(policy: Path) -> None:
-    authorizer = Authorizer(None, policy)
+    authorizer = Authorizer.of_files(None, policy)
     assert authorizer.allows(Peer("a:1", "eve", ("readers",)), "orders", "Subscribe")
     assert not authorizer.allows(Peer("a:1", "eve", ("writers",)), "orders", "Subscribe")
     assert authorizer.allows_subject(Peer("a:1", "shop"), "orders.eu", "PublishToSubject")
@@ -91,12 +91,12 @@ def test_a_resource_without_a_type_is_refused(tmp_path: Path, resource: str) -> 
     file = tmp_path / "policy"
     file.write_text(f"p, root, *, *\np, shop, {resource}, Publish\n")
     with pytest.raises(InvalidConfig, match="line 2"):
-        Authorizer(None, file)
+        Authorizer.of_files(None, file)
 
 
 def test_a_decision_is_explained_by_its_line(policy: Path) -> None:
     def why(user: str, action: str, resource: str, *roles: str) -> str | None:
-        return explain(None, policy, user, roles, action, resource).line
+        return explain(read_policy(None, policy), user, roles, action, resource).line
 
     assert why("shop", "Publish", "stream:orders") == "p, shop, stream:orders, Publish"
     assert why("billing", "Subscribe", "stream:orders-eu") == "p, role:readers, stream:orders*, Subscribe"
@@ -104,7 +104,7 @@ def test_a_decision_is_explained_by_its_line(policy: Path) -> None:
     assert why("shop", "PublishToSubject", "subject:orders.eu") == "p, shop, subject:orders.>, PublishToSubject"
     assert why("root", "PublishToSubject", "subject:x") == "p, root, *, *"
     assert why("shop", "PublishToSubject", "subject:x") is None
-    denied = explain(None, policy, "billing", ("x",), "Drain", "cluster:*")
+    denied = explain(read_policy(None, policy), "billing", ("x",), "Drain", "cluster:*")
     assert (denied.is_allowed, denied.names) == (False, ("billing", "role:x", "role:readers"))
 
 

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from google.protobuf import text_format
 
+from bascule import limits
 from bascule.broker.api.calls import Handler
 from bascule.errors import BasculeError, PermissionDenied, without_paths
 from bascule.net.grpc.server import Call
 from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.security.audit.log import AuditLog
 
-READING: Final = frozenset({"Status", "Keys"})
+READING: Final = frozenset({"Status", "Keys", "ListPolicies"})
 """Calls of `bascule.Cluster` that change nothing."""
 REQUEST_BYTES_MAX: Final = 1024
 """A larger request is not written out in its record, only its size: that would take long."""
@@ -33,8 +34,9 @@ def audited(handlers: Mapping[str, tuple[Any, Handler]], audit: AuditLog) -> dic
 def _recorded(name: str, handler: Handler, audit: AuditLog) -> Handler:
     async def handle(request: Any, call: Call) -> Any:
         def record(result: str, text: str = "") -> None:
-            detail = "; ".join(filter(None, (without_paths(text), _shown(request))))
-            audit.called(call.peer, name, _resource(request), result, detail)
+            for shown in _shown(request):
+                detail = "; ".join(filter(None, (without_paths(text), shown)))
+                audit.called(call.peer, name, _resource(request), result, detail)
 
         try:
             answer = await handler(request, call)
@@ -66,11 +68,12 @@ def _resource(request: Any) -> str:
     )
 
 
-def _shown(request: Any) -> str:
-    """Return the request as text. No request of these calls has payloads, tokens or keys."""
+def _shown(request: Any) -> list[str]:
+    """Return the request as text, for each policy in it a text. No request of these calls has payloads, tokens or keys."""
     size = request.ByteSize()
-    return (
-        f"a request of {size} bytes"
-        if size > REQUEST_BYTES_MAX
-        else text_format.MessageToString(request, as_one_line=True)
-    )
+    lines = getattr(request, "lines", ())
+    if 0 < len(lines) <= limits.POLICY_CHANGE_LINES_MAX:
+        return list(lines)
+    if size > REQUEST_BYTES_MAX:
+        return [f"a request of {size} bytes"]
+    return [text_format.MessageToString(request, as_one_line=True)]

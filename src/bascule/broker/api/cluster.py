@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bascule.broker.api.audited import audited
 from bascule.broker.api.calls import Handler, deadline_of, routes_of
+from bascule.broker.api.policies import PolicyCalls
 from bascule.errors import Unavailable
 from bascule.metadata.core.model.ops import SetReplicationThrottle, SetServerState
 from bascule.metadata.core.server_ops import ACTIVE
@@ -26,8 +27,11 @@ _Answer = Callable[[Any, CallDeadline], Awaitable[Any]]
 
 
 class ClusterApi:
-    def __init__(self, administration: Administration, authorizer: Authorizer, audit: AuditLog) -> None:
+    def __init__(
+        self, administration: Administration, policies: PolicyCalls, authorizer: Authorizer, audit: AuditLog
+    ) -> None:
         self._audit = audit
+        self._policies = policies
         self._administration = administration
         self._members = administration.members
         self._authorizer = authorizer
@@ -48,6 +52,9 @@ class ClusterApi:
             "SetThrottle": (extensions.SetThrottleRequest, self.set_throttle),
             "Keys": (extensions.KeysRequest, self._by_all("Keys")),
             "RotateKeys": (extensions.RotateKeysRequest, self._by_all("RotateKeys")),
+            "ListPolicies": (extensions.ListPoliciesRequest, self._policies.list_policies),
+            "GrantPolicies": (extensions.GrantPoliciesRequest, self._policies.grant),
+            "RevokePolicies": (extensions.RevokePoliciesRequest, self._policies.revoke),
         }
         return {name: (request, self._authorized(name, answer)) for name, (request, answer) in calls.items()}
 

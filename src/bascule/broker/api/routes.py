@@ -9,6 +9,7 @@ from bascule.broker.api.cluster import ClusterApi
 from bascule.broker.api.cursors import CursorApi
 from bascule.broker.api.groups import GroupApi
 from bascule.broker.api.metadata import MetadataApi
+from bascule.broker.api.policies import PolicyCalls
 from bascule.broker.api.streams import StreamApi
 from bascule.broker.api.subscribe import SubscribeApi
 from bascule.config.sections.server import ServerConfig
@@ -37,11 +38,14 @@ def all_routes(
     cursors: CursorStore,
     groups: GroupCoordinator,
     administration: Administration,
+    put_policies_in_force: Callable[[], None] | None,
     health: HealthState,
     require_keys: Callable[[], object],
     audit: AuditLog,
 ) -> dict[bytes, Route]:
     cluster = config.cluster
+
+    policies = PolicyCalls(administration.members, config.security.policies_admins, put_policies_in_force)
 
     def is_cut_off() -> bool:
         return plane.is_cut_off
@@ -57,7 +61,7 @@ def all_routes(
         **SubscribeApi(
             controller, plane.partitions, plane.in_flight, plane.starts, authorizer, running, is_cut_off
         ).routes(),
-        **ClusterApi(administration, authorizer, audit).routes(),
+        **ClusterApi(administration, policies, authorizer, audit).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

@@ -230,6 +230,7 @@ CLUSTER: Final = (
     _gauge("bascule_controller_info", "Always 1; the label names the controller.", ("controller",)),
     _gauge("bascule_cluster_servers", "Servers of the cluster, by whether they answer. Controller only.", ("state",)),
     _gauge("bascule_cluster_streams", "Streams of the cluster. Controller only."),
+    _gauge("bascule_cluster_policies", "Lines of the policy that the cluster stores. Controller only."),
     _gauge("bascule_cluster_partitions", "Partitions of all streams. Controller only."),
     _gauge("bascule_cluster_partitions_paused", "Paused partitions. Controller only."),
     _gauge("bascule_cluster_partitions_leaderless", "Partitions whose leader does not answer. Controller only."),

@@ -54,6 +54,7 @@ async def _cluster(page: Page, controller: Controller, answers: set[str], pace: 
             counts["_moving"] += bool(partition.target_replicas)
         await pace.rest()
     page.add("bascule_cluster_streams", len(streams))
+    page.add("bascule_cluster_policies", len(controller.metadata.policies))
     for kind, count in counts.items():
         page.add(f"bascule_cluster_partitions{kind}", count)
     silent = sum(member not in answers for member in members)

@@ -1,4 +1,4 @@
-"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect, keys. Used by the command line.
+"""Running a cluster: status, drain, add, remove, rebalance, reassign, elect, keys, policies. Used by the command line.
 
     async with bascule.connect(…) as client:
         cluster = ClusterAdmin(client)
@@ -199,6 +199,15 @@ class ServerKeys:
     failures: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterPolicy:
+    """The policy that the cluster stores."""
+
+    lines: tuple[str, ...]
+    admins: tuple[str, ...]
+    """Users and roles that may do everything, by the configuration of the server."""
+
+
 class ClusterAdmin:
     def __init__(self, client: Client) -> None:
         self._brokers = client._brokers
@@ -309,6 +318,19 @@ class ClusterAdmin:
     async def switch_keys(self, *, timeout: float | None = None) -> tuple[ServerKeys, ...]:
         """Have all servers encrypt with the first key of their source from now on, and re-wrap what is stored."""
         return _keys(await self._call("RotateKeys", "KeysResponse", timeout, step=SWITCH))
+
+    async def policies(self, *, timeout: float | None = None) -> ClusterPolicy:
+        return _made(ClusterPolicy, await self._call("ListPolicies", "ListPoliciesResponse", timeout))
+
+    async def grant(self, lines: Iterable[str], *, timeout: float | None = None) -> tuple[str, ...]:
+        """Add lines to the policy: all of them, or none. Returns those that it had before."""
+        found = await self._call("GrantPolicies", "ChangePoliciesResponse", timeout, lines=list(lines))
+        return tuple(found["unchanged"])
+
+    async def revoke(self, lines: Iterable[str], *, timeout: float | None = None) -> tuple[str, ...]:
+        """Remove lines from the policy. Returns those that it did not have."""
+        found = await self._call("RevokePolicies", "ChangePoliciesResponse", timeout, lines=list(lines))
+        return tuple(found["unchanged"])
 
     async def _call(
         self, method: str, answer: str, timeout: float | None, *, once: bool = False, **fields: Any

@@ -26,6 +26,11 @@ CLUSTER_TABLE: Final = {
         "1 stream string, 2 partition int32, 3 leader string, 4 leader_answers bool, 5 replicas *string, "
         "6 in_sync_replicas *string, 7 paused bool"
     ),
+    "ListPoliciesRequest": "",
+    "ListPoliciesResponse": "1 lines *string, 2 admins *string",
+    "GrantPoliciesRequest": "1 lines *string",
+    "RevokePoliciesRequest": "1 lines *string",
+    "ChangePoliciesResponse": "1 unchanged *string",
     "KeysRequest": "1 count bool",
     "RotateKeysRequest": "1 step int32",
     "KeysResponse": "1 servers *ServerKeys",

@@ -1,14 +1,23 @@
-"""Tokens of clients: static ones from a file, and JSON Web Tokens of an OpenID provider; and the permission to go without."""
+"""Tokens of clients: static ones from a file, and JSON Web Tokens of an OpenID provider; the source of policies; and the permission to
+go without."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from bascule.config.values.key import setting
-from bascule.config.values.kinds import Boolean, Duration, FilePath, Text
+from bascule.config.values.kinds import Boolean, Choice, Duration, FilePath, Text, Users
 
 SECOND_NS = 1_000_000_000
+
+
+class PolicySource(StrEnum):
+    """Where the lines of the policy come from."""
+
+    FILE = "file"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,25 @@ class Security:
         consequence="Without it such a server does not start. With it the server warns at start, and in the metric "
         "`bascule_unsafe_setting`.",
         advice="For networks where every machine is trusted, and for tests.",
+    )
+    policies_source: PolicySource = setting(
+        "security.policies.source",
+        Choice(PolicySource),
+        PolicySource.FILE,
+        meaning="Where the policy comes from: `file` is `tls.client.authz.policy` of each server, `cluster` the replicated metadata.",
+        consequence="With `cluster`, `bascule acl grant` and `bascule acl revoke` change the policy of all servers at once. Needs "
+        "`tls.client.authz.enabled` and `security.policies.admins`; the model is the built-in one.",
+        advice="Use the same source on all servers.",
+    )
+    policies_admins: tuple[str, ...] = setting(
+        "security.policies.admins",
+        Users(),
+        (),
+        default_text="none",
+        example="alice,role:platform",
+        meaning="Users, or roles of tokens as `role:<name>`, that may do everything when the cluster stores the policy.",
+        consequence="No call can take their rights away. They are the first that can grant rights to others.",
+        advice="Name one or two operators, the same on all servers.",
     )
     audit_file: Path | None = setting(
         "security.audit.file",

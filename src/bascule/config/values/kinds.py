@@ -210,6 +210,27 @@ class Names(Kind[tuple[str, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Users(Kind[tuple[str, ...]]):
+    """A list of users or roles, or one comma-separated text."""
+
+    name = "list of users"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._user(part) for part in split_list(text)))
+
+    def _user(self, text: str) -> str:
+        is_short = 0 < len(text.removeprefix("role:").encode()) <= limits.USER_NAME_BYTES_MAX
+        if not is_short or not text.isprintable() or '"' in text or text == "*":
+            raise Unfit(
+                f"names of users, or `role:<name>`, of 1 to {limits.USER_NAME_BYTES_MAX} bytes, without quotes; not `*`"
+            )
+        return text
+
+    def show(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
 class FilePath(Kind[Path]):
     """A path; a leading `~` is the home directory, a relative path starts at the working directory."""
 

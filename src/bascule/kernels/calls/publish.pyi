@@ -22,8 +22,8 @@ class Shell(Protocol):
     def half_closed(self, stream: PublishAsyncStream) -> None:
         """Call `stream.give_up()` when acks have had enough time."""
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer: ...
-    def why_not(self, peer: Any, resource: str, action: str = "Publish") -> str | None:
-        """Why this client may not do that; None when it may."""
+    def refusal(self, peer: Any, stream: str) -> tuple[int, str] | None:
+        """Status and text if the client may not publish to this stream; None if it may."""
     def subject_refusal(self, peer: Any, subject: bytes, field: str) -> tuple[int, str] | None:
         """Status and text if the client may not publish to this subject; None if it may. `field` is the request's."""
 

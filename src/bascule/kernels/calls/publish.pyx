@@ -315,12 +315,17 @@ cdef class PublishAsyncStream(GrpcStream):
         cdef bytes name = view.stream[:view.stream_size]
         if name in self.granted:
             return 0
-        text = self.gate.shell.why_not(self.peer, name.decode("utf-8", "replace"))
-        if text is None:
+        refusal = self.gate.shell.refusal(self.peer, name.decode("utf-8", "replace"))
+        if refusal is None:
             if len(self.granted) < GRANTS_MAX:
                 self.granted[name] = self.peer
             return 0
-        self.refuse_with(ASYNC_PERMISSION_DENIED, text.encode(), view.correlation_id, view.correlation_id_size)
+        if refusal[0] == STATUS_PERMISSION_DENIED:
+            self.refuse_with(
+                ASYNC_PERMISSION_DENIED, refusal[1].encode(), view.correlation_id, view.correlation_id_size
+            )
+        else:
+            self.finish(refusal[0], refusal[1])
         return 1
 
     # After a message whose partition is paused, all messages wait in order until the partition is resumed.
@@ -492,10 +497,10 @@ cdef class PublishStream(GrpcStream):
 
     def denied(self, bytes stream):
         name = stream.decode("utf-8", "replace")
-        text = self.gate.shell.why_not(self.peer, name) if self.gate.checks_authorization else None
-        if text is not None:
-            self.finish(STATUS_PERMISSION_DENIED, text)
-        return text is not None
+        refusal = self.gate.shell.refusal(self.peer, name) if self.gate.checks_authorization else None
+        if refusal is not None:
+            self.finish(refusal[0], refusal[1])
+        return refusal is not None
 
     def refused_subject(self, bytes subject, str field):
         refusal = self.gate.shell.subject_refusal(self.peer, subject, field)

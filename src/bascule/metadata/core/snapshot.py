@@ -1,7 +1,7 @@
 """The whole state as canonical JSON and back: equal states are equal bytes.
 
-Version 2 added server epochs, leaving servers, the throttle, moves, data-loss epochs and replica epochs. Version 1, without these, can
-be read.
+Version 2 added server epochs, leaving servers, the throttle, moves, data-loss epochs and replica epochs; version 3 added policies.
+Versions 1 and 2, without these, can be read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bascule.metadata.core.model.groups import ConsumerGroup, GroupMember
 from bascule.metadata.core.model.streams import EventTimestamps, Partition, Stream
 from bascule.metadata.core.state import ClusterMetadata
 
-VERSION: Final = 2
-_READ: Final = (1, VERSION)
+VERSION: Final = 3
+_READ: Final = (1, 2, VERSION)
 
 
 def encode_snapshot(state: ClusterMetadata) -> bytes:
@@ -30,6 +30,7 @@ def encode_snapshot(state: ClusterMetadata) -> bytes:
         "server_epochs": state.server_epochs,
         "leaving": sorted(state.leaving),
         "replication_throttle": state.replication_throttle,
+        "policies": sorted(state.policies),
         "groups": [_group_document(state.groups[name]) for name in sorted(state.groups)],
     }
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
@@ -66,6 +67,7 @@ def _state(document: dict[str, Any]) -> ClusterMetadata:
     state.server_epochs = {server: int(epoch) for server, epoch in document.get("server_epochs", {}).items()}
     state.leaving = set(document.get("leaving", ()))
     state.replication_throttle = int(document.get("replication_throttle", 0))
+    state.policies = {str(line) for line in document.get("policies", ())}
     for item in document["streams"]:
         stream = _stream(item)
         state.streams[stream.name] = stream

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bascule.metadata.core import group_ops, partition_ops, reassignment, server_ops, stream_ops
+from bascule.metadata.core import group_ops, partition_ops, policy_ops, reassignment, server_ops, stream_ops
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.activity import ACTIVITY_STREAM, event_of
 from bascule.metadata.core.model.changes import (
     Change,
     GroupChanged,
     PartitionChanged,
+    PoliciesChanged,
     ServerChanged,
     StreamCreated,
     StreamRemoved,
@@ -30,6 +31,7 @@ __all__ = [
     "GroupChanged",
     "Outcome",
     "PartitionChanged",
+    "PoliciesChanged",
     "ServerChanged",
     "StreamCreated",
     "StreamRemoved",
@@ -90,5 +92,7 @@ _APPLY: dict[type[Any], Callable[[Contents, int, Any], Outcome]] = {
     ops.JoinConsumerGroup: group_ops.join_group,
     ops.LeaveConsumerGroup: group_ops.leave_group,
     ops.ChangeCoordinator: group_ops.change_coordinator,
+    ops.GrantPolicies: policy_ops.grant_policies,
+    ops.RevokePolicies: policy_ops.revoke_policies,
     ops.PublishActivity: _publish_activity,
 }

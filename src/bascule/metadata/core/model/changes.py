@@ -43,4 +43,11 @@ class ThrottleChanged:
     bytes_per_second: int
 
 
-Change = StreamCreated | StreamRemoved | PartitionChanged | GroupChanged | ServerChanged | ThrottleChanged
+@dataclass(frozen=True, slots=True)
+class PoliciesChanged:
+    """Lines of the policy were granted or revoked."""
+
+
+Change = (
+    StreamCreated | StreamRemoved | PartitionChanged | GroupChanged | ServerChanged | ThrottleChanged | PoliciesChanged
+)

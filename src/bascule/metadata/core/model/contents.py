@@ -31,6 +31,8 @@ class Contents:
         """Servers that get no new replicas, and get groups and leaderships only when no other server can."""
         self.replication_throttle = 0
         """Bytes per second that each server may fetch to catch up; 0 for no limit."""
+        self.policies: set[str] = set()
+        """Lines of the policy of clients, in canonical form."""
         self.load = Load()
 
     def find(self, stream: str, partition: int) -> Partition | None:

@@ -208,6 +208,21 @@ class ChangeCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantPolicies:
+    """Add lines to the policy of the cluster."""
+
+    lines: tuple[str, ...]
+    """In canonical form, parsed by the server that proposes the op."""
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePolicies:
+    """Remove lines from the policy of the cluster."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PublishActivity:
     index: int
 
@@ -234,6 +249,8 @@ Op = (
     | JoinConsumerGroup
     | LeaveConsumerGroup
     | ChangeCoordinator
+    | GrantPolicies
+    | RevokePolicies
     | PublishActivity
 )
 

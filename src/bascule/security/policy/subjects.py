@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from bascule.errors import InvalidConfig
 from bascule.names import subject_covers, subject_fault
-
-SUBJECT_PREFIX: Final = "subject:"
-EVERYTHING: Final = "*"
+from bascule.security.policy.resources import EVERYTHING, SUBJECT_PREFIX
 
 _ANY: Final = "subject-any"
 

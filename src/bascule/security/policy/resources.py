@@ -13,22 +13,12 @@ from typing import Final
 
 from bascule.names import AUDIT_STREAM
 
-MODEL: Final = """
-[request_definition]
-r = sub, obj, act
-[policy_definition]
-p = sub, obj, act
-[role_definition]
-g = _, _
-[policy_effect]
-e = some(where (p.eft == allow))
-[matchers]
-m = g(r.sub, p.sub) && keyMatch(r.obj, p.obj) && (r.act == p.act || p.act == "*")
-"""
-
 EVERYTHING: Final = "*"
 SUBJECT: Final = "subject"
+SUBJECT_PREFIX: Final = f"{SUBJECT}:"
 CLUSTER: Final = "cluster"
+ROLE_PREFIX: Final = "role:"
+"""Begins a role in a policy. No user has a name that begins so: a user could otherwise take the permissions of a role."""
 
 TYPES: Final = {
     "stream": (
@@ -50,6 +40,27 @@ TYPES: Final = {
 }
 """Actions by the type of their resource. PublishToSubject has subjects; all others belong to the cluster."""
 
+SUBJECT_ACTIONS: Final = ("CreateStream", "PublishToSubject")
+CLUSTER_ACTIONS: Final = (
+    "FetchMetadata",
+    "Status",
+    "Drain",
+    "AddServers",
+    "RemoveServer",
+    "Rebalance",
+    "Reassign",
+    "CancelReassignment",
+    "ElectUnclean",
+    "SetThrottle",
+    "Keys",
+    "RotateKeys",
+    "ReadAudit",
+    "ListPolicies",
+    "GrantPolicies",
+    "RevokePolicies",
+)
+
+_ACTIONS: Final = {**TYPES, SUBJECT: SUBJECT_ACTIONS, CLUSTER: CLUSTER_ACTIONS}
 _TYPE_OF: Final = {action: kind for kind, actions in TYPES.items() for action in actions}
 
 
@@ -91,3 +102,13 @@ def resource_fault(resource: str) -> str | None:
     if kind != SUBJECT and EVERYTHING in name[:-1]:
         return "`*` stands at the end of a name only"
     return None
+
+
+def action_fault(resource: str, action: str) -> str | None:
+    """Return why an action cannot be granted on this resource, or None. The resource has no fault."""
+    actions = _ACTIONS.get(
+        resource.partition(":")[0], tuple(dict.fromkeys(one for many in _ACTIONS.values() for one in many))
+    )
+    if action == EVERYTHING or action in actions:
+        return None
+    return f"actions on `{resource}` are `*`, {', '.join(f'`{one}`' for one in actions)}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -21,7 +22,7 @@ from bascule.errors import InvalidConfig, PermissionDenied, Unavailable
 from bascule.security.policy.builtin import BuiltinPolicy
 from bascule.security.policy.casbin_policy import CasbinPolicy
 from bascule.security.policy.lines import MalformedLine, PolicyLine, administrators, parse_file
-from bascule.security.policy.resources import ROLE_PREFIX, SUBJECT_PREFIX, rights_to
+from bascule.security.policy.resources import ROLE_PREFIX, SUBJECT_PREFIX, rights_to, written_rights_to
 
 _logger = logging.getLogger(__name__)
 
@@ -235,20 +236,23 @@ class Explanation:
     """The line of the policy that allows it."""
     names: tuple[str, ...]
     """The user, and all its roles: those of its token and those of the policy."""
+    rights: tuple[tuple[str, str], ...]
+    """The resources and actions one of which a line has to allow. Empty: no policy can allow it."""
 
 
 def explain(policy: Policy, user: str, roles: tuple[str, ...], action: str, resource: str) -> Explanation:
     """Explain a decision. `resource` is as in the policy: with its type in the built-in model, `subject:<subject>` for a subject."""
     names = [user, *(ROLE_PREFIX + role for role in roles)]
     known = tuple(dict.fromkeys([*names, *(role for name in names for role in policy.roles_of(name))]))
-    for name in names:
-        if resource.startswith(SUBJECT_PREFIX):
-            found = policy.subject_line(name, resource.removeprefix(SUBJECT_PREFIX), action)
+    rights = written_rights_to(resource, action)
+    for name, (wanted, right) in product(names, rights):
+        if wanted.startswith(SUBJECT_PREFIX):
+            found = policy.subject_line(name, wanted.removeprefix(SUBJECT_PREFIX), right)
         else:
-            found = policy.line(name, resource, action)
+            found = policy.line(name, wanted, right)
         if found is not None:
-            return Explanation(True, found.text, known)
-    return Explanation(False, None, known)
+            return Explanation(True, found.text, known, rights)
+    return Explanation(False, None, known, rights)
 
 
 def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:

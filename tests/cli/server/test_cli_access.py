@@ -36,3 +36,19 @@ def test_a_decision_is_explained(bascule: Run, tmp_path: Path) -> None:
     denied = bascule(*asked, "Publish", "stream:orders", "--json")
     assert denied.code == 3
     assert denied.json == {"allowed": False, "line": None, "names": ["billing", "role:readers"]}
+
+
+def test_decisions_on_the_audit_stream_are_explained(bascule: Run, tmp_path: Path) -> None:
+    policy = tmp_path / "policy"
+    policy.write_text("p, all, stream:*, *\np, auditor, cluster:*, ReadAudit\np, root, *, *\n")
+
+    def asked(user: str, action: str) -> str:
+        return bascule("acl", "explain", user, action, "stream:__audit", "--policy", str(policy)).out
+
+    assert asked("auditor", "Subscribe").startswith("Allowed") and "cluster:*, ReadAudit" in asked(
+        "auditor", "Subscribe"
+    )
+    assert "allows ReadAudit on cluster:* to `all`" in asked("all", "Subscribe")
+    assert "no policy can allow DeleteStream on stream:__audit" in asked("root", "DeleteStream")
+    assert asked("root", "Subscribe").startswith("Allowed")
+    assert asked("auditor", "FetchPartitionMetadata").startswith("Allowed")

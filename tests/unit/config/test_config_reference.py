@@ -48,7 +48,14 @@ def test_the_sample_file_loads_as_it_is() -> None:
 def test_the_sample_file_loads_with_every_line_switched_on(tmp_path: Path) -> None:
     switched_on = re.sub(r"^#(?=[a-z])", "", render_sample(), flags=re.MULTILINE)
     # Of logins, of sources of the cluster secret, and of sources of the policy, there may be one only.
-    others = ("nats.user", "nats.password", "nats.token", "nats.nkey.seed", "cluster.secret", "security.policies.admins")
+    others = (
+        "nats.user",
+        "nats.password",
+        "nats.token",
+        "nats.nkey.seed",
+        "cluster.secret",
+        "security.policies.admins",
+    )
     for other in others:
         switched_on = switched_on.replace(f"\n{other}:", f"\n#{other}:")
     path = tmp_path / "bascule.yaml"

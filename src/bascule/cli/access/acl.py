@@ -280,7 +280,11 @@ def explain(
     else:
         names = ", ".join(f"`{name}`" for name in found.names)
         source = "the cluster" if policy is None else policy
-        say(f"Denied: no line of {source} allows {action} on {resource} to {names}.")
+        wanted = " or ".join(f"{right} on {name}" for name, right in found.rights)
+        if wanted:
+            say(f"Denied: no line of {source} allows {wanted} to {names}.")
+        else:
+            say(f"Denied: no policy can allow {action} on {resource}.")
     if not found.is_allowed:
         raise typer.Exit(EXIT_CODES[StateError])
 

@@ -91,6 +91,15 @@ def typed(resource: str, action: str) -> str:
     return f"{_TYPE_OF.get(action, CLUSTER)}:{resource}"
 
 
+def written_rights_to(resource: str, action: str) -> tuple[tuple[str, str], ...]:
+    """Return the same as `rights_to`, for a resource as policies write it: with its type, except for a model of one's own."""
+    if resource == AUDIT_STREAM:
+        return rights_to(resource, action)
+    if resource == f"stream:{AUDIT_STREAM}":
+        return tuple((typed(name, right), right) for name, right in rights_to(AUDIT_STREAM, action))
+    return ((resource, action),)
+
+
 def resource_fault(resource: str) -> str | None:
     """Return why a policy cannot name this resource, or None."""
     kind, colon, name = resource.partition(":")

@@ -17,13 +17,17 @@ from bascule.client.blocking import BlockingClient
 from bascule.errors import StreamNotFound
 from tests.support.broker_fixtures import pytest_runtest_makereport, unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_classes import FLAGS, share_classes
 from tests.support.spark_session import connect_spark, connect_url, spark, tables
 
 __all__ = ["connect_spark", "connect_url", "pytest_runtest_makereport", "spark", "tables"]
 
-# Whatever starts a Java: none lives long enough for a compiler that thinks long.
-for _name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", FLAGS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_classes() -> None:
+    share_classes()
 
 
 @pytest.fixture(scope="session")

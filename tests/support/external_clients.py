@@ -35,7 +35,7 @@ def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, env:
     return done.stdout
 
 
-def _once(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
+def once(name: str, wanted: str, make: Callable[[Path], None]) -> Path:
     """A folder that `make` filled, now or in an earlier run. Test processes that want the same one wait for each other."""
     key = hashlib.sha256(f"{sys.version}\n{wanted}".encode()).hexdigest()[:12]
     folder = CACHE / f"{name}-{key}"
@@ -58,7 +58,7 @@ def python_with(name: str, requirements: Sequence[str]) -> Path:
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         run([*pip, *requirements], seconds=INSTALL_SECONDS)
 
-    return _once(name, "\n".join(requirements), make) / "bin" / "python"
+    return once(name, "\n".join(requirements), make) / "bin" / "python"
 
 
 def source_of(package: str, version: str) -> Path:
@@ -72,7 +72,7 @@ def source_of(package: str, version: str) -> Path:
             with tarfile.open(archive) as opened:
                 opened.extractall(folder, filter="data")
 
-    folder = _once(f"{package}-source", version, make)
+    folder = once(f"{package}-source", version, make)
     (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
     return unpacked
 
@@ -84,7 +84,7 @@ def node_modules(packages: Sequence[str]) -> Path:
         npm = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder)]
         run([*npm, *packages], seconds=INSTALL_SECONDS, env={**os.environ, "npm_config_update_notifier": "false"})
 
-    return _once("node", "\n".join(packages), make)
+    return once("node", "\n".join(packages), make)
 
 
 def private_network() -> list[str]:

@@ -16,16 +16,13 @@ from pyspark.sql import SparkSession
 from bascule.spark import session
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_classes import SERVING_CONNECT
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,
     "spark.sql.session.timeZone": "America/St_Johns",  # whoever forgets UTC is found
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # A server of Spark Connect within the same Java, on a free port.
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": 0,
+    **SERVING_CONNECT,
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyspark
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import bascule.spark
 from tests.support.external_clients import once, run
@@ -55,11 +55,12 @@ def main(archive: str) -> None:
 
 def _stream(spark: SparkSession, folder: Path) -> None:
     frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    counted = (
-        frame.groupBy("value").count().writeStream.outputMode("update").foreachBatch(lambda rows, _: rows.collect())
-    )
-    query = counted.option("checkpointLocation", str(folder / "checkpoint")).trigger(once=True).start()
-    query.awaitTermination()
+    counted = frame.groupBy("value").count().writeStream.outputMode("update").foreachBatch(_collect)
+    counted.option("checkpointLocation", str(folder / "checkpoint")).trigger(once=True).start().awaitTermination()
+
+
+def _collect(rows: DataFrame, _: int) -> None:
+    rows.collect()
 
 
 if __name__ == "__main__":

@@ -196,6 +196,7 @@ def test_a_broker_does_not_give_way_to_a_forged_seed(
 ) -> None:
     attacker.forge(subjects.bootstrap, b"mallory other 1000 1000000", sender="a")
     publish(cluster)
+    assert cluster.well == [*SERVERS]
 
 
 # ── records of internal streams ──────────────────────────────────────────────────────────────────

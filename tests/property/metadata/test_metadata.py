@@ -119,7 +119,10 @@ def test_a_field_of_another_type_is_refused_or_harmless(op: Op, wrong: object, d
         decoded = decode_op(json.dumps(document).encode())
     except MalformedOp:
         return
-    ClusterMetadata().apply(1, decoded)
+    state = ClusterMetadata()
+    state.apply(1, decoded)
+    check_invariants(state)
+    assert encode_snapshot(decode_snapshot(encode_snapshot(state))) == encode_snapshot(state)
 
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))

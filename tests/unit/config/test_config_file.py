@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -271,21 +272,27 @@ def test_a_field_is_named_like_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "meaning"),
     [
-        "data: {dir: /x}\ncursors: {stream.auto.pause.time: 0, stream.partitions: 1}",
-        "streams: {retention.max: {age: 1h}, compact.enabled: true}\nnats.servers: [nats://a:1]",
-        "STREAMS: {Retention.Max: {AGE: 1h}}",
-        "",
-        "# nothing but a comment",
-        "---\n...",
-        "tls:\nstreams:\n  retention.max:\n",
-        "\ufeffport: 1",
-        "port: &p 7\ntelemetry.interval.seconds: *p",
+        (
+            "data: {dir: /x}\ncursors: {stream.auto.pause.time: 0, stream.partitions: 1}",
+            {"data.dir": "/x", "cursors.stream.auto.pause.time": 0, "cursors.stream.partitions": 1},
+        ),
+        (
+            "streams: {retention.max: {age: 1h}, compact.enabled: true}\nnats.servers: [nats://a:1]",
+            {"streams.retention.max.age": "1h", "streams.compact.enabled": True, "nats.servers": "nats://a:1"},
+        ),
+        ("STREAMS: {Retention.Max: {AGE: 1h}}", {"streams.retention.max.age": "1h"}),
+        ("", {}),
+        ("# nothing but a comment", {}),
+        ("---\n...", {}),
+        ("tls:\nstreams:\n  retention.max:\n", {}),
+        ("\ufeffport: 1", {"port": 1}),
+        ("port: &p 7\ntelemetry.interval.seconds: *p", {"port": 7, "telemetry.interval.seconds": 7}),
     ],
 )
-def test_files_as_people_write_them_load(tmp_path: Path, text: str) -> None:
-    load_text(tmp_path, text)
+def test_files_as_people_write_them_load(tmp_path: Path, text: str, meaning: dict[str, Any]) -> None:
+    assert load_text(tmp_path, text) == load_text(tmp_path, json.dumps(meaning))
 
 
 def test_a_list_of_servers_may_be_one_text(tmp_path: Path) -> None:

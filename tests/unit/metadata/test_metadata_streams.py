@@ -86,7 +86,9 @@ def test_a_creation_that_cannot_be_is_refused_and_changes_nothing(wrong: dict[st
 
 @pytest.mark.parametrize("name", ["events.DGT", "ems.helb.sensors", "__activity", "größe", "a-b_c"])
 def test_names_that_people_use_are_fine(name: str) -> None:
-    Cluster().create(name)
+    cluster = Cluster()
+    cluster.create(name)
+    assert [*cluster.state.streams] == [name]
 
 
 def test_the_second_creation_of_a_name_is_refused_whatever_its_subject() -> None:

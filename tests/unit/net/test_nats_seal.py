@@ -212,9 +212,13 @@ def test_channels_of_other_purposes_are_separate() -> None:
 
 
 def test_a_handshake_without_a_connection_is_lost() -> None:
-    wire, a, _ = pair()
+    wire, a, b = pair()
+    sent = len(wire.sent)
     wire.is_down = True
     a.hello()
+    assert len(wire.sent) == sent
+    wire.is_down = False
+    assert opened(b, SUBJECT, sealed(a)) == b"payload"
 
 
 def test_a_secret_is_rotated_without_a_pause() -> None:

@@ -1,4 +1,4 @@
-"""Shared by all tests: how hard Hypothesis tries, and how long a soak lasts."""
+"""Shared by all tests: brokers as real processes, how hard Hypothesis tries, and how long a soak lasts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import bascule
+
+pytest_plugins = ["tests.support.broker_fixtures"]
 
 # The same examples in every run of `make test`, so that a red run means a change that broke something; soaks try new ones.
 # No deadline, since a shared machine stalls for reasons that are not ours.

@@ -11,27 +11,8 @@ import pytest
 from bascule.cli import main
 from bascule.cli.target import target
 from tests.cli.command_line import Outcome, Run
-from tests.support.broker_fixtures import (
-    api,
-    broker,
-    make_stream,
-    nats_server,
-    pytest_runtest_makereport,
-    shared_broker,
-    start_broker,
-)
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import PATIENCE_SECONDS
-
-__all__ = [
-    "api",
-    "broker",
-    "make_stream",
-    "nats_server",
-    "pytest_runtest_makereport",
-    "shared_broker",
-    "start_broker",
-]
 
 
 @pytest.fixture

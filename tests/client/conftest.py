@@ -1,31 +1,10 @@
-"""Real brokers, and names of streams that nobody else has."""
+"""Names of streams that no other test has."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.broker_fixtures import (
-    api,
-    broker,
-    make_stream,
-    nats,
-    nats_server,
-    pytest_runtest_makereport,
-    shared_broker,
-    start_broker,
-    unique_name,
-)
-
-__all__ = [
-    "api",
-    "broker",
-    "make_stream",
-    "nats",
-    "nats_server",
-    "pytest_runtest_makereport",
-    "shared_broker",
-    "start_broker",
-]
+from tests.support.broker_fixtures import unique_name
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from bascule import blocking
 from bascule.client.blocking import BlockingClient
 from bascule.errors import StreamNotFound
-from tests.support.broker_fixtures import pytest_runtest_makereport, unique_name
+from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_classes import FLAGS, share_classes
 from tests.support.spark_session import connect_spark, connect_url, spark, tables
 
-__all__ = ["connect_spark", "connect_url", "pytest_runtest_makereport", "spark", "tables"]
+__all__ = ["connect_spark", "connect_url", "spark", "tables"]
 
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", FLAGS)
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests that speak to real brokers. A conftest takes them over with `from tests.support.broker_fixtures import …`.
+"""Fixtures for tests that speak to real brokers, a plugin of `tests/conftest.py`.
 
 Most tests share one broker per test process and keep apart by the names of their streams; whoever needs other settings, or kills
 it, starts one with `start_broker`.

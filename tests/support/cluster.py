@@ -44,6 +44,12 @@ LONG_TIMEOUTS: Final = {
     "clustering.replica.max.idle.wait": "60s",
 }
 """For tests in which everybody is well: whoever waits for one of these is noticed, and a slow machine puts nobody out."""
+PRODUCT_TIMEOUTS: Final = {
+    "clustering.replica.max.lag.time": "15s",
+    "clustering.replica.max.leader.timeout": "15s",
+    "clustering.replica.max.idle.wait": "10s",
+}
+"""The defaults of the product."""
 ASK_SECONDS: Final = 5.0
 RECOVERY_SECONDS: Final = 90.0
 """How long a cluster may take to be whole again on a busy machine, with time-outs of two seconds."""
@@ -60,7 +66,8 @@ class PartitionView:
 
 class Cluster:
     """`nats_servers` 3: each broker lives on a nats-server of its own and knows the others. `proxied`: a line that can be cut between
-    each broker and NATS. `disks`: bytes of the small disk that a broker is given, see small_disk.py. `nats`: one that runs already."""
+    each broker and NATS. `disks`: bytes of the small disk that a broker is given, see small_disk.py. `nats`: one that runs already.
+    `seeded`: the first server begins the cluster and the others join it; else they begin it together."""
 
     def __init__(
         self,
@@ -70,6 +77,7 @@ class Cluster:
         nats: NatsServer | None = None,
         nats_servers: int = 1,
         proxied: bool = False,
+        seeded: bool = False,
         disks: Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -88,6 +96,7 @@ class Cluster:
         self.nats = [nats] if nats is not None else self._new_nats(nats_servers)
         self._nats_is_ours = nats is None
         self._proxied = proxied
+        self._is_seeded = seeded
         self._disk_bytes = dict(disks or {})
 
     def _new_nats(self, count: int) -> list[NatsServer]:
@@ -129,11 +138,14 @@ class Cluster:
         settings = {
             "clustering.namespace": self.namespace,
             "clustering.server.id": name,
-            "clustering.raft.bootstrap.peers": list(self.servers),
+            **({} if self._is_seeded else {"clustering.raft.bootstrap.peers": list(self.servers)}),
             **self._config,
         }
         broker = BrokerProcess(
-            self.directory / name, nats_url=",".join(self._nats_urls(name, number)), config=settings, seed=False
+            self.directory / name,
+            nats_url=",".join(self._nats_urls(name, number)),
+            config=settings,
+            seed=self._is_seeded and number == 0,
         )
         if name in self._disk_bytes:
             disk = self.disks[name] = SmallDisk(self.directory / name / "disk", self._disk_bytes[name])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +13,14 @@ import pytest
 from tests.support.api_client import Api, Status, grpc, pb, refused
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import PRODUCT_TIMEOUTS, SERVERS, Cluster
 from tests.support.nats_client import NatsClient
 from tests.support.nats_server import NatsServer
 from tests.support.waiting import eventually
 
-SERVERS = ("a", "b", "c")
-
 
 @dataclass
-class Cluster:
+class Three:
     brokers: dict[str, BrokerProcess]
     apis: dict[str, Api]
 
@@ -56,41 +57,28 @@ class Cluster:
         return [api for server, api in self.apis.items() if server != self.leader(name, partition)]
 
 
-def start_cluster(directory: Any, nats: NatsServer, **config: Any) -> Cluster:
-    settings = {"clustering.namespace": unique_name("cluster"), "cursors.stream.partitions": 3, **config}
-    brokers = {
-        server: BrokerProcess(
-            directory / server,
-            nats_url=nats.url,
-            config={**settings, "clustering.server.id": server},
-            seed=server == "a",
-        )
-        for server in SERVERS
-    }
-    for broker in brokers.values():
-        broker.start()
-    apis = {server: broker.api() for server, broker in brokers.items()}
-    eventually(lambda: all(len(api.FetchMetadata().brokers) == 3 for api in apis.values()), "three brokers are known")
-    return Cluster(brokers, apis)
+@contextmanager
+def started(directory: Path, nats: NatsServer) -> Iterator[Three]:
+    config = {**PRODUCT_TIMEOUTS, "cursors.stream.partitions": 3}
+    with Cluster(directory, nats=nats, seeded=True, config=config) as found:
+        yield Three(found.brokers, {server: found.api(server) for server in SERVERS})
 
 
 @pytest.fixture(scope="module")
-def whole_cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Cluster]:
-    found = start_cluster(tmp_path_factory.mktemp("cluster"), nats_server)
-    yield found
-    for broker in found.brokers.values():
-        broker.kill()
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Three]:
+    with started(tmp_path_factory.mktemp("cluster-of-three"), nats_server) as found:
+        yield found
 
 
 @pytest.fixture
-def cluster(whole_cluster: Cluster) -> Cluster:
+def cluster(whole_cluster: Three) -> Three:
     for broker in whole_cluster.brokers.values():
         assert broker.is_running, broker.tail()
     return whole_cluster
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_every_broker_is_told_by_every_broker_itself_first(cluster: Cluster, server: str) -> None:
+def test_every_broker_is_told_by_every_broker_itself_first(cluster: Three, server: str) -> None:
     # One that has stood still for some seconds is left out until it answers again.
     found = eventually(
         lambda: told if len(told := cluster.apis[server].FetchMetadata().brokers) == 3 else None,
@@ -102,7 +90,7 @@ def test_every_broker_is_told_by_every_broker_itself_first(cluster: Cluster, ser
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_streams_are_created_and_deleted_through_anybody(cluster: Cluster, server: str) -> None:
+def test_streams_are_created_and_deleted_through_anybody(cluster: Three, server: str) -> None:
     name = cluster.create(server)
     for api in cluster.apis.values():
         with refused(Status.ALREADY_EXISTS, "stream already exists"):
@@ -122,7 +110,7 @@ def test_streams_are_created_and_deleted_through_anybody(cluster: Cluster, serve
     )
 
 
-def test_what_was_created_through_one_can_be_used_through_another_at_once(cluster: Cluster) -> None:
+def test_what_was_created_through_one_can_be_used_through_another_at_once(cluster: Three) -> None:
     for number in range(9):
         name = unique_name("at-once")
         cluster.apis[SERVERS[number % 3]].CreateStream(name=name, subject=name)
@@ -130,7 +118,7 @@ def test_what_was_created_through_one_can_be_used_through_another_at_once(cluste
         assert cluster.apis[leader].publish(name, b"x").offset == 0
 
 
-def test_partitions_of_one_stream_are_spread(cluster: Cluster) -> None:
+def test_partitions_of_one_stream_are_spread(cluster: Three) -> None:
     def leaders() -> list[str]:
         name = cluster.create(partitions=6)
         return sorted(partition.leader for partition in cluster.apis["a"].stream(name).partitions.values())
@@ -140,7 +128,7 @@ def test_partitions_of_one_stream_are_spread(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("policy", [pb.LEADER, pb.ALL])
-def test_publishing_works_on_any_server_for_any_partition(cluster: Cluster, policy: int) -> None:
+def test_publishing_works_on_any_server_for_any_partition(cluster: Three, policy: int) -> None:
     name = cluster.create(partitions=3)
     for partition in range(3):
         for offset, api in enumerate(cluster.apis.values()):
@@ -150,7 +138,7 @@ def test_publishing_works_on_any_server_for_any_partition(cluster: Cluster, poli
         assert [message.value for message in found] == [b"0", b"1", b"2"]
 
 
-def test_a_session_publishes_to_partitions_of_all_servers(cluster: Cluster) -> None:
+def test_a_session_publishes_to_partitions_of_all_servers(cluster: Three) -> None:
     name = cluster.create(partitions=6)
     session = cluster.apis["b"].publish_async()
     for number in range(600):
@@ -163,7 +151,7 @@ def test_a_session_publishes_to_partitions_of_all_servers(cluster: Cluster) -> N
         assert [int(message.value) for message in found] == list(range(partition, 600, 6))
 
 
-def test_only_the_leader_serves_subscribers_and_partition_metadata(cluster: Cluster) -> None:
+def test_only_the_leader_serves_subscribers_and_partition_metadata(cluster: Three) -> None:
     name = cluster.create()
     cluster.apis["a"].publish(name, b"x")
     assert [message.value for message in cluster.leader_api(name).read(name)] == [b"x"]
@@ -179,7 +167,7 @@ def test_only_the_leader_serves_subscribers_and_partition_metadata(cluster: Clus
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_pause_and_readonly_through_anybody(cluster: Cluster, server: str) -> None:
+def test_pause_and_readonly_through_anybody(cluster: Three, server: str) -> None:
     name, api = cluster.create(partitions=3), cluster.apis[server]
     api.PauseStream(name=name)
 
@@ -201,7 +189,7 @@ def test_pause_and_readonly_through_anybody(cluster: Cluster, server: str) -> No
     subscription.expect_end(Status.RESOURCE_EXHAUSTED, "End of readonly partition")
 
 
-def test_cursors_work_on_any_server(cluster: Cluster) -> None:
+def test_cursors_work_on_any_server(cluster: Three) -> None:
     for number in range(12):
         cursor = {"stream": "s", "partition": 0, "cursorId": unique_name("c")}
         setter, getter = cluster.apis[SERVERS[number % 3]], cluster.apis[SERVERS[(number + 1) % 3]]
@@ -211,7 +199,7 @@ def test_cursors_work_on_any_server(cluster: Cluster) -> None:
         assert setter.FetchCursor(**cursor).offset == number + 1
 
 
-def test_groups_are_joined_through_anybody_and_asked_at_their_coordinator(cluster: Cluster) -> None:
+def test_groups_are_joined_through_anybody_and_asked_at_their_coordinator(cluster: Three) -> None:
     name, group = cluster.create(partitions=3), unique_name("g")
     for number, api in enumerate(cluster.apis.values()):
         joined = api.JoinConsumerGroup(groupId=group, consumerId=f"c{number}", streams=[name])
@@ -228,7 +216,7 @@ def test_groups_are_joined_through_anybody_and_asked_at_their_coordinator(cluste
                 api.FetchConsumerGroupAssignments(**asked)
 
 
-def test_a_majority_of_reports_moves_the_coordinator(cluster: Cluster) -> None:
+def test_a_majority_of_reports_moves_the_coordinator(cluster: Three) -> None:
     name, group = cluster.create(), unique_name("g")
     for consumer in ("x", "y", "z"):
         joined = cluster.apis["a"].JoinConsumerGroup(groupId=group, consumerId=consumer, streams=[name])
@@ -245,7 +233,7 @@ def test_a_majority_of_reports_moves_the_coordinator(cluster: Cluster) -> None:
     eventually(moved, "another coordinator was chosen")
 
 
-def test_plain_messages_reach_the_leader_wherever_it_is(cluster: Cluster) -> None:
+def test_plain_messages_reach_the_leader_wherever_it_is(cluster: Three) -> None:
     name = cluster.create(partitions=3)
     with NatsClient(cluster.brokers["a"].nats_url) as nats:
         for subject in ("", ".1", ".2"):
@@ -259,8 +247,7 @@ def test_plain_messages_reach_the_leader_wherever_it_is(cluster: Cluster) -> Non
 def test_two_of_three_go_on_when_one_was_killed(
     tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer
 ) -> None:
-    cluster = start_cluster(tmp_path_factory.mktemp("killed"), nats_server)
-    try:
+    with started(tmp_path_factory.mktemp("killed"), nats_server) as cluster:
         name = cluster.create(partitions=9)
         for partition in range(9):
             cluster.apis["a"].publish(name, b"before", partition=partition)
@@ -284,6 +271,3 @@ def test_two_of_three_go_on_when_one_was_killed(
         eventually(lambda: cluster.is_led(name), "the killed one leads again")
         for partition in led:
             assert [message.value for message in back.read(name, partition)] == [b"before"]
-    finally:
-        for broker in cluster.brokers.values():
-            broker.kill()

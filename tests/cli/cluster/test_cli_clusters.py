@@ -16,6 +16,7 @@ from tests.cli.command_line import Run, Terminal, read_exactly, start
 from tests.cli.conftest import write_context
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import PRODUCT_TIMEOUTS, Cluster
 from tests.support.nats_server import NatsServer
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -213,21 +214,9 @@ def test_streams_that_need_somebody() -> None:
 
 @pytest.fixture
 def three(tmp_path: Path, nats_server: NatsServer) -> Iterator[dict[str, BrokerProcess]]:
-    settings = {"clustering.namespace": unique_name("three"), "cursors.stream.partitions": 1}
-    brokers = {
-        name: BrokerProcess(
-            tmp_path / name,
-            nats_url=nats_server.url,
-            config={**settings, "clustering.server.id": name},
-            seed=name == "a",
-        )
-        for name in "abc"
-    }
-    for broker in brokers.values():
-        broker.start()
-    yield brokers
-    for broker in brokers.values():
-        broker.kill()
+    config = {**PRODUCT_TIMEOUTS, "cursors.stream.partitions": 1}
+    with Cluster(tmp_path / unique_name("three"), nats=nats_server, seeded=True, config=config) as found:
+        yield found.brokers
 
 
 def test_a_cluster_of_three_that_loses_one(three: dict[str, BrokerProcess], call: Run) -> None:

@@ -10,47 +10,27 @@ from itertools import count
 import pytest
 
 import bascule
-from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import PRODUCT_TIMEOUTS, Cluster
 from tests.support.nats_server import NatsServer
 from tests.support.on_loop import on_loop, soon, until
-from tests.support.waiting import eventually, pause
+from tests.support.waiting import pause
 
-SERVERS = ("a", "b", "c")
+CONFIG = {
+    "cursors.stream.partitions": 1,
+    "cursors.stream.replication.factor": 1,
+    "cursors.stream.auto.pause.time": 0,
+    "groups.consumer.timeout": "2s",
+    "groups.coordinator.timeout": "1s",
+}
 Brokers = dict[str, BrokerProcess]
 
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Brokers]:
-    directory = tmp_path_factory.mktemp("cluster")
-    config = {
-        "clustering.namespace": unique_name("cluster"),
-        "cursors.stream.partitions": 1,
-        "cursors.stream.replication.factor": 1,
-        "cursors.stream.auto.pause.time": 0,
-        "groups.consumer.timeout": "2s",
-        "groups.coordinator.timeout": "1s",
-    }
-    brokers = {
-        server: BrokerProcess(
-            directory / server,
-            nats_url=nats_server.url,
-            config={**config, "clustering.server.id": server},
-            seed=server == "a",
-        )
-        for server in SERVERS
-    }
-    try:
-        for broker in brokers.values():
-            broker.start()
-        apis = [broker.api() for broker in brokers.values()]
-        eventually(lambda: all(len(api.FetchMetadata().brokers) == 3 for api in apis), "three brokers are known")
-        for api in apis:
-            api.close()
-        yield brokers
-    finally:
-        for broker in brokers.values():
-            broker.kill()
+    directory = tmp_path_factory.mktemp("client-cluster")
+    with Cluster(directory, nats=nats_server, seeded=True, config={**PRODUCT_TIMEOUTS, **CONFIG}) as found:
+        yield found.brokers
 
 
 async def spread(client: bascule.Client, name: str) -> str:

@@ -586,7 +586,7 @@ FLIGHT_REQUEST_BYTES_MAX: Final = 64 * KIB
 """Size of a ticket, a descriptor or the body of an action, in JSON."""
 
 FLIGHT_UNFINISHED_BYTES_MAX: Final = 1 * MIB
-"""Bytes of unfinished requests on one Flight connection with TLS; a client that sends more is disconnected."""
+"""Bytes of unfinished requests on one Flight connection with TLS or beyond loopback; a client that sends more is disconnected."""
 
 FLIGHT_DESCRIBING_MAX: Final = 1
 """Flight threads that describe streams at the same time. Each such thread delays the event loop by Python's switch interval of 5 ms."""

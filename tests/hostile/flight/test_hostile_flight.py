@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import pyarrow.flight as flight
 import pytest
 
 from bascule import TlsOptions, errors
+from bascule.broker.flight.relay import CONNECTIONS_PER_ADDRESS_MAX
 from bascule.client.arrow.reader import FlightConnection
 from bascule.flight.tickets import ReadTicket
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded_broker import MODEL, Guarded
+from tests.support.nats_server import NatsServer
 from tests.support.tables import (
     SERVING,
     handles_of,
@@ -33,6 +36,7 @@ from tests.support.tables import (
     tables_api,
     tables_broker,
 )
+from tests.support.waiting import eventually
 
 __all__ = ["stream", "tables", "tables_api", "tables_broker"]
 
@@ -235,6 +239,70 @@ def test_requests_of_many_megabytes_are_not_assembled(policed: Guarded) -> None:
             list(client.do_action(flight.Action("offsets", bytes(60_000))))
         assert len(read_rows(reader, "s", 0)) == 10
     assert policed.broker.rss_bytes() - before < 100 * MIB
+
+
+@pytest.fixture(scope="module")
+def exposed(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Listens beyond loopback in the clear, which an operator has to allow."""
+    config = {
+        "clustering.namespace": "exposed",
+        "flight.listen": "0.0.0.0:0",
+        "security.insecure": True,
+        "http.listen": "127.0.0.1:0",
+        **SERVING,
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("exposed"), nats_url=nats_server.url, config=config) as broker:
+        with closing(broker.api()) as api:
+            api.CreateStream(name="s", subject="tables-in-the-clear")
+            for number in range(10):
+                api.publish("s", b"%d" % number)
+        yield broker
+
+
+def exposed_port(broker: BrokerProcess) -> int:
+    return int(json.loads(broker.addresses_file.read_text())["flight"].rpartition(":")[2])
+
+
+def test_large_requests_in_the_clear_are_not_assembled_either(exposed: BrokerProcess) -> None:
+    before = exposed.rss_bytes()
+    with FlightConnection(exposed.address, local=False) as reader:
+        for _ in range(3):
+            with (
+                flight.FlightClient(f"grpc://127.0.0.1:{exposed_port(exposed)}") as client,
+                pytest.raises(pa.ArrowException),
+            ):
+                list(client.do_action(flight.Action("offsets", bytes(200 * MIB))))
+        assert len(read_rows(reader, "s", 0)) == 10
+    assert exposed.rss_bytes() - before < 100 * MIB
+
+
+def test_one_address_takes_no_more_than_its_share_of_connections(exposed: BrokerProcess) -> None:
+    wanted = CONNECTIONS_PER_ADDRESS_MAX + 50
+    opened = [socket.create_connection(("127.0.0.1", exposed_port(exposed)), 60) for _ in range(wanted)]
+    try:
+        eventually(lambda: sum(is_closed(one) for one in opened) >= 50, "the connections beyond the bound are closed")
+        assert sum(is_closed(one) for one in opened) == 50
+    finally:
+        for one in opened:
+            one.close()
+
+    def is_served() -> bool:
+        try:
+            with FlightConnection(exposed.address, local=False) as reader:
+                return len(read_rows(reader, "s", 0)) == 10
+        except errors.BasculeError:
+            return False
+
+    eventually(is_served, "readers are served again")
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 RELAY = """

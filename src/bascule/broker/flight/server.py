@@ -219,7 +219,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc] # pyarrow has
             return relay.peer_of(context.peer())
         except (LookupError, ValueError):
             raise flight.FlightUnauthenticatedError(
-                "PERMISSION_DENIED: this port is reached through TLS only"
+                "PERMISSION_DENIED: this socket is reached through the broker's port only"
             ) from None
 
 

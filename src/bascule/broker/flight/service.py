@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bascule import limits
-from bascule.broker.flight.tls_relay import InnerSocket, TlsRelay
+from bascule.broker.flight.relay import FlightRelay, InnerSocket
 from bascule.config.sections.server import ServerConfig
 from bascule.config.values.address import Address
 from bascule.errors import MissingExtra, OperatorError, Unavailable
 from bascule.flight import arrow
 from bascule.net.gate import Gate
 from bascule.net.reloadable_tls import ReloadableTls
-from bascule.net.sockets import listening_socket
+from bascule.net.sockets import is_loopback, listening_socket
 from bascule.security.certificates import port_tls
 from bascule.security.identities import Identities
 
@@ -115,8 +115,8 @@ class FlightGate(Gate["TableSources"]):
         super().__init__()
         self.loop = loop
         self.identities = identities
-        self.relay: TlsRelay | None = None
-        """Ends TLS for all connections; None without TLS."""
+        self.relay: FlightRelay | None = None
+        """The port, with TLS or beyond loopback; None if pyarrow listens itself."""
         self.local_reads: LocalReads | None = None
         self.describing = threading.BoundedSemaphore(limits.FLIGHT_DESCRIBING_MAX)
         """Held while an answer about many partitions is built, which runs Python for long."""
@@ -164,12 +164,12 @@ def _start(config: ServerConfig, identities: Identities, loop: asyncio.AbstractE
     try:
         tls = port_tls(config.tls)
         if tls is None:
-            server = make_server(f"grpc://{wanted}", gate)
             gate.local_reads = _local_reads(config, gate)
-            return FlightService(server, gate)
+        if tls is None and is_loopback(wanted.host):
+            return FlightService(make_server(f"grpc://{wanted}", gate), gate)
         inner = InnerSocket(config.data_dir)
         server = make_server(inner.location, gate)
-        gate.relay = TlsRelay(wanted, tls, inner)
+        gate.relay = FlightRelay(wanted, tls, inner)
         gate.relay.start()
         return FlightService(server, gate)
     except OSError as error:

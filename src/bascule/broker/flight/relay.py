@@ -1,13 +1,13 @@
-"""Ends TLS for Arrow Flight, with the context of the gRPC port, and knows the client of each connection.
+"""The port of Arrow Flight beyond loopback: ends TLS, knows the client of each connection, bounds connections and requests.
 
-pyarrow could end TLS itself, but gives only the first name in a client's certificate, while policies use the common name. The relay
-runs in its own thread and connects to Flight over a Unix socket:
+pyarrow could end TLS itself, but gives only the first name in a client's certificate, while policies use the common name; and it bounds
+neither connections nor requests. The relay runs in its own thread and connects to Flight over a Unix socket:
 
-    client ── TLS ──► relay, bound to <folder>/<random name> ──► <folder>/flight, where pyarrow listens
+    client ── TCP, TLS ──► relay, bound to <folder>/<random name> ──► <folder>/flight, where pyarrow listens
 
 The folder is `flight` in the data directory. It belongs to the broker's user and has mode 0700, so no other user can connect to Flight
-or take a name in it. The kernel reports the random name to Flight as the peer of each call; the relay maps it to the common name.
-Flight refuses all other peers.
+or take a name in it. The kernel reports the random name to Flight as the peer of each call; the relay maps it to the client. Flight
+refuses all other peers. On loopback without TLS pyarrow listens itself: the relay would cost half as much CPU again as a read.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _logger = logging.getLogger(__name__)
 BUFFER_BYTES: Final = 1 << 20
 """Maximum buffered for a side that does not read; then the relay stops reading from the other side."""
 
+CONNECTIONS_MAX: Final = 1_024
+"""Connections of clients; one more is closed."""
+CONNECTIONS_PER_ADDRESS_MAX: Final = 512
+"""Connections from one address; one more is closed. A Spark task has one or two."""
 HANDSHAKE_SECONDS: Final = 10.0
 """Time for the TLS handshake of a client; then its connection is closed."""
 FOLDER: Final = "flight"
@@ -105,15 +109,15 @@ def _holds_sockets(folder: Path) -> bool:
     return True
 
 
-class TlsRelay:
-    def __init__(self, address: Address, tls: ReloadableTls, inner: InnerSocket) -> None:
-        """`start` listens. Raises OSError when the address cannot be used."""
+class FlightRelay:
+    def __init__(self, address: Address, tls: ReloadableTls | None, inner: InnerSocket) -> None:
+        """`start` listens. Raises OSError when the address cannot be used. `tls` is None for connections in the clear."""
         self.tls = tls
         self._address = address
         self._inner = inner
         self._peers: dict[str, Peer] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="flight tls", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="flight relay", daemon=True)
         self._server: asyncio.Server | None = None
         self._open: set[_Side] = set()
         self.port = 0
@@ -131,8 +135,8 @@ class TlsRelay:
             lambda: _Outside(self),
             self._address.host,
             self._address.port,
-            ssl=self.tls.context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            ssl=None if self.tls is None else self.tls.context,
+            ssl_handshake_timeout=None if self.tls is None else HANDSHAKE_SECONDS,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -179,7 +183,7 @@ class TlsRelay:
 
     def is_refused(self, outside: _Outside) -> bool:
         tls = outside.transport.get_extra_info("ssl_object")
-        return tls is not None and self.tls.fault(tls) is not None
+        return self.tls is not None and tls is not None and self.tls.fault(tls) is not None
 
     async def connect(self, outside: _Outside) -> None:
         if self.is_refused(outside):
@@ -207,13 +211,18 @@ class TlsRelay:
         outside.join(inside)
 
     def begin(self, outside: _Outside) -> None:
+        """Connect a new client to Flight, or refuse it when there are too many."""
+        found = [side.host for side in self._open if isinstance(side, _Outside)]
+        if len(found) > CONNECTIONS_MAX or found.count(outside.host) > CONNECTIONS_PER_ADDRESS_MAX:
+            outside.abort()
+            return
         outside.task = self._loop.create_task(self.connect(outside))
 
 
 class _Side(asyncio.Protocol):
     """One end of a relayed connection. Passes received bytes to the other end, with backpressure."""
 
-    def __init__(self, relay: TlsRelay) -> None:
+    def __init__(self, relay: FlightRelay) -> None:
         self._relay = relay
         self.other: _Side | None = None
         self.on_lost: Callable[[], Any] | None = None
@@ -257,9 +266,10 @@ class _Side(asyncio.Protocol):
 class _Outside(_Side):
     """The client's end, after the TLS handshake."""
 
+    host = ""
     task: asyncio.Task[None] | None = None
 
-    def __init__(self, relay: TlsRelay) -> None:
+    def __init__(self, relay: FlightRelay) -> None:
         super().__init__(relay)
         self._requests = RequestMeter()
 
@@ -272,6 +282,7 @@ class _Outside(_Side):
         super().data_received(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
         super().connection_made(transport)
         self.transport.pause_reading()  # until the other end is connected
         self._relay.begin(self)

@@ -132,7 +132,7 @@ cli.cluster             errors config.values client.connection client client.adm
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
-                        log.recovery client.connection client spark cli.terminal cli.target
+                        log.recovery client.connection client client.admin spark cli.terminal cli.target
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
                         client client.admin cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access

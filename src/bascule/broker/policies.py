@@ -73,7 +73,7 @@ class ClusterPolicies:
 
     def reload(self) -> None:
         """From the feed: the policy may be another one. Changes that are applied together are put in force together."""
-        if self._is_fresh and not self._is_scheduled:
+        if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self.put_in_force)
 

@@ -10,6 +10,9 @@ from typing import Any, Final
 
 import pytest
 
+from bascule.cli.server.doctor_policies import judge
+from bascule.cli.terminal.finding import OK
+from bascule.client.admin.cluster import ClusterPolicy
 from tests.cli.command_line import Outcome, Run
 from tests.support.api_client import Api, Status, grpc, refused
 from tests.support.broker_fixtures import unique_name
@@ -83,9 +86,12 @@ class PolicedCluster:
         return self._apis.enter_context(closing(Api(self.brokers[server].address, own)))
 
     def as_user(self, call: Run, user: str, server: str, *arguments: str) -> Outcome:
+        return self.bascule(call, user, server, "acl", *arguments)
+
+    def bascule(self, call: Run, user: str, server: str, *arguments: str) -> Outcome:
         own = self.users[user]
         where = ("--server", self.brokers[server].address, "--timeout", "60s", "--tls-ca", str(self.authority.file))
-        return call("acl", *arguments, *where, "--tls-cert", str(own.cert), "--tls-key", str(own.key))
+        return call(*arguments, *where, "--tls-cert", str(own.cert), "--tls-key", str(own.key))
 
     def records(self, server: str, action: str) -> list[dict[str, Any]]:
         written = [json.loads(line) for line in self.audits[server].read_text().splitlines()]
@@ -93,6 +99,14 @@ class PolicedCluster:
 
     def refused_users(self, server: str, action: str) -> set[str]:
         return {one["principal"] for one in self.records(server, action) if one["result"] == "PERMISSION_DENIED"}
+
+
+def test_the_doctor_compares_the_servers() -> None:
+    stored, other = ClusterPolicy(("p, a, *, *",), ("root", "eve")), ClusterPolicy((), ("root",))
+    good = judge({"a": stored, "b": stored}, [])
+    assert (good.state, good.found) == (OK, "the cluster stores 1 line; administrators: eve, root")
+    assert judge({"a": stored}, ["c", "b"]).found == "a use the policy of the cluster, b, c another one or none"
+    assert judge({"b": other, "a": stored}, []).found == "servers name different administrators: a eve, root; b root"
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +214,8 @@ def test_a_user_without_the_right_changes_and_reads_nothing(cluster: PolicedClus
 
 
 def test_an_administrator_keeps_its_rights_whatever_is_revoked(cluster: PolicedCluster, call: Run) -> None:
+    checks = {one["check"]: one for one in cluster.bascule(call, "root", "c", "doctor", "--json").json}
+    assert checks["policies"]["state"] == OK and checks["policies"]["found"].endswith("administrators: root")
     cluster.as_user(call, "root", "c", "grant", "root", "*", "*").ok()
     assert "p, root, *, *" in cluster.as_user(call, "root", "c", "list").ok().lines
     cluster.as_user(call, "root", "c", "revoke", "root", "--all").ok()

@@ -67,7 +67,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check address, connection, TLS, API, brokers, streams, NATS, clocks and disk. Exits with code 3 if a check fails.
+    """Check address, connection, TLS, API, brokers, policies, streams, NATS, clocks and disk. Exits with code 3 if a check fails.
 
     `bascule doctor spark` checks Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also runs
     a job.
@@ -247,6 +247,7 @@ async def _tls(target: Target, host: str, port: int) -> Check:
 
 async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
     import bascule
+    from bascule.cli.server import doctor_policies
 
     started = time.monotonic()
     try:
@@ -256,6 +257,8 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
             for broker in metadata.brokers.values():
                 yield await _broker(target, broker)
             yield await _credentials(target, metadata.brokers.values())
+            for check in await doctor_policies.look(target, metadata.brokers.values()):
+                yield check
             yield _streams(streams)
             if facts.CURSORS_STREAM in {one.name for one in streams}:
                 yield Check("cursors", OK, "kept, for consumer groups and readers")

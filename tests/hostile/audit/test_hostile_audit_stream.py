@@ -30,9 +30,10 @@ LINES: Final = [
 ]
 
 
-def found_in(api: Api, **wanted: str) -> list[dict[str, Any]]:
-    """The records of the stream with these fields."""
+def found_in(source: Api | Cluster, **wanted: str) -> list[dict[str, Any]]:
+    """The records of the stream with these fields; of a cluster, those of the present leader."""
     try:
+        api = source.api(source.leader_of(AUDIT_STREAM)) if isinstance(source, Cluster) else source
         messages = api.read(AUDIT_STREAM)
     except grpc.RpcError:
         return []
@@ -40,9 +41,9 @@ def found_in(api: Api, **wanted: str) -> list[dict[str, Any]]:
     return [one for one in records if all(one.get(name) == value for name, value in wanted.items())]
 
 
-def wait(api: Api, count: int = 1, **wanted: str) -> list[dict[str, Any]]:
+def wait(source: Api | Cluster, count: int = 1, **wanted: str) -> list[dict[str, Any]]:
     def enough() -> list[dict[str, Any]] | None:
-        found = found_in(api, **wanted)
+        found = found_in(source, **wanted)
         return found if len(found) >= count else None
 
     return eventually(enough, f"the stream has {count} records {wanted}")
@@ -183,13 +184,9 @@ def audit(cluster: Cluster, command: str, *arguments: str) -> Outcome:
     return run("audit", command, *given, home=cluster.directory)
 
 
-def leader(cluster: Cluster) -> Api:
-    return cluster.api(cluster.leader_of(AUDIT_STREAM))
-
-
 def test_each_broker_has_a_chain_that_kill_9_does_not_break(cluster: Cluster) -> None:
     for name in cluster.servers:
-        wait(leader(cluster), action="StartServer", server=name)
+        wait(cluster, action="StartServer", server=name)
     cluster.wait_until_in_sync(AUDIT_STREAM)
     killed = cluster.leader_of(AUDIT_STREAM)
     for number, name in enumerate(cluster.servers):
@@ -201,12 +198,12 @@ def test_each_broker_has_a_chain_that_kill_9_does_not_break(cluster: Cluster) ->
         eventually(lambda name=name: created(cluster.api(name), f"away-{name}"), f"{name} creates a stream")  # type: ignore[misc]
     cluster.restart(killed)
     eventually(lambda: created(cluster.api(killed), "after"), "the restarted server creates a stream")
-    wait(leader(cluster), 2, action="StartServer", server=killed)
-    wait(leader(cluster), action="CreateStream", resource="after", server=killed)
+    wait(cluster, 2, action="StartServer", server=killed)
+    wait(cluster, action="CreateStream", resource="after", server=killed)
     for name in staying:
-        wait(leader(cluster), action="CreateStream", resource=f"away-{name}", server=name, result="OK")
+        wait(cluster, action="CreateStream", resource=f"away-{name}", server=name, result="OK")
     for number, name in enumerate(cluster.servers):
-        wait(leader(cluster), action="CreateStream", resource=f"before-{number}", server=name)
+        wait(cluster, action="CreateStream", resource=f"before-{number}", server=name)
     outcome = audit(cluster, "verify", "--json")
     assert outcome.code == 0, outcome
     report = outcome.json
@@ -236,8 +233,26 @@ def created(api: Api, name: str) -> bool:
     return True
 
 
+def test_records_of_a_time_without_a_quorum_are_published_later(cluster: Cluster) -> None:
+    for name in cluster.servers:
+        wait(cluster, action="StartServer", server=name)
+    alone, *others = cluster.servers
+    for name in others:
+        cluster.pause(name)
+    for number in range(3):
+        with pytest.raises(grpc.RpcError):  # no call waits for the audit log: this one waits for the metadata
+            cluster.api(alone).CreateStream(name=f"alone-{number}", subject=f"alone.{number}", timeout=0.5)
+    pending = cluster.brokers[alone].data / "audit.pending"
+    eventually(lambda: "alone-2" in pending.read_text(), "the records wait in the data directory")
+    for name in others:
+        cluster.resume(name)
+    for number in range(3):
+        wait(cluster, action="CreateStream", resource=f"alone-{number}", server=alone)
+    assert audit(cluster, "verify").code == 0
+
+
 def test_a_message_of_an_attacker_on_nats_is_not_stored(cluster: Cluster) -> None:
-    genuine = wait(leader(cluster), action="StartServer")[0]
+    genuine = wait(cluster, action="StartServer")[0]
     with NatsClient(cluster.nats[0].url) as nats:
         for forged in (canonical({**genuine, "principal": "mallory"}), canonical(genuine), b"no record"):
             nats.publish(f"{cluster.namespace}.audit", forged)
@@ -245,14 +260,14 @@ def test_a_message_of_an_attacker_on_nats_is_not_stored(cluster: Cluster) -> Non
         with refused(Status.INVALID_ARGUMENT, "only brokers publish"):
             cluster.api(name).publish(AUDIT_STREAM, b"forged")
     cluster.api("a").CreateStream(name="witness", subject="witness")
-    wait(leader(cluster), action="CreateStream", resource="witness")
-    assert found_in(leader(cluster), principal="mallory") == []
+    wait(cluster, action="CreateStream", resource="witness")
+    assert found_in(cluster, principal="mallory") == []
     assert "no record" not in audit(cluster, "tail", "--count", "10").ok().out
     assert audit(cluster, "verify", "--json").json["forged"] == []
 
 
 def test_tail_follows_the_stream(cluster: Cluster) -> None:
-    wait(leader(cluster), action="StartServer")
+    wait(cluster, action="StartServer")
     given = ("--stream", "--follow", "--count", "1", "--server", cluster.brokers["a"].address)
     following = start("audit", "tail", *given, home=cluster.directory)
     try:

@@ -324,6 +324,25 @@ def test_a_stream_that_is_away_delays_no_call_and_the_loss_is_stated() -> None:
     simulate(live)
 
 
+def test_records_are_on_disk_while_an_ack_is_waited_for() -> None:
+    async def live(directory: Path) -> None:
+        server = AuditedServer(directory, [], lambda: "acked")
+        silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        server.writer._publish = lambda _record, _timeout: silent
+        pending = directory / "audit.pending"
+        async with asyncio.timeout(60):
+            for count in (1, 1, 200):
+                lines = len(pending.read_bytes().splitlines()) + count
+                await server.called(count)
+                while len(pending.read_bytes().splitlines()) < lines:
+                    await asyncio.sleep(0.001)
+        silent.set_result(None)
+        await server.writer.stop()
+        assert len(pending.read_bytes().splitlines()) == 1
+
+    simulate(live)
+
+
 def test_a_stop_keeps_what_could_not_be_published_for_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_writer, "PUBLISH_SECONDS", 0.05)
     stored: list[bytes] = []

@@ -117,6 +117,8 @@ class AuditStreamWriter:
         if not self._sealed and (is_last or len(self._spool) < limits.AUDIT_QUEUE_RECORDS_MAX):
             taken = self._queue.take(2 * limits.AUDIT_QUEUE_RECORDS_MAX if is_last else BATCH_RECORDS_MAX)
             self._sealed = [self._chain.seal(entry) for entry in taken]
+            if len(taken) >= BATCH_RECORDS_MAX:
+                self._news.set()  # there may be more
         if not self._sealed and not self._spool.needs_trim:
             return True
         try:
@@ -133,17 +135,31 @@ class AuditStreamWriter:
             self._spool.trim()
 
     async def _publish_first(self) -> bool:
+        attempt = asyncio.ensure_future(self._publish(self._spool.first, max(0.0, self._left())))
         try:
-            await self._publish(self._spool.first, max(0.0, self._left()))
+            await self._spool_during(attempt)
+            await attempt
         except (GrpcError, BasculeError) as error:
             self._failed("published", error)
             return False
+        finally:
+            attempt.cancel()
         self._spool.published()
         self._queue.written += 1
         if self._failures >= FAILURES_QUIET:
             _logger.info("audit records are published again")
         self._failures = 0
         return True
+
+    async def _spool_during(self, attempt: asyncio.Future[object]) -> None:
+        """Write new records to the spool until the attempt has ended: a server that is killed meanwhile has them on disk."""
+        while not attempt.done():
+            news = asyncio.ensure_future(self._news.wait())
+            await asyncio.wait((attempt, news), return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            if self._news.is_set() and not attempt.done():
+                self._news.clear()
+                await self._spool_new()
 
     def _failed(self, what: str, error: Exception) -> None:
         self._failures += 1

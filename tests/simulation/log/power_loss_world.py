@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from bascule.errors import CorruptBatch
+from bascule.kernels.records.records import Record
 from bascule.log import LogOptions, PartitionLog
 from bascule.log.cleaning.cleaner import apply_retention
 from bascule.log.cleaning.compactor import compact
 from bascule.log.recovery.report import RecoveryReport
+from bascule.log.segments.slices import BatchSlice
 from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
 from tests.support.logs import (
     KEYS,
@@ -61,6 +64,9 @@ class Memory:
 
     compacted_to: int = 0
     """Compaction has looked at what lies below."""
+
+    gaps: set[int] = field(default_factory=set)
+    """Offsets that the leader's compaction had removed before this log got them."""
 
     truncating: int | None = None
     """A truncation that did not return: what lies behind is there or not."""
@@ -119,7 +125,8 @@ class World:
         self.doing = f"opening after {self.doing.removeprefix('opening after ')}"
         self.log = self._new_log()
         report = self.log.open()
-        self.check(report)
+        with self.disk.readable():
+            self.check(report)
 
     def append(self) -> None:
         log, memory, rng = self.log, self.memory, self.rng
@@ -164,13 +171,66 @@ class World:
         memory.damaged = {at for at in memory.damaged if at < log.log_end_offset}
 
     def reset(self) -> None:
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        self._reset_to(self.rng.choice((start, end, end + self.rng.randrange(5))))
+
+    def _reset_to(self, offset: int) -> None:
         log, memory = self.log, self.memory
-        offset = self.rng.choice((log.log_start_offset, log.log_end_offset, log.log_end_offset + self.rng.randrange(5)))
         memory.truncating = 0
         memory.resetting_to = offset
         log.reset_to(offset)
         assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
         self.memory = Memory(synced_end=offset, retained_from=offset)
+
+    def reset_anywhere(self) -> None:
+        """Also to offsets that retention has removed: another leader still has them."""
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        self._reset_to(self.rng.choice((start, end, end + self.rng.randrange(5), self.rng.randint(0, start))))
+
+    def replicate(self) -> None:
+        """Append batches of a leader; compaction may have left gaps before them."""
+        log, memory, rng = self.log, self.memory, self.rng
+        data, base_offset, epoch, stamp = b"", log.log_end_offset, max(self.epoch, log.latest_epoch), self.now
+        stamp = max(stamp, log.last_timestamp)
+        memory.attempted = []
+        for _ in range(rng.randint(1, 3)):
+            gap = rng.choice((0, 0, 0, rng.randrange(4)))
+            memory.gaps |= set(range(base_offset, base_offset + gap))
+            base_offset += gap
+            epoch += rng.choice((0, 0, 0, 1))
+            drafts = [random_draft(rng, value_bytes_max=40)._replace(time_delta=0) for _ in range(rng.randint(1, 3))]
+            memory.attempted += placed(drafts, base_offset, epoch, stamp)
+            with batch_of(drafts).stamp(base_offset, epoch, stamp) as batch:
+                data += bytes(batch)
+            base_offset += len(drafts)
+        self.epoch = epoch
+        if log.segments.oldest.is_empty:
+            memory.retained_from = max(memory.retained_from, memory.attempted[0].offset)  # an empty log moves its start
+        try:
+            log.append_replicated(data)
+        finally:
+            written = [stored for stored in memory.attempted if stored.offset < log.log_end_offset]
+            memory.history.update((stored.offset, stored) for stored in written)
+            memory.absent -= {stored.offset for stored in written}
+            memory.damaged -= {stored.offset for stored in written}
+            memory.attempted = memory.attempted[len(written) :]
+
+    def query(self) -> None:
+        """A read that the disk refuses fails; every other one has the result that it has on a good disk."""
+        log, rng = self.log, self.rng
+        offset, size = rng.randint(0, log.log_end_offset), rng.choice((1, 300, 1 << 20))
+        at = rng.choice((START, self.now, log.last_timestamp, rng.randint(START, self.now)))
+        ask = rng.choice(
+            (
+                lambda: _content(log.read(offset, bytes_max=size, committed=False)),
+                lambda: _content(log.read_reverse(offset, bytes_max=size, committed=False)),
+                lambda: log.earliest_offset_at(at),
+                lambda: log.oldest_offset,
+            )
+        )
+        found = _outcome(ask)
+        with self.disk.readable():
+            assert found == _outcome(ask)
 
     def retain(self) -> None:
         self.memory.retained_from = self.log.segments.active.base_offset
@@ -213,7 +273,8 @@ class World:
     def _may_be_cut(self, offset: int) -> bool:
         """A truncation that did not return may also take the hole away that was left in front of it: damage, or what was compacted."""
         memory = self.memory
-        return offset in memory.damaged or (memory.truncating is not None and offset < memory.compacted_to)
+        is_hole = offset < memory.compacted_to or offset in memory.gaps
+        return offset in memory.damaged or (memory.truncating is not None and is_hole)
 
     def check(self, report: RecoveryReport) -> None:
         """After every open: compare with the memory, then remember what is there now."""
@@ -235,12 +296,18 @@ class World:
             memory.compacted_to,
             *(at + 1 for at in memory.damaged),
         ]
-        assert log.log_start_offset <= max(begins)
+        start = max(begins)
+        while start in memory.gaps:
+            start += 1
+        assert log.log_start_offset <= start
         promised = memory.promised_end
         while promised > log.log_end_offset and self._may_be_cut(promised - 1):
             promised -= 1
         possible = [*self._known(), *(stored.offset for stored in memory.failed)]
-        assert promised <= log.log_end_offset <= max([promised, memory.resetting_to or 0, *(at + 1 for at in possible)])
+        ends = [promised, *(at + 1 for at in possible)]
+        if memory.truncating is not None:
+            ends += [memory.resetting_to or 0, memory.synced_end]  # it may not have begun
+        assert promised <= log.log_end_offset <= max(ends)
         assert log.high_watermark < log.log_end_offset
         self._remember(found, excused)
 
@@ -303,6 +370,18 @@ class World:
         self.epoch = max(1, log.latest_epoch)
 
 
+def _content(found: BatchSlice | None) -> tuple[int, list[Record]] | None:
+    return None if found is None else (found.next_offset, found.records())
+
+
+def _outcome(ask: Callable[[], object]) -> object:
+    """What was found, or what is damaged."""
+    try:
+        return ask()
+    except CorruptBatch as error:
+        return error.message
+
+
 ACTIONS: Final[list[Callable[[World], None]]] = [
     World.append,
     World.sync,
@@ -318,3 +397,5 @@ ACTIONS: Final[list[Callable[[World], None]]] = [
     World.die,
 ]
 WEIGHTS: Final = (40, 10, 6, 6, 10, 3, 5, 1, 4, 8, 3, 4)
+MORE_ACTIONS: Final = [*ACTIONS, World.replicate, World.reset_anywhere, World.query]
+MORE_WEIGHTS: Final = (*WEIGHTS, 20, 3, 20)

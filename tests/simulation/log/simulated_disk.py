@@ -8,8 +8,9 @@ a journal. When only the process dies, everything written stays, but it is no mo
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from bascule.errors import StorageError
@@ -84,6 +85,9 @@ class SimulatedDisk:
         self.refuse: Callable[[Operation], StorageError | None] | None = None
         """Called before each change: an error makes it fail, a write after a part of it."""
 
+        self.refuse_read: Callable[[str], StorageError | None] | None = None
+        """Called before each read with the path: an error makes it fail, as a bad sector does."""
+
         self._is_off = False
         self._handles: dict[int, tuple[SimulatedFile, str]] = {}
         self._next_handle = 3
@@ -113,7 +117,11 @@ class SimulatedDisk:
 
     def read(self, handle: int, size: int, position: int) -> bytes:
         assert size >= 0 and position >= 0, "what pread(2) refuses"
-        return bytes(self._handles[handle][0].content[position : position + size])
+        file, path = self._handles[handle]
+        error = None if self.refuse_read is None else self.refuse_read(path)
+        if error is not None:
+            raise error
+        return bytes(file.content[position : position + size])
 
     def write(self, handle: int, data: bytes | memoryview, position: int) -> None:
         file, path = self._handles[handle]
@@ -181,6 +189,15 @@ class SimulatedDisk:
         if isinstance(node, SimulatedDirectory) and not node.entries:
             self._begin("remove_directory", path)
             directory.change((name, None))
+
+    @contextlib.contextmanager
+    def readable(self) -> Iterator[None]:
+        """All reads succeed meanwhile."""
+        refuse_read, self.refuse_read = self.refuse_read, None
+        try:
+            yield
+        finally:
+            self.refuse_read = refuse_read
 
     # ── what happens to it ───────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Final
 
@@ -71,21 +72,10 @@ def test_rubbish_after_a_sealed_segment_costs_no_later_segment(
     assert offsets(again) == list(range(8))
 
 
-def test_rubbish_before_the_gap_of_a_reset_follower_costs_no_later_segment() -> None:
+def test_rubbish_before_the_gap_of_a_follower_costs_no_later_segment() -> None:
     """The segment before a gap ends where its index says, not where the next one begins."""
     disk = SimulatedDisk()
-    leader = opened(SimulatedDisk(), LogOptions(compact=True))
-    log = opened(disk, LogOptions(compact=True))
-    append(leader, 9)
-    append(leader, 2)
-    append(log, 3)
-    log.sync()
-    log.write_checkpoint(durable=True)
-    data = leader.read(9, committed=False)
-    assert data is not None
-    log.append_replicated(data.data)
-    log.sync()
-    assert offsets(log) == [0, 1, 2, 9, 10]
+    with_gap(disk)
     disk = disk.kill()
     disk.put(FIRST_SEGMENT, disk.content(FIRST_SEGMENT) + b"\x5a" * 50)
     log = opened(disk, LogOptions(compact=True))
@@ -234,3 +224,78 @@ def test_an_epoch_that_power_loss_removed_does_not_remove_later_records() -> Non
     log.open()
     assert offsets(log) == list(range(end + 6))
     assert [entry.epoch for entry in log.epoch_entries] == [1]
+
+
+# ── gaps of a follower ───────────────────────────────────────────────────────────────────────────
+
+
+def with_gap(disk: SimulatedDisk, *, rolled: bool = False) -> PartitionLog:
+    """Offsets 0 to 2, and 9 to 10 after a gap that the leader's compaction left."""
+    leader = opened(SimulatedDisk(), LogOptions(compact=True))
+    append(leader, 9)
+    append(leader, 2)
+    data = leader.read(9, committed=False)
+    log = opened(disk, LogOptions(compact=True))
+    append(log, 3)
+    if rolled:
+        log.roll()
+    log.sync()
+    log.write_checkpoint(durable=True)
+    assert data is not None
+    log.append_replicated(data.data)
+    log.sync()
+    return log
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("opens", [0, 1])
+@pytest.mark.parametrize("seed", range(12))
+def test_synced_records_after_a_gap_survive_power_loss(seed: int, opens: int, rolled: bool) -> None:
+    """Only the index of the segment before it has the end of the gap."""
+    disk = SimulatedDisk()
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    with_gap(disk, rolled=rolled)
+    for _ in range(opens):
+        disk = disk.kill()
+        opened(disk).open()
+    log = opened(disk.crash(random.Random(seed)))
+    report = log.open()
+    assert offsets(log) == [0, 1, 2, 9, 10]
+    assert not report.missing and not report.damage and report.cut_reason is None
+
+
+def test_a_gap_is_not_reported_as_missing_if_its_index_is_lost_later() -> None:
+    disk = SimulatedDisk()
+    log = with_gap(disk)
+    append(log, 1)
+    log.close()
+    disk.take_away(FIRST_INDEX)
+    log = opened(disk)
+    report = log.open()
+    assert offsets(log) == [0, 1, 2, 9, 10, 11]
+    assert not report.missing and not report.damage
+
+
+def test_an_empty_file_of_a_failed_roll_in_a_gap_costs_no_record() -> None:
+    disk = SimulatedDisk()
+    with_gap(disk)
+    disk = disk.kill()
+    disk.put(f"{DIRECTORY}/{3:020d}.log", b"")
+    log = opened(disk)
+    log.open()
+    assert offsets(log) == [0, 1, 2, 9, 10]
+
+
+def test_without_a_checkpoint_rubbish_before_an_empty_file_is_no_damage() -> None:
+    disk = SimulatedDisk()
+    log = opened(disk)
+    append(log, 3)
+    log.sync()
+    disk = disk.kill()
+    disk.put(FIRST_SEGMENT, disk.content(FIRST_SEGMENT) + b"\x5a" * 50)
+    disk.put(f"{DIRECTORY}/{5:020d}.log", b"")
+    log = opened(disk)
+    report = log.open()
+    assert not report.damage and not report.missing
+    assert (offsets(log), log.log_end_offset) == ([0, 1, 2], 3)

@@ -105,6 +105,11 @@ class PooledFile:
         handle = self.pool.acquire(self)
         try:
             data = self.pool.disk.read(handle, size, position)
+        except StorageError as error:
+            raise StorageError(
+                f"{self.path}: {error.message}",
+                hint="check the disk; other replicas of this partition may have these records",
+            ) from error
         finally:
             self.pool.release(self)
         return data if len(data) == size else data.ljust(size, b"\0")

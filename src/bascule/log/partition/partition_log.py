@@ -106,7 +106,7 @@ class PartitionLog:
         self._last_timestamp = found.last_timestamp
         self._high_watermark = min(known.high_watermark, self._end_offset - 1)
         self.cleaned_to = min(known.cleaned_to, self.segments.active.base_offset)
-        self.compacted = known.compacted
+        self.compacted = known.compacted or any(segment.has_gap for segment in found.segments)
         self.tombstones_due_ns: int | None = 0
         """Time at which the oldest tombstone can be removed; None if there is no tombstone, 0 before the first compaction."""
         self.doomed: list[Segment] = []
@@ -302,6 +302,7 @@ class PartitionLog:
             for header in headers:
                 if header.base_offset > self._end_offset and not header.attributes & records.FOLLOWS_GAP:
                     self._roll(header.base_offset)  # a gap between segments needs no mark
+                    self.compacted = True
                 self._roll_if_due(header.length)
                 self.epochs.enter(header.leader_epoch, header.base_offset)
                 self.segments.active.append(memoryview(data)[position : position + header.length], header)
@@ -381,6 +382,7 @@ class PartitionLog:
             self._end_offset = segment.base_offset
             for sealed in self.segments.sealed[-1:]:
                 sealed.reach(segment.base_offset)
+                self.durability.note_sealed(sealed)
             self.epochs.clear_earliest(self.segments.oldest.base_offset)
             old.remove()
 

@@ -40,7 +40,8 @@ class _KnownEnd:
     """The end of a segment according to other files: the next segment, or the checkpoint."""
 
     offset: int | None = None
-    """None for the last segment."""
+    """None for the last segment, unless the checkpoint has it."""
+    is_sealed: bool = False
     is_followed: bool = False
     """The next segment has records. An empty one may be left from a failed roll, after which appends continued in this segment."""
     bytes: int | None = None
@@ -71,6 +72,10 @@ class SegmentLoader:
         behind = list(bases)
         while behind and self.report.cut_reason is None:
             base_offset = behind.pop(0)
+            self._drop_before_gap_end(base_offset, behind)
+            if self._is_last(base_offset, behind):
+                segments.append(self._load_last(base_offset, behind))
+                continue
             segment = self._load_one(base_offset, behind[0] if behind else None)
             while behind and segment.next_offset > behind[0] and self._is_empty(behind[0]):
                 # A failed roll left an empty file, and appends continued in the old segment.
@@ -80,6 +85,32 @@ class SegmentLoader:
             self._check_continuity(segment, behind[0] if behind else None)
         self._drop(behind)
         return segments
+
+    def _drop_before_gap_end(self, base_offset: int, behind: list[int]) -> None:
+        """Drop empty files that a failed roll left, if the log went on after a gap: this segment reaches a later one."""
+        if not behind or not self._is_empty(behind[0]):
+            return
+        totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
+        if totals is not None and totals.end_offset in behind[1:]:
+            while behind[0] != totals.end_offset and self._is_empty(behind[0]):
+                self._drop([behind.pop(0)])
+
+    def _is_last(self, base_offset: int, behind: list[int]) -> bool:
+        """Return whether this segment is not sealed and only empty files follow, which may be left from failed rolls. With a checkpoint
+        `_check_continuity` decides."""
+        if self.checkpoint is not None or not behind or not all(map(self._is_empty, behind)):
+            return False
+        return self._sealed_totals(base_offset, behind[0]) is None
+
+    def _load_last(self, base_offset: int, behind: list[int]) -> Segment:
+        """Load the last segment with records, and drop the empty ones that do not continue it."""
+        segment = self._load_one(base_offset, None)
+        if segment.next_offset == behind[0]:
+            segment.seal()
+        else:
+            self._drop(behind)
+            behind.clear()
+        return segment
 
     def _is_empty(self, base_offset: int) -> bool:
         return self.pool.disk.file_size(segment_path(self.directory, base_offset)) == 0
@@ -96,17 +127,16 @@ class SegmentLoader:
     def _load_one(self, base_offset: int, next_base: int | None) -> Segment:
         size = self.pool.disk.file_size(segment_path(self.directory, base_offset))
         known = self.checkpoint
-        totals = None
-        if next_base is not None:
-            totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
-            if totals is not None and not 0 < totals.end_offset <= next_base:
-                totals = None
+        totals = None if next_base is None else self._sealed_totals(base_offset, next_base)
         end = self._known_end(next_base, totals)
         if known is not None and base_offset == known.active_base and size >= known.active_position:
             segment = self._load_behind_checkpoint(known, size, end)
         elif known is not None and base_offset <= known.active_base:
             if totals is not None and 0 < totals.bytes <= size:
-                return Segment(self.pool, self.directory, totals)
+                segment = Segment(self.pool, self.directory, totals)
+                # The active segment of the checkpoint was empty and is gone: the index here has the end of a gap, maybe not synced.
+                segment.has_gap = next_base is not None and next_base > known.active_base
+                return segment
             if next_base is None:
                 end = _KnownEnd(known.recovery_point)
             segment = self._verify_all(base_offset, size, _Trust.SYNCED, end)
@@ -119,11 +149,16 @@ class SegmentLoader:
             segment.seal()
         return segment
 
+    def _sealed_totals(self, base_offset: int, next_base: int) -> SegmentTotals | None:
+        totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
+        return totals if totals is not None and 0 < totals.end_offset <= next_base else None
+
     def _known_end(self, next_base: int | None, totals: SegmentTotals | None) -> _KnownEnd:
         if next_base is None:
             return _KnownEnd()
         is_whole = totals is not None and totals.end_offset == next_base
-        return _KnownEnd(next_base, not self._is_empty(next_base), totals.bytes if totals and is_whole else None)
+        is_followed = not self._is_empty(next_base)
+        return _KnownEnd(next_base, True, is_followed, totals.bytes if totals is not None and is_whole else None)
 
     def _compare(self, segment: Segment, totals: SegmentTotals) -> None:
         """Compare a sealed segment with the totals in its index, which include the gap after it."""
@@ -137,6 +172,7 @@ class SegmentLoader:
                 Damage(segment.path, segment.size, missing, segment.next_offset, totals.end_offset, "cut short")
             )
         segment.next_offset = totals.end_offset
+        segment.has_gap = True
 
     def _index_path(self, base_offset: int) -> str:
         return segment_path(self.directory, base_offset, INDEX_SUFFIX)
@@ -157,7 +193,7 @@ class SegmentLoader:
         if index is None or (known.active_position and not len(index)):
             self.report.rebuilt.append(f"{base_offset:020d}{INDEX_SUFFIX}")
             index = segment.rebuild_index()
-            segment.start_index(index)
+            self.start_index(segment, end)
         segment.adopt_index(index)
         if size > known.active_position:
             index.truncate(known.active_position)
@@ -174,6 +210,12 @@ class SegmentLoader:
         segment.adopt_index(SparseIndex())
         _SegmentVerification(self, segment, size, end, trust).run()
         return segment
+
+    def start_index(self, segment: Segment, end: _KnownEnd) -> None:
+        """Write the index of the active segment. That of a sealed one is replaced once, at the end: in between it would lack the end of
+        the gap after the segment."""
+        if not end.is_sealed:
+            segment.start_index(segment.index())
 
     def cut(self, segment: Segment, size: int, reason: str) -> None:
         """Truncate the log: `segment` is its last one, and ends before the bad bytes."""
@@ -223,7 +265,7 @@ class _SegmentVerification:
         segment.last_timestamp = self.timestamp if segment.records else -1
         if reason is not None:
             self._cut(reason)
-        segment.start_index(segment.index())
+        self.loader.start_index(segment, self.end)
 
     def _ends_before(self, reason: str) -> bool:
         """Return whether the segment ends before the bad batch. Otherwise its damage is noted and skipped."""

@@ -95,7 +95,7 @@ def read_index(disk: Disk, path: str, base_offset: int) -> SparseIndex | None:
     return decode_entries(data)
 
 
-def write_index(disk: Disk, path: str, totals: SegmentTotals, index: SparseIndex) -> None:
-    """Write the whole file, when a segment is sealed or its index was rebuilt."""
+def write_index(disk: Disk, path: str, totals: SegmentTotals, index: SparseIndex, *, sync: bool = False) -> None:
+    """Write the whole file, when a segment is sealed or its index was rebuilt. With `sync` power loss leaves the old or the new one."""
     entries = b"".join(encode_entry(offset, position, timestamp) for offset, position, timestamp in index)
-    replace_file(disk, path, encode_header(totals) + entries, durable=False)
+    replace_file(disk, path, encode_header(totals) + entries, sync=sync, durable=False)

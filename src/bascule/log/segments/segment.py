@@ -34,6 +34,7 @@ class Segment:
         "base_offset",
         "file",
         "first_timestamp",
+        "has_gap",
         "last_timestamp",
         "newest_batch",
         "next_offset",
@@ -50,6 +51,8 @@ class Segment:
         self.records = totals.records
         self.first_timestamp = totals.first_timestamp
         self.last_timestamp = totals.last_timestamp
+        self.has_gap = False
+        """Offsets without records follow the last record. Only the index has their end, so power loss must not take it."""
         self.newest_batch = (-1, 0)
         """Base offset and position of the batch that was appended last: readers at the end of the log find it without the index."""
         self.file = PooledFile(pool, segment_path(directory, self.base_offset))
@@ -116,6 +119,7 @@ class Segment:
     def cut(self, totals: SegmentTotals) -> None:
         """Truncate the segment to `totals`."""
         index = self.index()
+        self.has_gap = False
         self.newest_batch = (-1, 0)
         self.size = totals.bytes
         self.next_offset = totals.end_offset
@@ -153,12 +157,16 @@ class Segment:
         self._index_flushed = len(index)
         return index
 
-    def _save_index(self, totals: SegmentTotals, index: SparseIndex) -> None:
-        """Save the index for the next open. If the disk is full, the file is removed: no index is better than a stale one."""
+    def _save_index(self, totals: SegmentTotals, index: SparseIndex, *, is_required: bool = False) -> None:
+        """Save the index for the next open. If the disk is full, the file is removed: no index is better than a stale one. One with the
+        end of a gap stays."""
         try:
-            index_file.write_index(self.pool.disk, self._index_file.path, totals, index)
+            index_file.write_index(self.pool.disk, self._index_file.path, totals, index, sync=self.has_gap)
         except DiskFull:
-            self.pool.disk.remove(self._index_file.path)
+            if is_required:
+                raise
+            if not self.has_gap:
+                self.pool.disk.remove(self._index_file.path)
         self._index_file.close()  # an old handle would write to the replaced file
         self._index_flushed = len(index)
 
@@ -207,13 +215,21 @@ class Segment:
 
     def seal(self) -> None:
         """Write the index with the final totals, so that the next open does not read the log. May be called again."""
+        self._seal(is_required=False)
+
+    def _seal(self, *, is_required: bool) -> None:
         self.cut_leftover()
-        self._save_index(self.totals, self.index())
+        self._save_index(self.totals, self.index(), is_required=is_required)
 
     def reach(self, end_offset: int) -> None:
         """Seal the segment up to `end_offset`. A gap belongs to the segment before it, whose index records its end."""
-        self.next_offset = end_offset
-        self.seal()
+        before, self.next_offset = self.next_offset, end_offset
+        try:
+            self._seal(is_required=end_offset > before)
+        except StorageError:
+            self.next_offset = before
+            raise
+        self.has_gap = self.has_gap or end_offset > before
 
     def forget_index(self) -> None:
         """Free the memory of the index of a sealed segment; the next lookup reads the file."""
@@ -261,6 +277,8 @@ class Segment:
 
     def sync(self) -> None:
         self.file.sync()
+        if self.has_gap:
+            self._index_file.sync()
 
     def retire(self) -> None:
         """Mark the files as about to be removed or replaced."""

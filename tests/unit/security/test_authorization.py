@@ -41,7 +41,7 @@ p, bob, orders.eu, PublishToSubject
 
 @dataclass(frozen=True)
 class Client:
-    common_name: str | None
+    name: str | None
 
 
 @pytest.fixture

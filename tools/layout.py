@@ -45,7 +45,8 @@ kernels.nats            kernels.wire
 kernels.headers         kernels.wire
 kernels.http2           kernels.memory kernels.wire kernels.headers
 kernels.grpc            kernels.memory kernels.wire kernels.headers kernels.http2
-kernels.ingest          kernels.wire kernels.records kernels.envelope kernels.nats
+kernels.batches         kernels.records kernels.envelope
+kernels.ingest          kernels.wire kernels.records kernels.envelope kernels.nats kernels.batches
 kernels.calls           kernels.wire kernels.records kernels.envelope kernels.nats kernels.grpc kernels.ingest
 kernels.arrow           kernels.wire kernels.records
 kernels.window          kernels.wire kernels.envelope
@@ -80,7 +81,7 @@ metadata                errors limits names proto kernels.wire net net.nats net.
                         metadata.core.model metadata.core log.disk log raft.core.model raft.core raft.disk raft
 partition.replication   errors limits proto kernels.nats kernels.ingest net.nats metadata.core.model log.disk
                         log.partition log partition.core metadata
-partition               errors limits names proto kernels.records kernels.nats kernels.ingest kernels.calls
+partition               errors limits names proto kernels.records kernels.nats kernels.batches kernels.ingest kernels.calls
                         net.nats net.grpc config.sections metadata.core.model metadata.core log.disk log.recovery
                         log.partition log raft partition.core security metadata partition.replication
 readers                 errors limits names proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model

@@ -5,11 +5,9 @@
 It is a process of its own in every way that a test can see from outside: arguments, environment, signals, exit code, open files and
 limits. Only the imports are older than it is. tests/broker/cli also runs `python -m bascule.broker` itself.
 
-    write_tool(folder / "bascule")        # for shells: an executable that has its work done by such a process
-
-The server is one process per process of tests, without threads. A request is a JSON document with three descriptors, stdin, stdout and
-stderr, on a connection of its own. The server answers with the process id and a pidfd, and, when the process ends, with its status.
-When the process of the tests ends, so does the server, and everything that it has started.
+The server is one process per process of tests, without threads. A request is a JSON document with four descriptors: stdin, stdout,
+stderr, and a socket on which the server answers with the process id and a pidfd, and, when the process ends, with its status.
+When the last process of tests ends, so does the server, and everything that it has started.
 """
 
 from __future__ import annotations
@@ -17,29 +15,24 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import io
 import json
 import os
 import resource
 import select
 import selectors
-import shlex
-import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PRELOADED: Final = ("bascule.broker.main", "bascule.cli.main", "bascule.client.client", "typer.rich_utils", "rich.live")
-TOOL: Final = Path(__file__).with_name("forked_tool.py")
+PRELOADED: Final = ("bascule.broker.main", "bascule.cli.main", "bascule.client.client")
 REQUEST_BYTES_MAX: Final = 1 << 20
 _NUMBER: Final = struct.Struct("<q")
 
@@ -95,35 +88,29 @@ class _ForkServer:
     """The server, as the process of the tests sees it."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="bascule-tests-"))  # with mode 0700: no other user can connect
-        self.address = str(self._folder / "server")
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environ = _of_interpreter(_server_environ())
-        self._life, theirs = socket.socketpair()
-        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(self.address)
-            listening.listen(64)
-            handles = (theirs.fileno(), listening.fileno())
-            command = [sys.executable, "-m", "tests.support.fork_server", *map(str, handles)]
-            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=handles, env=_server_environ())
+        command = [sys.executable, "-m", "tests.support.fork_server"]
+        with theirs:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), env=_server_environ())
 
     def is_fit_for(self, environ: Mapping[str, str]) -> bool:
         """Whether an interpreter that is started in this environment would be like the one of the server."""
         return _of_interpreter(environ) == self._environ
 
     def start(self, request: Mapping[str, object], descriptors: Sequence[int]) -> ForkedProcess:
-        data = json.dumps(request).encode()
-        assert len(data) < REQUEST_BYTES_MAX
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        line.connect(self.address)
-        socket.send_fds(line, [data], descriptors)
-        answer, handles, _, _ = socket.recv_fds(line, _NUMBER.size, 1)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            data = json.dumps(request).encode()
+            assert len(data) < REQUEST_BYTES_MAX
+            socket.send_fds(self._line, [data], [*descriptors, theirs.fileno()])
+        answer, handles, _, _ = socket.recv_fds(ours, _NUMBER.size, 1)
         assert answer, "the fork server has died"
-        return ForkedProcess(_NUMBER.unpack(answer)[0], handles[0], line)
+        return ForkedProcess(_NUMBER.unpack(answer)[0], handles[0], ours)
 
     def stop(self) -> None:
-        self._life.close()
+        self._line.close()
         self._process.wait()
-        shutil.rmtree(self._folder)
 
 
 _running: dict[int, _ForkServer] = {}
@@ -142,7 +129,10 @@ def start_copy(
 ) -> ForkedProcess | None:
     """A process that runs `main` of a module, or None if an interpreter in this environment would differ from the server's. `handles`
     limits open files."""
-    server = _server()
+    server = _running.get(os.getpid())
+    if server is None:
+        server = _running[os.getpid()] = _ForkServer()
+        atexit.register(server.stop)
     if not server.is_fit_for(environ):
         return None
     request = {
@@ -154,21 +144,6 @@ def start_copy(
     }
     with Path(os.devnull).open("rb") as nothing:
         return server.start(request, [nothing.fileno() if stdin is None else stdin, stdout, stderr])
-
-
-def write_tool(path: Path) -> None:
-    """Make an executable file that does what `bascule` does. It forwards signals."""
-    parts = (sys.executable, "-I", "-S", str(TOOL), _server().address, "bascule.cli.main")
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(parts)} "$@"\n')
-    path.chmod(0o755)
-
-
-def _server() -> _ForkServer:
-    server = _running.get(os.getpid())
-    if server is None:
-        server = _running[os.getpid()] = _ForkServer()
-        atexit.register(server.stop)
-    return server
 
 
 def _server_environ() -> dict[str, str]:
@@ -202,60 +177,57 @@ class _Child(Exception):
 
 
 class _Server:
-    def __init__(self, life: socket.socket, listening: socket.socket) -> None:
-        self._life = life
-        self._listening = listening
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
         self._waiting = selectors.DefaultSelector()
-        self._waiting.register(life, selectors.EVENT_READ)
-        self._waiting.register(listening, selectors.EVENT_READ)
+        self._waiting.register(line, selectors.EVENT_READ)
         self._children: dict[int, tuple[int, socket.socket]] = {}
 
     def run(self) -> None:
-        """Until the process of the tests ends."""
+        """Until the other end of the line is closed."""
         while True:
             for key, _ in self._waiting.select():
                 if key.fd in self._children:
                     self._bury(key.fd)
-                elif key.fileobj is self._life:
+                elif not self._serve():
                     self._kill_all()
                     return
-                else:
-                    self._serve(self._listening.accept()[0])
 
-    def _serve(self, line: socket.socket) -> None:
-        data, descriptors, _, _ = socket.recv_fds(line, REQUEST_BYTES_MAX, 3)
+    def _serve(self) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._line, REQUEST_BYTES_MAX, 4)
         if not data:
-            line.close()
-            return
+            return False
         pid = os.fork()
         if not pid:
-            self._become(line, descriptors)
+            self._become(descriptors)
             raise _Child(json.loads(data))
+        ending = socket.socket(fileno=descriptors.pop())
         for descriptor in descriptors:
             os.close(descriptor)
         handle = os.pidfd_open(pid)
-        self._children[handle] = (pid, line)
+        self._children[handle] = (pid, ending)
         self._waiting.register(handle, selectors.EVENT_READ)
-        with suppress(BrokenPipeError):
-            socket.send_fds(line, [_NUMBER.pack(pid)], [handle])
+        socket.send_fds(ending, [_NUMBER.pack(pid)], [handle])
+        return True
 
-    def _become(self, line: socket.socket, descriptors: Sequence[int]) -> None:
+    def _become(self, descriptors: Sequence[int]) -> None:
         """Nothing of the server's is open in a copy of it."""
-        for place, descriptor in enumerate(descriptors):
+        for place, descriptor in enumerate(descriptors[:3]):
             os.dup2(descriptor, place)
         self._waiting.close()
-        for one in (self._life, self._listening, line, *(line for _, line in self._children.values())):
-            one.detach()
+        self._line.detach()
+        for _, ending in self._children.values():
+            ending.detach()
         self._children.clear()
         os.closerange(3, max(int(one.name) for one in Path("/proc/self/fd").iterdir()) + 1)
 
     def _bury(self, handle: int) -> None:
-        pid, line = self._children.pop(handle)
+        pid, ending = self._children.pop(handle)
         self._waiting.unregister(handle)
         os.close(handle)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with line, suppress(BrokenPipeError):
-            line.send(_NUMBER.pack(code))
+        with ending, suppress(BrokenPipeError):
+            ending.send(_NUMBER.pack(code))
 
     def _kill_all(self) -> None:
         for handle, (pid, _) in self._children.items():
@@ -263,17 +235,19 @@ class _Server:
             os.waitpid(pid, 0)
 
 
-def _serve(life: int, listening: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process of the tests too, which then ends
+def _serve() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process of the tests, which closes the line
     for name in PRELOADED:
         importlib.import_module(name)
-    with redirect_stdout(io.StringIO()), suppress(SystemExit):
-        importlib.import_module("bascule.cli.main").app(["context", "list"])  # typer imports much for its first command
     gc.collect()
     gc.freeze()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a process with threads cannot be copied"
+    line = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     try:
-        _Server(socket.socket(fileno=life), socket.socket(fileno=listening)).run()
+        _Server(line).run()
     except _Child as child:
         request = child.request
     else:
@@ -300,4 +274,4 @@ def _run(request: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(*map(int, sys.argv[1:]))
+    _serve()

@@ -12,9 +12,10 @@ from typing import Any
 
 from bascule.config.sections.cluster import ClusterConfig
 from bascule.errors import DiskFull
+from bascule.kernels.batches.pool import BatchPool
 from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckWriter, CallbackReceiver
-from bascule.kernels.ingest.sink import BatchPool, PartitionSink
+from bascule.kernels.ingest.sink import PartitionSink
 from bascule.kernels.nats.protocol import NatsReader
 from bascule.log import LogOptions, PartitionLog, new_batch
 from bascule.log.disk.files import FilePool
@@ -100,6 +101,7 @@ class LedPartition:
         min_insync_replicas: int = 1,
         batch_records_max: int = 1024,
         opened: bool = True,
+        replicas: tuple[str, ...] = ("me",),
         clock: Callable[[], float] = lambda: 1000.0,
         **ingest: float,
     ) -> None:
@@ -136,7 +138,7 @@ class LedPartition:
         )
         self.ingest = Ingest(self.source, self.writer, clock=clock, **ingest)  # type: ignore[arg-type]
         settings = StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas)
-        metadata = Partition(0, ["me"], "me", ["me"], 1, 1)
+        metadata = Partition(0, [*replicas], "me", [*replicas], 1, 1)
         self.partition = partitions.LedPartition(
             Stream("orders", 1, "orders", "", 0, {}, []),
             metadata,

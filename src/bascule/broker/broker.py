@@ -269,7 +269,7 @@ async def _start_parts(
     membership = MembershipWatch(bus, subjects, controller, on_removed)
     for part in (administration, membership, arrival):
         closing.add(part.stop)
-    for answering in (directory, plane.starts, cursors, administration, membership):
+    for answering in (directory, plane.starts, plane.successions, cursors, administration, membership):
         await answering.start()
     nats.secret.on_control_accepted(directory.introduce)
     await arrival.start(ending.fail, wait_seconds=limits.START_CATCH_UP_SECONDS)

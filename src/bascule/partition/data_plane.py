@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import StateError
+from bascule.kernels.batches.pool import BatchPool
 from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter, AckSink, AckWriter
 from bascule.kernels.ingest.sealed import SealedQueue
-from bascule.kernels.ingest.sink import BatchPool, PartitionSink
+from bascule.kernels.ingest.sink import PartitionSink
 from bascule.log import LogStore, new_batch
 from bascule.metadata.controller import Controller
 from bascule.metadata.core.model.ops import PauseStream
@@ -32,6 +33,7 @@ from bascule.partition.publisher import InFlight, InternalPublisher, PublishShel
 from bascule.partition.registry import Partitions
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.stream_data import StreamData
+from bascule.partition.succession_calls import SuccessionAnswers, SuccessionCalls
 from bascule.raft.transport import Bus
 from bascule.security.authorization import Authorizer
 
@@ -74,6 +76,7 @@ class DataPlane:
         self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
         self.auto_pause = AutoPause(self._pause)
         replication_link = ReplicationLink(replication, namespace, server_id, channels.get("replication"))
+        subjects = ControlSubjects(namespace)
         self.partitions = Partitions(
             server_id,
             controller,
@@ -87,10 +90,12 @@ class DataPlane:
             self._new_sink,
             self.auto_pause,
             config.cluster,
+            SuccessionCalls(bus, subjects, lambda: link.max_payload),
             seals_internal_streams=internal is not None,
         )
         replication_link.start()
-        self.starts = PartitionStarts(bus, ControlSubjects(namespace), controller, self.partitions)
+        self.successions = SuccessionAnswers(bus, subjects, server_id, self.partitions.successions)
+        self.starts = PartitionStarts(bus, subjects, controller, self.partitions)
         resume = self.starts.resume
         payload_bytes_max = config.cluster.replication.replication_max_bytes
         self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max, namespace)

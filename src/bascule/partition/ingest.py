@@ -79,7 +79,7 @@ class Ingest:
         self._waiting: dict[PartitionSink, float] = {}
         """Sinks that hold messages, in the order of their first message, and when that was received."""
         self._frozen: set[PartitionSink] = set()
-        """Sinks whose partition is about to get another leader: their messages wait."""
+        """Sinks that hold messages because their partition is about to get another leader, or has just got this server as leader."""
         self._refusing: dict[PartitionSink, int] = {}
         """Sinks whose partition has another leader, and the error that publishers get until that leader receives messages."""
         self._received_bytes = 0
@@ -108,9 +108,11 @@ class Ingest:
 
     async def detach(self, partition: LedPartition, *, is_deposed: bool = False) -> None:
         """Remove the partition, after its messages are written, or refused if another server leads."""
-        self._frozen.discard(partition.sink)
         if is_deposed:
+            self._frozen.discard(partition.sink)
             partition.refuse_collected(for_good=True)
+        elif partition.sink in self._frozen:
+            self.thaw(partition)
         self._flush([partition.sink])
         while partition.appending or partition.sink.waiting_records or partition.sink.is_holding:
             await asyncio.sleep(0.001)
@@ -124,14 +126,44 @@ class Ingest:
     # ── another leader ───────────────────────────────────────────────────────────────────────────
 
     def freeze(self, partition: LedPartition) -> None:
-        """From now on messages are kept, and not written."""
+        """Hold messages that arrive from now on. Those that have arrived are still written: `flush` until none wait."""
+        partition.sink.hold_all()
         self._frozen.add(partition.sink)
+        self.flush(partition)
+
+    def flush(self, partition: LedPartition) -> bool:
+        """Write what was collected, if possible now. Returns whether anything still waits to be written."""
+        sink = partition.sink
+        if sink.waiting_records or sink.has_waiting_acks:
+            self._waiting.setdefault(sink, self._clock())
+            self._flush([sink])
+        return bool(partition.appending or sink.waiting_records or sink.has_waiting_acks)
 
     def thaw(self, partition: LedPartition) -> None:
-        """The partition keeps its leader: write what was kept."""
+        """The partition keeps its leader: write what was held."""
+        partition.sink.release_held()
+        self.go_on(partition)
+
+    def go_on(self, partition: LedPartition) -> None:
+        """The hand-over has ended: write what the sink has collected, and what arrives."""
         self._frozen.discard(partition.sink)
-        if partition.sink in self._waiting:
-            self._flush([partition.sink])
+        self._waiting.setdefault(partition.sink, self._clock())
+        self._flush([partition.sink])
+
+    def leave(self, partition: LedPartition) -> tuple[bytes | None, bytes]:
+        """The frozen partition has another leader: the hashes of what it received, and what it held. Its sink is not used any more."""
+        sink = partition.sink
+        self._frozen.discard(sink)
+        self._partitions.pop(sink, None)
+        self._waiting.pop(sink, None)
+        return sink.give_up()
+
+    def expect(self, sink: PartitionSink) -> None:
+        """The sink holds messages of a partition that this server does not lead yet."""
+        self._frozen.add(sink)
+
+    def expect_no_more(self, sink: PartitionSink) -> None:
+        self._frozen.discard(sink)
 
     def refuse(self, partition: LedPartition, error: int) -> None:
         """The frozen partition has another leader: refuse its messages, past and future ones, until `forget`."""
@@ -149,6 +181,8 @@ class Ingest:
     def on_read(self) -> None:
         """The link has read from its socket: append what it brought, at once or later."""
         touched = self._reader.touched()
+        if self._frozen:
+            touched = [sink for sink in touched if sink not in self._frozen]
         if not touched:
             return
         now = self._clock()
@@ -192,7 +226,6 @@ class Ingest:
             or not partition.is_open
             or partition.appending
             or sink.is_holding
-            or sink in self._frozen
             or began < self._slow_writes.until
         ):
             self._waiting[sink] = received_at
@@ -277,7 +310,7 @@ class Ingest:
             partition = self._partitions.get(sink)
             if partition is None:
                 self._refuse(sink)
-            elif self._is_writing or partition.appending or sink in self._frozen:
+            elif self._is_writing or partition.appending:
                 continue
             elif writes_here and partition.is_open and not sink.is_holding:
                 self._store(sink, self._waiting.pop(sink, 0.0) or self._clock())
@@ -352,7 +385,8 @@ class Ingest:
 
     @property
     def buffered_bytes(self) -> int:
-        return self._in_flight_bytes + sum(sink.waiting_bytes for sink in self._waiting)
+        waiting = self._waiting.keys() | self._frozen if self._frozen else self._waiting
+        return self._in_flight_bytes + sum(sink.waiting_bytes for sink in waiting)
 
     def _watch_buffer(self) -> None:
         buffered = self.buffered_bytes

@@ -51,6 +51,8 @@ from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.replication.replicator import Replicator
 from bascule.partition.states import ReplicaState, replica_state
 from bascule.partition.stream_data import StreamData
+from bascule.partition.succession import FLUSH_SECONDS_MAX, Successions
+from bascule.partition.succession_calls import SuccessionCalls
 
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Partitions:
         new_sink: SinkFactory,
         auto_pause: AutoPause,
         cluster: ClusterConfig,
+        succession_calls: SuccessionCalls,
         *,
         seals_internal_streams: bool,
     ) -> None:
@@ -88,10 +91,13 @@ class Partitions:
             server_id,
             controller,
             ingest,
+            succession_calls,
+            lambda: link.flush(FLUSH_SECONDS_MAX),
             self.settled,
             self._has_new_leader,
             lambda local: self._link.unsubscribe(local.subscription_id),
         )
+        self.successions = Successions(server_id, controller, link, ingest, new_sink, cluster)
         self._reassignments = Reassignments(
             server_id,
             controller,
@@ -356,12 +362,13 @@ class Partitions:
         return Opened()
 
     def _become_leader(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
+        inherited = self.successions.claim(stream, partition)
         local = LedPartition(
             stream,
             partition,
             settings,
             lambda: self._data.log(stream, partition.id, settings),
-            self._new_sink(stream, partition.id, settings),
+            self._new_sink(stream, partition.id, settings) if inherited is None else inherited.sink,
             self._acks,
             lambda log: self._leading(stream, partition, settings, log),
         )
@@ -371,9 +378,13 @@ class Partitions:
         if settings.concurrency_control or len(partition.replicas) > 1:
             local.sink.next_offset = local.log.log_end_offset
         self._ingest.attach(local)
-        local.subscription_id = self._link.subscribe(
-            local.nats_subject.encode(), local.sink, queue=stream.group.encode()
-        )
+        if inherited is None:
+            local.subscription_id = self._link.subscribe(
+                local.nats_subject.encode(), local.sink, queue=stream.group.encode()
+            )
+        else:
+            local.subscription_id = inherited.subscription_id
+            self.successions.lead(inherited, local)
         self._auto_pause.watch(local)
         self._reassignments.look_at(local, partition)
         self._look_for_damage(local, local.leading)
@@ -453,7 +464,7 @@ class Partitions:
         self._auto_pause.forget(local)
         local.end_subscribers(status, text)
         if self._hand_overs.is_given_away(local):
-            self._hand_overs.refuse_publishers(local)
+            self._hand_overs.on_stopped(local)
         else:
             await self._stop_receiving(local, is_deposed=is_deposed)
         local.stop()
@@ -461,6 +472,7 @@ class Partitions:
             self._replicator.detach(local.leading)
 
     async def _stop_receiving(self, local: LedPartition, *, is_deposed: bool) -> None:
+        self.successions.leave(local)
         if is_deposed:
             if local.leading is not None:
                 local.leading.holds_leader_acks = True  # another server leads: LEADER acks would be false
@@ -581,6 +593,7 @@ class Partitions:
         self._repairs.close()
         self._reassignments.close()
         self._failed.close()
+        self.successions.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -589,6 +602,7 @@ class Partitions:
             local.end_subscribers(Status.UNAVAILABLE, "the server is stopping")
             if isinstance(local, LedPartition):
                 self._auto_pause.forget(local)
+                self.successions.leave(local)
                 await self._ingest.detach(local)
                 local.stop()
             else:

@@ -1,3 +1,4 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -144,3 +145,45 @@ class FetchCursorResponse(_message.Message):
     error: Error
     offset: int
     def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SuccessionRequest(_message.Message):
+    __slots__ = ("step", "stream", "stream_id", "partition", "leader_epoch", "new_leader_epoch", "key", "hash_bytes", "early", "part", "parts", "data")
+    class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LISTEN: _ClassVar[SuccessionRequest.Step]
+        TAKE: _ClassVar[SuccessionRequest.Step]
+        CANCEL: _ClassVar[SuccessionRequest.Step]
+    LISTEN: SuccessionRequest.Step
+    TAKE: SuccessionRequest.Step
+    CANCEL: SuccessionRequest.Step
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEW_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HASH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EARLY_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    step: SuccessionRequest.Step
+    stream: str
+    stream_id: int
+    partition: int
+    leader_epoch: int
+    new_leader_epoch: int
+    key: bytes
+    hash_bytes: int
+    early: int
+    part: int
+    parts: int
+    data: bytes
+    def __init__(self, step: _Optional[_Union[SuccessionRequest.Step, str]] = ..., stream: _Optional[str] = ..., stream_id: _Optional[int] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., new_leader_epoch: _Optional[int] = ..., key: _Optional[bytes] = ..., hash_bytes: _Optional[int] = ..., early: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SuccessionResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...

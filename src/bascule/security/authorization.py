@@ -27,11 +27,11 @@ from bascule.security.policy.resources import ROLE_PREFIX, SUBJECT_PREFIX, right
 _logger = logging.getLogger(__name__)
 
 
-class NamedPeer(Protocol):
-    """The client of a connection or a call, with the name of its user."""
+class CertifiedPeer(Protocol):
+    """The client of a connection, with the common name of its certificate."""
 
     @property
-    def name(self) -> str | None: ...
+    def common_name(self) -> str | None: ...
 
 
 class Policy(Protocol):
@@ -56,7 +56,7 @@ class Policy(Protocol):
     def roles_of(self, name: str) -> list[str]: ...
 
 
-OnRefused: TypeAlias = Callable[[NamedPeer | None, str, str], None]
+OnRefused: TypeAlias = Callable[[CertifiedPeer | None, str, str], None]
 """Gets the client, the resource and the action of a refused call."""
 
 
@@ -91,7 +91,7 @@ class Authorizer:
     def __init__(
         self,
         policy: Policy | None,
-        is_current: Callable[[NamedPeer | None], bool] | None = None,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
         on_refused: OnRefused | None = None,
         *,
         read_again: Callable[[], Policy] | None = None,
@@ -122,7 +122,7 @@ class Authorizer:
         cls,
         model: Path | None,
         policy: Path,
-        is_current: Callable[[NamedPeer | None], bool] | None = None,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
         on_refused: OnRefused | None = None,
     ) -> Authorizer:
         """Raises InvalidConfig when a file cannot be used."""
@@ -137,7 +137,7 @@ class Authorizer:
         cls,
         tls: Tls,
         security: Security,
-        is_current: Callable[[NamedPeer | None], bool] | None = None,
+        is_current: Callable[[CertifiedPeer | None], bool] | None = None,
         on_refused: OnRefused | None = None,
     ) -> Authorizer:
         if not tls.client_authz_enabled:
@@ -163,7 +163,7 @@ class Authorizer:
         self.is_complete = True
         self.generation += 1
 
-    def allows(self, peer: NamedPeer | None, resource: str, action: str) -> bool:
+    def allows(self, peer: CertifiedPeer | None, resource: str, action: str) -> bool:
         rights = rights_to(resource, action)
         if not rights:
             return False  # without a policy, too
@@ -172,12 +172,12 @@ class Authorizer:
         in_force = self._in_force
         return in_force is None or any(in_force.allows(name, *right) for name in names_of(peer) for right in rights)
 
-    def require(self, peer: NamedPeer | None, resource: str, action: str) -> None:
+    def require(self, peer: CertifiedPeer | None, resource: str, action: str) -> None:
         """Raises PermissionDenied, with the text that clients know; Unavailable while the policy is not known."""
         if not self.allows(peer, resource, action):
             raise self.refused(peer, resource, action)
 
-    def refused(self, peer: NamedPeer | None, resource: str, action: str) -> PermissionDenied | Unavailable:
+    def refused(self, peer: CertifiedPeer | None, resource: str, action: str) -> PermissionDenied | Unavailable:
         """Report that a call is refused to the audit log. Returns the error for the client."""
         if not self.is_complete:
             return Unavailable(
@@ -185,7 +185,7 @@ class Authorizer:
             )
         return PermissionDenied(self.refusal(peer, resource, action))
 
-    def refusal(self, peer: NamedPeer | None, resource: str, action: str) -> str:
+    def refusal(self, peer: CertifiedPeer | None, resource: str, action: str) -> str:
         """Report that a call is refused to the audit log. Returns the text of the refusal, which clients know."""
         if self._on_refused is not None:
             self._on_refused(peer, resource, action)
@@ -198,7 +198,7 @@ class Authorizer:
         """Whether the policy is about the subjects of streams, too."""
         return self._in_force is not None and self._in_force.policy.names_subjects
 
-    def allows_subject(self, peer: NamedPeer | None, subject: str, action: str) -> bool:
+    def allows_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> bool:
         """Whether a line on subjects, or on everything, grants the action."""
         in_force = self._in_force
         if in_force is None:
@@ -208,7 +208,7 @@ class Authorizer:
         is_plain = action == "PublishToSubject" and in_force.policy.names_plain_subjects
         return is_plain and self.allows(peer, subject, action)
 
-    def require_subject(self, peer: NamedPeer | None, subject: str, action: str) -> None:
+    def require_subject(self, peer: CertifiedPeer | None, subject: str, action: str) -> None:
         """Raises PermissionDenied, or Unavailable while the policy is not known."""
         if not self.allows_subject(peer, subject, action):
             raise self.refused(peer, SUBJECT_PREFIX + subject, action)
@@ -255,12 +255,12 @@ def explain(policy: Policy, user: str, roles: tuple[str, ...], action: str, reso
     return Explanation(False, None, known, rights)
 
 
-def names_of(peer: NamedPeer | None) -> tuple[str, ...]:
+def names_of(peer: CertifiedPeer | None) -> tuple[str, ...]:
     """Return the names that a policy knows a client by: its own, and those of the roles of its token. None without a name."""
-    if peer is None or not peer.name or peer.name.startswith(ROLE_PREFIX):
+    if peer is None or not peer.common_name or peer.common_name.startswith(ROLE_PREFIX):
         return ()
     roles: tuple[str, ...] = getattr(peer, "roles", ())
-    return (peer.name, *(ROLE_PREFIX + role for role in roles))
+    return (peer.common_name, *(ROLE_PREFIX + role for role in roles))
 
 
 def read_policy(model: Path | None, policy: Path) -> Policy:

@@ -59,7 +59,7 @@ class Identities:
         if self._authenticator is None:
             return peer
         with self._reporting(peer, action):
-            found = self._authenticator.identify(peer.address, peer.name, authorization)
+            found = self._authenticator.identify(peer.address, peer.common_name, authorization)
         return _named(peer, found) if isinstance(found, Identity) else self._later(peer, found, action)
 
     async def _later(self, peer: Peer, identity: Coroutine[Any, Any, Identity], action: str) -> Peer:
@@ -91,7 +91,7 @@ class Identities:
 
 
 def _named(peer: Peer, identity: Identity) -> Peer:
-    return replace(peer, name=identity.name, roles=identity.roles, credentials=identity)
+    return replace(peer, common_name=identity.name, roles=identity.roles, credentials=identity)
 
 
 def _authorization(metadata: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bascule import limits
-from bascule.security.authorization import Authorizer, NamedPeer
+from bascule.security.authorization import Authorizer, CertifiedPeer
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningCall:
-    peer: NamedPeer | None
+    peer: CertifiedPeer | None
     resource: str
     action: str
     end: Callable[[str], None]
@@ -42,7 +42,7 @@ class RunningCalls:
         return len(self._calls)
 
     def begin(
-        self, peer: NamedPeer | None, resource: str, action: str, end: Callable[[str], None]
+        self, peer: CertifiedPeer | None, resource: str, action: str, end: Callable[[str], None]
     ) -> RunningCall | None:
         """Register a call that was authorized. None if no call needs authorization."""
         if not self._authorizer.is_enabled:
@@ -87,7 +87,7 @@ class RunningCalls:
 class JudgedCall:
     """A call that was authorized, for a thread that serves it."""
 
-    def __init__(self, authorizer: Authorizer, peer: NamedPeer | None, resource: str, action: str) -> None:
+    def __init__(self, authorizer: Authorizer, peer: CertifiedPeer | None, resource: str, action: str) -> None:
         """Raises PermissionDenied if the call is not allowed."""
         self._authorizer = authorizer
         self._peer = peer

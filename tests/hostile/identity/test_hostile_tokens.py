@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 import bascule
 from bascule import errors
 from bascule.client.arrow.reader import FlightConnection
-from bascule.spark.options.reading import ConnectionOptions
 from tests.hostile.identity.guarded import GuardedBroker
 from tests.support.api_client import Health, Status, pb, refused
 from tests.support.broker_fixtures import StartBroker
@@ -372,9 +371,6 @@ async def test_a_loopback_token_is_sent_without_tls_to_this_machine_alone(
     )
     async with bascule.connect(address, token=bascule.LoopbackToken(secret)) as client:
         await client.create_stream("s")
-    spark = ConnectionOptions(servers=address, token=secret, token_plaintext=True)
-    async with bascule.connect(spark.servers, **spark.credentials) as client:
-        await client.publish("s", b"x")
     with pytest.raises(errors.Unauthenticated):
         await bascule.connect(address)
     with pytest.raises(errors.InvalidOption):

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from bascule.kernels.batches.pool import BatchPool
 from bascule.kernels.envelope.ack_object import Ack
 from bascule.kernels.ingest.acks import AckRouter, AckWriter
-from bascule.kernels.ingest.sink import BatchPool, PartitionSink, PreparedBatch
+from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.nats.protocol import MessageSink, NatsReader
 from bascule.kernels.records.builder import BatchBuilder
 from tests.parity.twins.twin_ingest import NatsMessage

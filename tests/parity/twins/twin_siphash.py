@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 128 bits of output, after Aumasson and Bernstein."""
+"""SipHash-2-4 with 64 and with 128 bits of output, after Aumasson and Bernstein."""
 
 from __future__ import annotations
 
@@ -34,19 +34,30 @@ def _words(message: bytes) -> list[int]:
     return [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]
 
 
-def siphash128(secret: bytes, message: bytes) -> bytes:
+def _mixed(secret: bytes, message: bytes, variant: int) -> _State:
     if len(secret) != 16:
         raise ValueError("a SipHash secret has 16 bytes")
     k0, k1 = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
     state: _State = (
         k0 ^ 0x736F6D6570736575,
-        k1 ^ 0x646F72616E646F6D ^ 0xEE,  # 0xEE: the 128-bit variant
+        k1 ^ 0x646F72616E646F6D ^ variant,
         k0 ^ 0x6C7967656E657261,
         k1 ^ 0x7465646279746573,
     )
     for word in _words(message):
         v0, v1, v2, v3 = _rounds((state[0], state[1], state[2], state[3] ^ word), 2)
         state = (v0 ^ word, v1, v2, v3)
+    return state
+
+
+def siphash64(secret: bytes, message: bytes) -> int:
+    v0, v1, v2, v3 = _mixed(secret, message, 0)
+    v0, v1, v2, v3 = _rounds((v0, v1, v2 ^ 0xFF, v3), 4)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def siphash128(secret: bytes, message: bytes) -> bytes:
+    state = _mixed(secret, message, 0xEE)
     v0, v1, v2, v3 = _rounds((state[0], state[1], state[2] ^ 0xEE, state[3]), 4)
     low = v0 ^ v1 ^ v2 ^ v3
     v0, v1, v2, v3 = _rounds((v0, v1 ^ 0xDD, v2, v3), 4)

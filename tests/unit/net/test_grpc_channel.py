@@ -260,7 +260,7 @@ def test_tls_with_a_client_certificate(run: Callable[[Scenario], None], tmp_path
             trusted = client_tls(authority.file, client.cert, client.key)
             async with connected(address, tls=trusted) as channel:
                 assert await channel.call(b"/test/Hello", b"you") == b"hello you"
-                assert answers.calls[0].peer.name == "alice"
+                assert answers.calls[0].peer.common_name == "alice"
                 large = bytes(3 << 20)
                 replies = await asyncio.gather(*(channel.call(b"/test/Unary", large) for _ in range(5)))
                 assert replies == [large] * 5

@@ -63,7 +63,7 @@ class Recorder(CallStream):
 @asynccontextmanager
 async def server(identify: Callable[[Peer, GrpcStream], Any], events: list[Any]) -> AsyncIterator[Channel]:
     async def who(_request: bytes, call: Call) -> bytes:
-        return repr((call.peer.name, call.peer.roles)).encode()
+        return repr((call.peer.common_name, call.peer.roles)).encode()
 
     running = GrpcServer({b"/who": unary(who), b"/talk": lambda: Recorder(events)}, identify=identify)
     port = await running.start()

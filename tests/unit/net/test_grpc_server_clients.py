@@ -129,7 +129,7 @@ def test_a_unary_call(run: Callable[[Scenario], None]) -> None:
             assert call.path == b"/test/Hello"
             assert call.timeout is not None and 15 < call.timeout < 31
             assert call.peer.address.startswith("127.0.0.1:")
-            assert call.peer.name is None
+            assert call.peer.common_name is None
             assert (b"x-text", b"a") in call.metadata
             assert (b"x-raw-bin", b"\0\xff\x80") in call.metadata
             assert not any(name.startswith((b":", b"grpc-")) for name, _ in call.metadata)
@@ -311,7 +311,7 @@ def test_tls(run: Callable[[Scenario], None], authority: Authority) -> None:
             assert await channel.unary_unary("/test/Unary")(big) == big
             numbers = channel.unary_stream("/test/Numbers")(b"")
             assert [int(await numbers.read()) for _ in range(5000)] == list(range(5000))
-            assert serving.answers.calls[0].peer.name is None
+            assert serving.answers.calls[0].peer.common_name is None
 
     run(scenario)
 
@@ -324,7 +324,7 @@ def test_tls_with_certificates_of_clients(run: Callable[[Scenario], None], autho
         async with Serving(tls=ReloadableTls(lambda: context)) as serving:
             async with grpc.aio.secure_channel(serving.address, authority.credentials(client)) as channel:
                 assert await channel.unary_unary("/test/Hello")(b"you") == b"hello you"
-                assert serving.answers.calls[0].peer.name == "client-7"
+                assert serving.answers.calls[0].peer.common_name == "client-7"
             async with grpc.aio.secure_channel(serving.address, authority.credentials()) as channel:
                 assert (await refusal(channel.unary_unary("/test/Hello")(b"you")))[0] == grpc.StatusCode.UNAVAILABLE
 

@@ -41,7 +41,7 @@ p, bob, orders.eu, PublishToSubject
 
 @dataclass(frozen=True)
 class Client:
-    name: str | None
+    common_name: str | None
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from bascule import LoopbackToken, limits
+from bascule import limits
 from bascule.config.values.duration import SECOND_NS
 from bascule.errors import InvalidOption
 from bascule.spark.options.declaration import BATCH, STREAMING, declared
@@ -34,7 +34,6 @@ WRONG = [
     ("servers", "http://here"),
     ("servers", ""),
     ("tls", "perhaps"),
-    ("tokenPlaintext", "perhaps"),
     ("startingOffsets", "newest"),
     ("startingOffsets", "cursor:"),
     ("startingOffsets", '{"orders": {"0": -3}}'),
@@ -142,12 +141,6 @@ def test_a_secret_is_not_repeated() -> None:
     with pytest.raises(InvalidOption) as refused:
         batch(token="")
     assert "***" in refused.value.message
-
-
-def test_a_token_goes_without_tls_to_loopback_alone_and_only_on_request() -> None:
-    for given, plaintext in (({}, False), ({"tokenPlaintext": "true"}, True)):
-        token = batch(token="secret", **given).connection.credentials["token"]
-        assert (token, isinstance(token, LoopbackToken)) == ("secret", plaintext)
 
 
 # ── options that do not go together ──────────────────────────────────────────────────────────────

@@ -159,11 +159,13 @@ class Target:
     def client_options(self) -> dict[str, Any]:
         """Keyword arguments for `bascule.connect`."""
         from bascule.client.connection.options import TlsOptions
-        from bascule.client.connection.tokens import given_token
+        from bascule.client.connection.tokens import LoopbackToken
 
         context = self.context
         tls = TlsOptions(ca=context.tls_ca, cert=context.tls_cert, key=context.tls_key) if self.speaks_tls else None
-        token = given_token(contexts.read_token(context.token_file), plaintext=bool(context.token_plaintext))
+        token = contexts.read_token(context.token_file)
+        if token is not None and context.token_plaintext:
+            token = LoopbackToken(token)
         return {"tls": tls, "timeout": self.timeout, "token": token}
 
     def run(

@@ -17,11 +17,6 @@ class LoopbackToken(str):
     __slots__ = ()
 
 
-def given_token(token: str | None, *, plaintext: bool) -> str | None:
-    """Return the token of a user's options; with `plaintext` it is also sent without TLS, to loopback addresses alone."""
-    return LoopbackToken(token) if token is not None and plaintext else token
-
-
 def check_token(token: object) -> str:
     """Return the token. Raises InvalidOption for what cannot be sent."""
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable() or " " in token:

@@ -45,7 +45,7 @@ class GrpcStream(MessageStream):
         """Trailers behind what is outgoing. Does nothing when the call is over."""
 
 class GrpcConnection(Http2Server):
-    """Calls of one client. `peer` has `name` and `address`."""
+    """Calls of one client. `peer` has `common_name` and `address`."""
 
     identify: Callable[[GrpcStream], Any] | None
     """Returns the peer of a new call, or None when `admit` or `finish` will follow. None: every call has the connection's peer."""

@@ -20,7 +20,7 @@ from bascule.kernels.envelope.ack_object cimport ack_object
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ack_envelope_size, ack_size, read_ack, write_ack, write_ack_envelope,
 )
-from bascule.kernels.ingest.collected cimport NO_DUPLICATE, AckEntry
+from bascule.kernels.batches.collected cimport NO_DUPLICATE, AckEntry
 from bascule.kernels.ingest.sink cimport PreparedBatch
 from bascule.kernels.nats.protocol cimport begin_pub, end_pub, is_subject
 from bascule.kernels.wire.numbers cimport load_u32, store_u32

@@ -70,3 +70,17 @@ cdef inline const uint8_t* next_held(const uint8_t* at, NatsMessage* message) no
     if message.headers_size == 0:
         message.headers = NULL
     return message.payload + message.payload_size
+
+
+cdef inline bint are_held_messages(const uint8_t* at, size_t size) noexcept nogil:
+    # Whether the bytes, which another broker sent, are whole messages as next_held() reads them.
+    cdef size_t taken
+    while size:
+        if size < HELD_PRELUDE:
+            return False
+        taken = <size_t> HELD_PRELUDE + load_u32(at) + load_u32(at + 4) + load_u32(at + 8) + load_u32(at + 12)
+        if taken > size:
+            return False
+        at += taken
+        size -= taken
+    return True

@@ -5,7 +5,8 @@ from typing import final
 
 from typing_extensions import Buffer
 
-from bascule.kernels.ingest.sink import BatchPool, PartitionSink
+from bascule.kernels.batches.pool import BatchPool
+from bascule.kernels.ingest.sink import PartitionSink
 
 @final
 class SealedQueue:

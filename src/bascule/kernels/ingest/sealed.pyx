@@ -11,8 +11,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from bascule.kernels.batches.pool cimport BatchPool
 from bascule.kernels.envelope.messages cimport ACK_NOT_STORED, PublishView, read_publish_envelope
-from bascule.kernels.ingest.sink cimport BatchPool, PartitionSink
+from bascule.kernels.ingest.sink cimport PartitionSink
 from bascule.kernels.nats.protocol cimport NatsMessage
 from bascule.kernels.wire.output cimport OutputBuffer
 
@@ -119,8 +120,6 @@ cdef class SealedSink(PartitionSink):
         elif <size_t> PyBytes_GET_SIZE(receiver) != receiver_size or memcmp(PyBytes_AS_STRING(receiver), &opened[1], receiver_size):
             # Its sender has older metadata, or it was recorded and sent again.
             self.refuse(&message, &view, ACK_NOT_STORED)
-        elif self.held.count:
-            self.hold(&message)
         else:
-            self.accept(&message)
+            self.receive(&message)
         return 0

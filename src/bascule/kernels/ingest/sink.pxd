@@ -2,32 +2,15 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from bascule.kernels.batches.collected cimport AckEntry, Collected
+from bascule.kernels.batches.pool cimport BatchPool
 from bascule.kernels.envelope.messages cimport AckView, HeaderView, PublishView
-from bascule.kernels.ingest.collected cimport AckEntry, Collected
+from bascule.kernels.ingest.copies cimport Copies, NotedHashes
 from bascule.kernels.ingest.held_messages cimport HeldMessages
 from bascule.kernels.nats.protocol cimport MessageSink, NatsMessage
 from bascule.kernels.records.builder cimport BatchBuilder
 from bascule.kernels.records.producers cimport ProducerTable, ProducerView
 from bascule.kernels.records.records cimport RecordView
-
-cdef class BatchPool:
-    # Memory for the batches of all partitions of a broker. For the thread of the event loop alone.
-    cdef object new_builder
-    cdef readonly size_t bytes_max              # unused memory that is kept
-    cdef readonly size_t bytes_kept
-    cdef Collected* spare
-    cdef size_t spare_count
-    cdef size_t spare_capacity
-    cdef list builders                          # idle BatchBuilder objects, without memory
-    cdef HeaderView* headers                    # room for the headers of one message, those of NATS and those of its envelope
-    cdef uint8_t* encoded                       # and for the same as a record has them
-    cdef size_t encoded_capacity
-    cdef bint take(self, Collected* collected) noexcept nogil
-    cdef void give_back(self, Collected* collected) noexcept nogil
-    cdef uint8_t* room_for_headers(self, size_t size) noexcept nogil
-    cdef BatchBuilder idle_builder(self)
-    cdef BatchBuilder builder_around(self, Collected* collected)
-    cdef void builder_back(self, BatchBuilder builder, Collected* collected)
 
 
 cdef class PartitionSink(MessageSink):
@@ -52,11 +35,23 @@ cdef class PartitionSink(MessageSink):
     cdef public int64_t next_offset             # of the next record that is accepted; collected ones are counted
     cdef ProducerTable producers                # what the log will hold once everything collected is in it; None until it is needed
     cdef int producer_state
-    cdef HeldMessages held                      # what waits for the table
+    cdef HeldMessages held                      # what waits for the table, or for the end of a hand-over
+    cdef bint is_watching                       # one of the next three applies: a message takes the slower path
+    cdef readonly bint is_noting                # a hand-over has begun: hashes of received messages are noted
+    cdef readonly bint holds_all                # a hand-over: every message is held
+    cdef Copies copies                          # what the leader before has received, while copies of it may arrive
+    cdef NotedHashes noted
+    cdef size_t held_bytes_max                  # while it holds all messages; 0: no limit
+    cdef readonly bint has_overflowed           # messages that had to be held were too many: all of them were dropped
     cdef readonly uint64_t received             # messages, whatever became of them
     cdef readonly uint64_t refused              # of these: too large, not at the offset they expected, or dropped
     cdef readonly uint64_t duplicates           # of these: stored before, by the word of their producers
     cdef readonly uint64_t lost                 # of these: there was no memory for them
+    cdef readonly uint64_t copied               # of these: the leader before has received them
+    cdef int receive(self, NatsMessage* message) noexcept nogil
+    cdef int watch(self, NatsMessage* message) noexcept nogil
+    cdef void end_watching(self) noexcept nogil
+    cdef int receive_all(self, HeldMessages held) noexcept nogil
     cdef int hold(self, NatsMessage* message) noexcept nogil
     cdef int accept(self, NatsMessage* message) noexcept nogil
     cdef int replay(self, int error) noexcept nogil

@@ -1,28 +1,16 @@
 """Ingest: every message of a partition's NATS subject becomes a record, and its publisher is remembered if it waits for an ack."""
 
-from collections.abc import Callable
 from typing import final
 
 from typing_extensions import Buffer
 
+from bascule.kernels.batches.pool import BatchPool
 from bascule.kernels.nats.protocol import MessageSink
 from bascule.kernels.records.builder import BatchBuilder
 from bascule.kernels.records.producers import ProducerTable
 
 def nats_headers(block: Buffer) -> list[tuple[bytes, bytes]]:
     """Names and values of a NATS header block, in its order. No block, or one with too many lines, has none."""
-
-@final
-class BatchPool:
-    """Memory for the batches of all partitions of a broker. For the thread of the event loop alone."""
-
-    def __init__(self, new_builder: Callable[[], BatchBuilder], bytes_max: int) -> None:
-        """`bytes_max` is what is kept though nobody uses it."""
-
-    @property
-    def bytes_max(self) -> int: ...
-    @property
-    def bytes_kept(self) -> int: ...
 
 class PartitionSink(MessageSink):
     """Collects the messages of one partition into batches until they are taken. Take on the thread that scans."""
@@ -86,11 +74,45 @@ class PartitionSink(MessageSink):
     def knows_producers(self) -> bool: ...
     @property
     def is_holding(self) -> bool:
-        """A message of an idempotent producer has come, and with all behind it waits for learn_producers()."""
+        """A message of an idempotent producer has come, and with all after it waits for learn_producers(). False with hold_all()."""
     def learn_producers(self, table: ProducerTable, next_offset: int) -> None:
         """What the log holds, and where it ends. What was held is judged and collected. Everything collected has to be taken before."""
     def forget_producers(self, error: int, for_good: bool = False) -> None:
         """What is held is refused with `error`. The next message of a producer is held, or for good collected as any other."""
+    def note_received(self, key: bytes) -> None:
+        """Note the hash of every message that arrives from now on, under a key of 16 bytes."""
+    @property
+    def is_noting(self) -> bool: ...
+    @property
+    def noted_hashes(self) -> int:
+        """Hashes noted since note_received()."""
+    def hold_all(self, bytes_max: int = 0) -> None:
+        """Hold every message that arrives from now on. With more than `bytes_max` bytes, if not 0, all of them are dropped."""
+    @property
+    def holds_all(self) -> bool: ...
+    @property
+    def has_overflowed(self) -> bool:
+        """hold_all() had a limit, and more messages came: they were dropped."""
+    def release_held(self) -> None:
+        """End the hand-over: collect what was held, in its order, and go on."""
+    def drop_held(self) -> None:
+        """End the hand-over: drop what was held, and go on."""
+    def give_up(self) -> tuple[bytes | None, bytes]:
+        """The hashes of all messages since note_received(), None if some could not be noted; and the messages since hold_all()."""
+    def take_over(self, key: bytes, hashes: bytes, early: int, messages: bytes) -> None:
+        """Collect `messages`, which the leader before held, then the messages held here of which the leader before has no copy.
+
+        `hashes` are those of all messages that it received. Copies of them that arrive later are dropped, until forget_copies(); not
+        those of the first `early` ones, which may not exist. Raises ValueError when the bytes are malformed: nothing has changed then.
+        """
+    @property
+    def copies_missing(self) -> int:
+        """Copies of messages of the leader before that have not arrived."""
+    @property
+    def copied(self) -> int:
+        """Messages that were dropped because the leader before has received them."""
+    def forget_copies(self) -> None:
+        """Collect every message from now on."""
     def take(self) -> list[PreparedBatch]:
         """Everything collected so far, oldest first; the sink begins anew."""
 

@@ -8,18 +8,22 @@
 #   anything else                    the payload is the value, whatever it looks like
 #   NATS headers                     headers; those of an envelope win over them
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from bascule.kernels.batches.collected cimport NO_DUPLICATE, free_memory, make_room
+from bascule.kernels.batches.pool cimport BatchPool
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_LEADER, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED, ACK_TOO_LARGE,
     ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last, read_publish_envelope,
 )
 from bascule.kernels.envelope.nats_headers cimport split_nats_headers
-from bascule.kernels.ingest.collected cimport BUFFER_FIRST, NO_DUPLICATE, complete, free_memory, make_room, memory_of
-from bascule.kernels.ingest.held_messages cimport HeldMessages, hold_message, next_held
+from bascule.kernels.ingest.copies cimport (
+    COPIES_KEY_SIZE, NotedHashes, forget_all, forget_early, is_copy, make_copies, note_hash,
+)
+from bascule.kernels.ingest.held_messages cimport HeldMessages, are_held_messages, hold_message, next_held
 from bascule.kernels.nats.protocol cimport is_subject
 from bascule.kernels.records.builder cimport BatchBuilder
 from bascule.kernels.records.producers cimport VERDICT_DUPLICATE, VERDICT_FENCED, VERDICT_NEW, look_at_header, producer_of
@@ -27,12 +31,8 @@ from bascule.kernels.records.records cimport ATTR_PRODUCERS, HAS_KEY, HAS_VALUE,
 from bascule.kernels.wire.buffers cimport Bytes, prefetch
 from bascule.kernels.wire.numbers cimport varint_size, write_bytes
 
-cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(object)
-
 cdef enum:
     RECORD_OVERHEAD_MAX = 64        # lengths, flags and deltas of one record
-    SPARE_BUILDERS_MAX = 64
 
 # Knowledge of idempotent producers.
 cdef enum:
@@ -45,120 +45,6 @@ cdef enum:
     STORED = 0
     TOO_LARGE = 1
     NO_MEMORY = 2
-
-
-# ── memory ───────────────────────────────────────────────────────────────────────────────────────
-
-
-cdef class BatchPool:
-    def __cinit__(self, new_builder, size_t bytes_max):
-        self.new_builder = new_builder
-        self.bytes_max = bytes_max
-        self.builders = []
-        self.headers = <HeaderView*> malloc(HEADER_ENTRIES_MAX * sizeof(HeaderView))
-        if self.headers == NULL:
-            raise MemoryError("no memory for the headers of a message")
-
-    def __dealloc__(self):
-        cdef size_t index
-        for index in range(self.spare_count):
-            free_memory(&self.spare[index])
-        free(self.spare)
-        free(self.headers)
-        free(self.encoded)
-
-    cdef bint take(self, Collected* collected) noexcept nogil:
-        # Memory for a batch, the one that was used last if there is any.
-        if self.spare_count:
-            self.spare_count -= 1
-            collected[0] = self.spare[self.spare_count]
-            self.bytes_kept -= memory_of(collected)
-        else:
-            memset(collected, 0, sizeof(Collected))
-        if collected.buffer == NULL:
-            collected.buffer = <uint8_t*> malloc(BUFFER_FIRST)
-            collected.capacity = BUFFER_FIRST if collected.buffer != NULL else 0
-        if collected.buffer != NULL:
-            return True
-        free_memory(collected)
-        return False
-
-    cdef void give_back(self, Collected* collected) noexcept nogil:
-        cdef size_t memory = memory_of(collected)
-        cdef size_t capacity
-        cdef Collected* grown
-        if memory == 0 or memory > self.bytes_max - self.bytes_kept:
-            free_memory(collected)
-            return
-        if self.spare_count and complete(&self.spare[self.spare_count - 1], collected):
-            self.bytes_kept += memory
-            return
-        if self.spare_count == self.spare_capacity:
-            capacity = self.spare_capacity * 2 if self.spare_capacity else 16
-            grown = <Collected*> realloc(self.spare, capacity * sizeof(Collected))
-            if grown == NULL:
-                free_memory(collected)
-                return
-            self.spare = grown
-            self.spare_capacity = capacity
-        collected.size = collected.texts_size = 0
-        collected.records = collected.entry_count = 0
-        collected.leader_acks = collected.all_acks = collected.errors = 0
-        self.spare[self.spare_count] = collected[0]
-        self.spare_count += 1
-        self.bytes_kept += memory
-        memset(collected, 0, sizeof(Collected))
-
-    cdef uint8_t* room_for_headers(self, size_t size) noexcept nogil:
-        cdef size_t capacity = self.encoded_capacity if self.encoded_capacity else BUFFER_FIRST
-        cdef uint8_t* grown
-        if size > self.encoded_capacity:
-            while capacity < size:
-                capacity *= 2
-            grown = <uint8_t*> realloc(self.encoded, capacity)
-            if grown == NULL:
-                return NULL
-            self.encoded = grown
-            self.encoded_capacity = capacity
-        return self.encoded
-
-    cdef BatchBuilder idle_builder(self):
-        # A builder without memory: the caller gives it a buffer before it adds a record.
-        cdef BatchBuilder builder
-        if self.builders:
-            return <BatchBuilder> self.builders.pop()
-        builder = <BatchBuilder?> self.new_builder()
-        free(builder.buffer)
-        builder.buffer = NULL
-        builder.capacity = 0
-        return builder
-
-    cdef BatchBuilder builder_around(self, Collected* collected):
-        cdef BatchBuilder builder = self.idle_builder()
-        builder.buffer = collected.buffer
-        builder.capacity = collected.capacity
-        builder.size = collected.size
-        builder.records = collected.records
-        builder.last_time_delta = 0
-        builder.subject_at = collected.subject_at
-        builder.subject_size = collected.subject_size
-        builder.stamped = False
-        builder.attributes = collected.attributes
-        collected.buffer = NULL
-        collected.capacity = 0
-        return builder
-
-    cdef void builder_back(self, BatchBuilder builder, Collected* collected):
-        # The caller has the last reference. If there is another one, the builder keeps its memory and does not return to the pool.
-        if builder.views or Py_REFCNT(builder) > 1:
-            return
-        collected.buffer = builder.buffer
-        collected.capacity = builder.capacity
-        builder.buffer = NULL
-        builder.capacity = 0
-        builder.stamped = False
-        if len(self.builders) < SPARE_BUILDERS_MAX:
-            self.builders.append(builder)
 
 
 # ── scanning ─────────────────────────────────────────────────────────────────────────────────────
@@ -189,10 +75,12 @@ cdef class PartitionSink(MessageSink):
         free(self.current.entries)
         free(self.current.texts)
         free(self.held.data)
+        free(self.noted.hashes)
+        forget_all(&self.copies)
 
     @property
     def has_waiting_acks(self):
-        return self.full_count > 0 or self.held.count > 0 or (self.is_filling and self.current.entry_count > 0)
+        return self.full_count > 0 or (self.held.count > 0 and not self.holds_all) or (self.is_filling and self.current.entry_count > 0)
 
     @property
     def waiting_records(self):
@@ -206,6 +94,13 @@ cdef class PartitionSink(MessageSink):
 
     cdef int on_message(self, NatsMessage* message) noexcept nogil:
         self.received += 1
+        if self.is_watching:
+            return self.watch(message)
+        return self.hold(message) if self.held.count else self.accept(message)
+
+    cdef int receive(self, NatsMessage* message) noexcept nogil:
+        if self.is_watching:
+            return self.watch(message)
         return self.hold(message) if self.held.count else self.accept(message)
 
     cdef int accept(self, NatsMessage* message) noexcept nogil:
@@ -462,7 +357,7 @@ cdef class PartitionSink(MessageSink):
 
     @property
     def is_holding(self):
-        return self.held.count > 0
+        return self.held.count > 0 and not self.holds_all
 
     @property
     def knows_producers(self):
@@ -502,7 +397,116 @@ cdef class PartitionSink(MessageSink):
 
     def forget_producers(self, int error, bint for_good=False):
         self.producer_state = PRODUCERS_IGNORED if for_good else PRODUCERS_UNKNOWN
-        self.replay(error)
+        if for_good:
+            self.end_watching()
+        if not self.holds_all:
+            self.replay(error)
+
+    # ── hand-overs ───────────────────────────────────────────────────────────────────────────────
+
+    cdef int watch(self, NatsMessage* message) noexcept nogil:
+        # A message during a hand-over, or shortly after one.
+        if self.is_noting:
+            note_hash(&self.noted, message)
+        if self.holds_all:
+            if self.has_overflowed:
+                self.lost += 1
+                return -1
+            if self.held_bytes_max and self.held.size + message.payload_size + message.headers_size > self.held_bytes_max:
+                self.has_overflowed = True
+                self.lost += self.held.count + 1
+                free(self.held.data)
+                memset(&self.held, 0, sizeof(HeldMessages))
+                return -1
+            return self.hold(message)
+        if self.copies.missing and is_copy(&self.copies, message):
+            self.copied += 1
+            if self.copies.missing == 0:
+                self.is_watching = self.is_noting
+            return 0
+        return self.hold(message) if self.held.count else self.accept(message)
+
+    @property
+    def copies_missing(self):
+        return self.copies.missing
+
+    @property
+    def noted_hashes(self):
+        return self.noted.count
+
+    def note_received(self, bytes key not None):
+        check_key(key)
+        self.noted.count = 0
+        self.noted.is_incomplete = False
+        memcpy(self.noted.key, PyBytes_AS_STRING(key), COPIES_KEY_SIZE)
+        self.is_noting = self.is_watching = True
+
+    def hold_all(self, size_t bytes_max=0):
+        self.held_bytes_max = bytes_max
+        self.holds_all = self.is_watching = True
+
+    cdef void end_watching(self) noexcept nogil:
+        self.is_noting = self.holds_all = self.has_overflowed = False
+        self.is_watching = self.copies.missing > 0
+        free(self.noted.hashes)
+        memset(&self.noted, 0, sizeof(NotedHashes))
+
+    def release_held(self):
+        cdef HeldMessages held = self.held
+        self.end_watching()
+        memset(&self.held, 0, sizeof(HeldMessages))
+        self.receive_all(held)
+
+    def give_up(self):
+        cdef bytes hashes = None
+        cdef bytes messages = PyBytes_FromStringAndSize(<const char*> self.held.data, self.held.size)
+        if not self.noted.is_incomplete:
+            hashes = PyBytes_FromStringAndSize(<const char*> self.noted.hashes, self.noted.count * sizeof(uint64_t))
+        self.drop_held()
+        return hashes, messages
+
+    def forget_copies(self):
+        forget_all(&self.copies)
+        self.is_watching = self.is_noting or self.holds_all
+
+    def drop_held(self):
+        self.end_watching()
+        self.forget_copies()
+        free(self.held.data)
+        memset(&self.held, 0, sizeof(HeldMessages))
+
+    def take_over(self, bytes key not None, bytes hashes not None, size_t early, bytes messages not None):
+        cdef size_t count = PyBytes_GET_SIZE(hashes) // sizeof(uint64_t)
+        cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(messages)
+        cdef const uint8_t* end = at + PyBytes_GET_SIZE(messages)
+        cdef HeldMessages held = self.held
+        cdef NatsMessage message
+        check_key(key)
+        if PyBytes_GET_SIZE(hashes) % sizeof(uint64_t) or early > count or not are_held_messages(at, end - at):
+            raise ValueError("the messages of the leader before are malformed")
+        self.end_watching()
+        memcpy(self.copies.key, PyBytes_AS_STRING(key), COPIES_KEY_SIZE)
+        if not make_copies(&self.copies, <const uint8_t*> PyBytes_AS_STRING(hashes), count, early):
+            raise MemoryError("no memory for the messages of the leader before")
+        memset(&self.held, 0, sizeof(HeldMessages))
+        while at < end:
+            at = next_held(at, &message)
+            self.received += 1
+            self.hold(&message) if self.held.count else self.accept(&message)
+        self.is_watching = self.copies.missing > 0
+        self.receive_all(held)
+        forget_early(&self.copies)
+        self.is_watching = self.copies.missing > 0
+
+    cdef int receive_all(self, HeldMessages held) noexcept nogil:
+        # Messages that were held, in their order; frees them.
+        cdef const uint8_t* at = held.data
+        cdef NatsMessage message
+        while at < held.data + held.size:
+            at = next_held(at, &message)
+            self.receive(&message)
+        free(held.data)
+        return 0
 
     def take(self):
         cdef list batches = []
@@ -527,6 +531,12 @@ cdef class PartitionSink(MessageSink):
         batch.collected = collected[0]
         memset(collected, 0, sizeof(Collected))
         return batch
+
+
+cdef int check_key(bytes key) except -1:
+    if PyBytes_GET_SIZE(key) != COPIES_KEY_SIZE:
+        raise ValueError(f"a key has {COPIES_KEY_SIZE} bytes, not {len(key)}")
+    return 0
 
 
 def nats_headers(block):

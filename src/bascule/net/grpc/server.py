@@ -40,7 +40,7 @@ class Peer:
     """The client of a connection, or of a call."""
 
     address: str
-    name: str | None = None
+    common_name: str | None = None
     """The user's name: that of the call's verified token, else the common name of the verified certificate; None without both."""
     roles: tuple[str, ...] = ()
     """Roles that the token grants."""

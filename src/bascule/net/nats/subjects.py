@@ -58,6 +58,10 @@ class ControlSubjects:
         """Operations that one server executes for another, such as a drain."""
         return f"{self.namespace}.raft.metadata.operations.{server_id}"
 
+    def hand_overs(self, server_id: str) -> str:
+        """Requests of a partition's leader to one server, its successor."""
+        return f"{self.namespace}.raft.metadata.handover.{server_id}"
+
     @property
     def membership(self) -> str:
         """Requests whether a server belongs to the cluster. All servers listen, only the controller answers."""

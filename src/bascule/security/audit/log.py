@@ -59,7 +59,7 @@ class AuditLog:
     def _note(self, peer: object, action: str, resource: str, result: str, detail: str, *, is_bounded: bool) -> None:
         if not self.is_on:
             return
-        principal, address = getattr(peer, "name", None) or "", getattr(peer, "address", "")
+        principal, address = getattr(peer, "common_name", None) or "", getattr(peer, "address", "")
         if is_bounded:
             client = (clipped(principal), "") if principal else ("", network_of(address))
             with self._lock:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final
 
 from bascule import limits
 from bascule.client.connection.options import TlsOptions, addresses
-from bascule.client.connection.tokens import given_token
 from bascule.config.values.duration import MINUTE_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Size, Text, Unfit
@@ -135,19 +134,7 @@ class ConnectionOptions(Section):
     )
     tls_key: str | None = setting("tlsKey", Text(), None, meaning="PEM file of the private key of `tlsCert`.")
     token: str | None = setting(
-        "token",
-        Text(),
-        None,
-        meaning="Sent with every call as `authorization: Bearer …`.",
-        consequence="It needs `tls` or `tlsCa`: a token goes only to servers whose certificate is verified.",
-        is_secret=True,
-    )
-    token_plaintext: bool = setting(
-        "tokenPlaintext",
-        Boolean(),
-        False,
-        meaning="Also send the token without TLS, to loopback addresses alone.",
-        advice="For tests on one machine; the brokers need `security.tokens.plaintext`.",
+        "token", Text(), None, meaning="Sent with every call as `authorization: Bearer …`.", is_secret=True
     )
 
     @property
@@ -156,7 +143,7 @@ class ConnectionOptions(Section):
         tls: bool | TlsOptions | None = self.tls or None
         if self.tls_ca is not None or self.tls_cert is not None:
             tls = TlsOptions(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
-        return {"tls": tls, "token": given_token(self.token, plaintext=self.token_plaintext)}
+        return {"tls": tls, "token": self.token}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Memory of batches between NATS and the log."""

@@ -74,6 +74,10 @@ def test_power_loss_takes_nothing_that_was_synced_and_invents_nothing(part: int)
     assert crashes >= len(seeds)
 
 
+def test_a_log_that_ends_with_a_gap_after_power_loss_continues_in_a_new_segment() -> None:
+    run_seed(920000004500)
+
+
 def test_a_new_data_directory_is_synced_into_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(PosixDisk, "sync_directory", lambda _disk, path: synced.append(path))

@@ -299,3 +299,23 @@ def test_without_a_checkpoint_rubbish_before_an_empty_file_is_no_damage() -> Non
     report = log.open()
     assert not report.damage and not report.missing
     assert (offsets(log), log.log_end_offset) == ([0, 1, 2], 3)
+
+
+def test_a_log_that_ends_with_a_gap_continues_in_a_new_segment() -> None:
+    """Otherwise the next batch would follow the last record before the gap, and be taken for damage."""
+    disk = SimulatedDisk()
+    log = with_gap(disk)
+    log.roll()
+    append(log, 1)
+    disk = disk.kill()
+    disk.take_away(f"{DIRECTORY}/{9:020d}.log")  # power loss
+    disk.take_away(f"{DIRECTORY}/{9:020d}.index")
+    log = opened(disk)
+    log.open()
+    assert (offsets(log), log.log_end_offset) == ([0, 1, 2], 9)
+    append(log, 2)
+    log.sync()
+    assert offsets(log) == [0, 1, 2, 9, 10]
+    log = opened(disk.kill())
+    log.open()
+    assert offsets(log) == [0, 1, 2, 9, 10]

@@ -71,6 +71,9 @@ def recover(pool: FilePool, directory: str) -> RecoveredLog:
         report.missing.append((segments[-1].next_offset, checkpoint.recovery_point))
         segments[-1].seal()
         segments.append(Segment.create(pool, directory, checkpoint.recovery_point))
+    elif segments[-1].has_gap:
+        # The segments after it were removed. A batch after a gap begins a segment.
+        segments.append(Segment.create(pool, directory, segments[-1].next_offset))
     # Without a checkpoint the loader has seen all batches.
     is_lost = on_disk is None and checkpoint is not None and checkpoint.last_epoch > 0
     epochs = load_epochs(on_disk, segments, loader.epochs, is_lost=is_lost)

@@ -51,13 +51,13 @@ class Sender:
         """Values and offsets; without an offset: an error."""
         self._stream = stream
         self._policy = policy
-        self._end = threading.Event()
+        self.end = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._send, self._receive)]
         for thread in self._threads:
             thread.start()
 
     def _send(self) -> None:
-        while not self._end.is_set():
+        while not self.end.is_set():
             value = f"{self.name} {self.sent}"
             self.session.send(self._stream, value.encode(), ackPolicy=self._policy, correlationId=value)
             self.sent += 1
@@ -71,7 +71,6 @@ class Sender:
                 self.answers.append((value, None if failed else answer.ack.offset))
 
     def finish(self) -> None:
-        self._end.set()
         self._threads[0].join()
         self.session.half_close()
         self._threads[1].join()
@@ -84,19 +83,18 @@ class PlainSender:
         self.sent = 0
         self._client = NatsClient(url)
         self._subject = subject
-        self._end = threading.Event()
+        self.end = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True)
         self._thread.start()
 
     def _send(self) -> None:
-        while not self._end.is_set():
+        while not self.end.is_set():
             self._client.publish(self._subject, b"plain %d" % self.sent)
             self._client.publish(self._subject, TICK)
             self.sent += 1
             time.sleep(PAUSE_SECONDS)
 
     def finish(self) -> None:
-        self._end.set()
         self._thread.join()
         self._client.flush()
         self._client.close()
@@ -173,6 +171,8 @@ def under_load(cluster: Cluster, servers: list[str], work: Callable[[str], None]
     more()
     work(name)
     more()
+    for one in (plain, *senders):
+        one.end.set()
     for sender in senders:
         sender.finish()
     plain.finish()

@@ -171,8 +171,9 @@ def under_load(cluster: Cluster, servers: list[str], work: Callable[[str], None]
     more()
     work(name)
     more()
-    for one in (plain, *senders):
-        one.end.set()
+    plain.end.set()
+    for sender in senders:
+        sender.end.set()
     for sender in senders:
         sender.finish()
     plain.finish()

@@ -109,7 +109,7 @@ def answers_without_window(
     return []
 
 
-def binary_metadata(address: str, calls: int = 20_000) -> None:
+def binary_metadata(address: str, calls: int = 20_000) -> list[str]:
     """Header blocks of a few bytes that refer to values of commas: thousands of metadata values each."""
     with hostile(address) as client:
         head = [(":method", "POST"), (":scheme", "http"), (":path", "/proto.API/FetchMetadata"), (":authority", "x")]
@@ -126,6 +126,8 @@ def binary_metadata(address: str, calls: int = 20_000) -> None:
             client.socket.sendall(b"".join(out[first_of : first_of + 500]))
             client.pump(0)
         drain(client, 30)
+        return statuses(client)
+    return []
 
 
 def compressed_requests(address: str, path: str, calls: int = 200) -> list[str]:

@@ -73,7 +73,8 @@ def test_large_answers_without_a_window(broker: BrokerProcess, api: Api) -> None
 
 def test_binary_metadata_of_commas(broker: BrokerProcess, api: Api) -> None:
     with watched(broker, api, unique_name("bystander")) as seen:
-        binary_metadata(broker.address)
+        refused = binary_metadata(broker.address)
+    assert set(refused) == {RESOURCE_EXHAUSTED}
     seen.check(p99_seconds=LATENCY_SECONDS, rss_bytes=RSS_BYTES)
 
 

@@ -46,6 +46,9 @@ class Attacker:
     def subscribe(self, subject: str) -> None:
         self._nats.subscribe(subject)
 
+    def next_heard(self) -> NatsMessage:
+        return self._nats.next()
+
     def heard(self, seconds: float) -> list[NatsMessage]:
         found = []
         while (message := self._nats.poll(seconds)) is not None:

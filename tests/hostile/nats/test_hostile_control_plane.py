@@ -12,6 +12,7 @@ import pytest
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.core.model.ops import DeleteStream, encode_op
 from bascule.net.nats.envelope import MessageType, encode, pack_message
+from bascule.net.nats.seal import BOOT_BYTES
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.partition.core import codec
 from bascule.partition.core.messages import Fetch, FetchAnswer, Message, Notice, Verdict
@@ -245,6 +246,22 @@ def test_no_record_of_an_internal_stream_can_be_forged(cluster: Cluster, attacke
     assert event.SerializeToString() not in genuine
 
 
+def test_a_recorded_seal_fits_no_other_message(cluster: Cluster, attacker: Attacker) -> None:
+    """The sender and its boot are genuine, the counter is new, and the message is another one."""
+    attacker.subscribe(f"{cluster.namespace}.cursors")
+    set_cursor(cluster, "changed", 5)
+    recorded = attacker.next_heard()
+    counter_at = 4 + recorded.payload[3] + BOOT_BYTES
+    front, rest = recorded.payload[:counter_at], recorded.payload[counter_at + 8 :]
+    changed = rest.replace(b"\x20\x05", b"\x20\x01")  # field 4 of Cursor, its offset
+    assert changed != rest
+    for number in range(1, 60):
+        counter = int.from_bytes(recorded.payload[counter_at : counter_at + 8], "big") + number
+        attacker.forge(recorded.subject, front + counter.to_bytes(8, "big") + changed)
+    set_cursor(cluster, "after", 1)
+    assert cursors(cluster, "changed") == {5}
+
+
 def test_no_client_publishes_to_an_internal_stream(cluster: Cluster) -> None:
     with refused_call(Status.INVALID_ARGUMENT, "only brokers publish to internal streams"):
         cluster.api("b").Publish(stream="__cursors", key=b"k,orders,0", value=b"", ackPolicy=1, timeout=60)
@@ -257,14 +274,12 @@ def test_a_recorded_cursor_is_not_set_again(cluster: Cluster, attacker: Attacker
     front = cluster.followers_of("__cursors")[0]
     attacker.subscribe(f"{cluster.namespace}.cursors")
     set_cursor(cluster, "recorded", 5, through=front)
-    recorded = attacker.heard(0.2)
-    assert recorded
+    recorded = attacker.next_heard()
     set_cursor(cluster, "recorded", 9, through=front)
     if leader_changes:
         cluster.kill(leader)
         eventually(lambda: cluster.leader_of("__cursors") != leader, "another server leads the cursors")
-    for message in recorded:
-        attacker.forge(message.subject, message.payload)
+    attacker.forge(recorded.subject, recorded.payload)
     set_cursor(cluster, "after", 1, through=front)
     assert cursors(cluster, "recorded") == {9}
     if leader_changes:

@@ -619,3 +619,20 @@ def test_sealing_a_segment_wakes_those_who_wait_for_its_end(logs: Logs) -> None:
     assert log.call_when_readable("me", 6, lambda: called.append(1), committed=False)
     log.roll()
     assert called == [1]
+
+
+@pytest.mark.parametrize("reads_back", [False, True])
+def test_a_read_that_the_disk_refuses_names_the_file_and_the_next_one_succeeds(logs: Logs, reads_back: bool) -> None:
+    disk = WatchedDisk()
+    log = logs.open(disk=disk)
+    put_values(log, 3)
+    read = log.read_reverse if reads_back else log.read
+    disk.before = refuse("read", ".log")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"0{20}\.log: .*planted") as failed:
+            read(1, committed=False)
+        assert not isinstance(failed.value, CorruptBatch)
+    put_values(log, 1)
+    disk.before = None
+    assert read(1, committed=False) is not None
+    assert log.log_end_offset == 4

@@ -7,9 +7,9 @@ seeds, to see what random search finds without being told where to look.
 
 from __future__ import annotations
 
-from tools.mutants import hand_over, raft, replication
+from tools.mutants import hand_over, raft, replication, retention
 from tools.mutants.mutant import ROOT, Mutant, applied, by_test, run
 
 __all__ = ["MUTANTS", "ROOT", "Mutant", "applied", "by_test", "run"]
 
-MUTANTS = (*raft.MUTANTS, *replication.MUTANTS, *hand_over.MUTANTS)
+MUTANTS = (*raft.MUTANTS, *replication.MUTANTS, *hand_over.MUTANTS, *retention.MUTANTS)

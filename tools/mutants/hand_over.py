@@ -25,7 +25,7 @@ MUTANTS: Final = (
     Mutant(
         "LEADER acks wait after a hand-over that failed",
         LEADER,
-        "                leading.holds_leader_acks = False\n",
+        "                leading.holds_leader_acks = in_doubt or not is_certain\n",
         "",
         f"{HAND_OVER}::test_leader_acks_wait_for_the_successor_while_the_partition_is_handed_over",
     ),

@@ -19,8 +19,6 @@ STREAMS: Final = "tests/unit/metadata/test_metadata_streams.py"
 MOVES: Final = "tests/unit/metadata/test_metadata_reassignment.py"
 GROUPS: Final = "tests/unit/metadata/test_metadata_groups.py"
 REPLICATOR: Final = "tests/unit/partition/test_replicator.py"
-RETENTION: Final = "tests/unit/log/test_log_retention.py"
-REPAIRS: Final = "tests/unit/partition/test_repairs.py"
 
 MUTANTS: Final = (
     # ── committing ───────────────────────────────────────────────────────────────────────────────
@@ -377,42 +375,6 @@ MUTANTS: Final = (
         "if self._may_lose and self._log_start_offset > 0:",
         "if False:",
         f"{FOLLOWER}::test_an_empty_log_from_before_a_loss_is_copied_anew_before_it_reports_its_end",
-    ),
-    # ── retention and repairs ────────────────────────────────────────────────────────────────────
-    Mutant(
-        "retention deletes uncommitted records",
-        "src/bascule/log/core/retention.py",
-        "while count and segments[count].base_offset > committed_end_offset:",
-        "while False:",
-        f"{RETENTION}::test_no_limit_deletes_a_segment_that_is_not_committed",
-    ),
-    Mutant(
-        "the cleaner takes everything for committed",
-        "src/bascule/log/cleaning/cleaner.py",
-        "now_ns, log.high_watermark + 1)",
-        "now_ns, log.log_end_offset)",
-        f"{RETENTION}::test_must_hold_retention_deletes_nothing_that_is_not_committed",
-    ),
-    Mutant(
-        "a log is removed before its replica has left the in-sync set",
-        "src/bascule/partition/repairs.py",
-        " or self._server_id in partition.in_sync_replicas:\n            return None",
-        ":\n            return None",
-        f"{REPAIRS}::test_must_hold_a_log_is_removed_only_after_its_replica_has_left_the_set",
-    ),
-    Mutant(
-        "a comparison with a deposed leader removes a log",
-        "src/bascule/partition/repairs.py",
-        "return self.leader_epoch in (0, partition.leader_epoch)",
-        "return True",
-        f"{REPAIRS}::test_a_comparison_with_a_deposed_leader_does_not_count",
-    ),
-    Mutant(
-        "a flaw that is found while the replica leaves is forgotten",
-        "src/bascule/partition/repairs.py",
-        "        known = self._findings.get(role.key)\n",
-        "        if role.key in self._tasks:\n            return\n        known = self._findings.get(role.key)\n",
-        f"{REPAIRS}::test_a_flaw_that_is_found_while_the_replica_leaves_is_not_forgotten",
     ),
     # ── followers that copy ──────────────────────────────────────────────────────────────────────
     Mutant(

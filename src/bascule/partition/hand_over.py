@@ -112,6 +112,7 @@ class HandOvers:
 
     async def _hand_over(self, local: LedPartition, chosen: str, timeout: float) -> None:
         leading = local.open_leading()
+        in_doubt, is_proposed = leading.holds_leader_acks, False
         leading.holds_leader_acks = True
         succession: _Succession | None = None
         try:
@@ -121,8 +122,9 @@ class HandOvers:
             self._ingest.freeze(local)
             await self._send_last_acks(local, leading, chosen)
             self._given_away[local] = succession
+            is_proposed = True
             await self._change_leader(local, chosen, timeout)
-        except BaseException:
+        except BaseException as error:
             if succession is not None:
                 self._cancel(succession)
             self._given_away.pop(local, None)
@@ -132,7 +134,10 @@ class HandOvers:
                 self._unsubscribe(local)
                 self._ingest.forget(local)
             else:
-                leading.holds_leader_acks = False
+                # Unless this and all earlier hand-overs were refused or not sent, a successor may lead any moment: a LEADER ack would
+                # promise what it may not have.
+                is_certain = not is_proposed or isinstance(error, StateError | Unavailable)
+                leading.holds_leader_acks = in_doubt or not is_certain
                 self._ingest.thaw(local)
             raise
         if succession is None:

@@ -44,6 +44,8 @@ class _Finding:
     flaw: Flaw
     leader_epoch: int
     """The leader with whose log this one was compared; 0 if the log is damaged, which holds for every leader."""
+    replica_epoch: int
+    """The replica epoch in which the log was used. A leader may be about to propose the replica in this epoch, because of this log."""
 
     def holds(self, partition: Partition) -> bool:
         return self.leader_epoch in (0, partition.leader_epoch)
@@ -61,10 +63,9 @@ class Repairs:
     def on_broken(self, role: Leading | Following, reason: str, flaw: Flaw | None) -> None:
         """Start the repair. `flaw` is None for a leader that steps down and keeps its log."""
         known = self._findings.get(role.key)
-        if flaw is Flaw.DAMAGED:
-            self._findings[role.key] = _Finding(flaw, 0)
-        elif flaw is not None and (known is None or known.flaw is not Flaw.DAMAGED):
-            self._findings[role.key] = _Finding(flaw, role.core.leader_epoch)
+        if flaw is not None and (flaw is Flaw.DAMAGED or known is None or known.flaw is not Flaw.DAMAGED):
+            leader_epoch = 0 if flaw is Flaw.DAMAGED else role.core.leader_epoch
+            self._findings[role.key] = _Finding(flaw, leader_epoch, self._replica_epoch(role.stream, role.key))
         if role.key in self._tasks:
             return
         level = logging.WARNING if flaw is Flaw.OUTDATED else logging.ERROR
@@ -85,7 +86,7 @@ class Repairs:
                 level, "%s/%d: this replica leaves the in-sync set before it starts: %s", stream, key[1], reason
             )
             if log.is_damaged:
-                self._findings[key] = _Finding(Flaw.DAMAGED, 0)
+                self._findings[key] = _Finding(Flaw.DAMAGED, 0, self._replica_epoch(stream, key))
             self._tasks[key] = asyncio.create_task(self._leave(stream, key, is_idle=True), name="repair")
         return True
 
@@ -95,9 +96,17 @@ class Repairs:
     def flaw_of(self, key: PartitionKey, partition: Partition) -> Flaw | None:
         """The flaw for which the log has to be removed now; None if there is none, or this replica has not left the in-sync set."""
         finding = self._findings.get(key)
-        if finding is None or not finding.holds(partition) or self._server_id in partition.in_sync_replicas:
+        if finding is None or not finding.holds(partition) or not self._has_left_since(finding, partition):
             return None
         return finding.flaw
+
+    def _has_left_since(self, finding: _Finding, partition: Partition) -> bool:
+        replica_epoch = self._controller.metadata.replica_epoch(partition, self._server_id)
+        return replica_epoch > finding.replica_epoch and self._server_id not in partition.in_sync_replicas
+
+    def _replica_epoch(self, stream: str, key: PartitionKey) -> int:
+        partition = self._known(stream, key)
+        return 0 if partition is None else self._controller.metadata.replica_epoch(partition, self._server_id)
 
     def was_removed(self, key: PartitionKey) -> None:
         self._findings.pop(key, None)
@@ -120,7 +129,7 @@ class Repairs:
                     await asyncio.sleep(LAST_RETRY_SECONDS)
                     if key not in self._findings:
                         return
-                elif await self._has_left(stream, key[1], partition.leader_epoch):
+                elif await self._has_left(stream, key, partition.leader_epoch):
                     self._restart(stream, key[1])
                     return
                 else:
@@ -134,7 +143,8 @@ class Repairs:
         partition = None if found is None or found.id != key[0] else found.partition(key[1])
         return partition if partition is not None and self._server_id in partition.replicas else None
 
-    async def _has_left(self, stream: str, number: int, leader_epoch: int) -> bool:
+    async def _has_left(self, stream: str, key: PartitionKey, leader_epoch: int) -> bool:
+        number = key[1]
         try:
             refusal = await self._controller.submit(LeaveIsr(stream, number, self._server_id, leader_epoch))
         except BasculeError as error:
@@ -142,7 +152,10 @@ class Repairs:
             return False
         if refusal is not None:
             _logger.info("%s/%d: cannot leave the in-sync replicas yet: %s", stream, number, refusal.text)
-        return refusal is None
+            return False
+        # A flaw that was found meanwhile, in the new replica epoch, needs another one.
+        finding, partition = self._findings.get(key), self._known(stream, key)
+        return finding is None or partition is None or self._has_left_since(finding, partition)
 
     def close(self) -> None:
         for task in self._tasks.values():

@@ -172,8 +172,10 @@ class LogMachine(RuleBasedStateMachine):
         source.delete()
         appended = self.log.append_replicated(data)
         assert appended is not None and appended.base_offset == expected[0][0].offset
+        end_offset = model.end_offset
         for stored in expected:
-            model.enter_epoch(stored[0].leader_epoch, stored[0].offset)
+            model.enter_epoch(stored[0].leader_epoch, end_offset)
+            end_offset = stored[-1].offset + 1
         model.take([one for stored in expected for one in stored], self.bases)
 
     def _leader(self, options: LogOptions, offset: int) -> PartitionLog:

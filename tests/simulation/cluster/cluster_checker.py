@@ -7,6 +7,9 @@ truth is what the leader of that epoch begins with, and whoever still lives in a
     durability     a leader begins with everything committed; declared loss takes no ALL ack under `sync: ack`, nothing under `always`
     agreement      every replica has the committed record wherever its high watermark has been
     readers        see what is committed, dense and unchanged
+    LEADER acks    a successor has them after a hand-over; a leader that leads on has them after the end of its process
+    producers      a message of an idempotent producer stands at one offset
+    cleaning       retention and compaction take only committed records, compaction only those with a newer one of their key
     leadership     one server acts in a leader epoch, and not again after it was stopped uncleanly
     watermarks     never go back in the life of a process
     groups         one member has a partition in an epoch of its group
@@ -20,14 +23,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bascule.log.core.options import SyncPolicy
-from bascule.metadata.core.model.ops import ElectUnclean, ExpandIsr, JoinConsumerGroup, LeaveConsumerGroup, Op
+from bascule.metadata.core.model.ops import (
+    ChangeLeader,
+    ElectUnclean,
+    ExpandIsr,
+    JoinConsumerGroup,
+    LeaveConsumerGroup,
+    Op,
+)
 from bascule.metadata.core.model.refusal import Refusal
-from bascule.metadata.core.state import Outcome, PartitionChanged
+from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.state import Outcome, PartitionChanged, StreamCreated
 from bascule.partition.core.leader import Leader
-from tests.simulation.cluster.cluster_log import Content
+from tests.simulation.cluster.cluster_log import Content, key_of
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.cluster_replica import Key, Replica
+    from tests.simulation.cluster.cluster_replica import Key, Publish, Replica
     from tests.simulation.cluster.cluster_server import Server
     from tests.simulation.cluster.cluster_simulator import ClusterSimulation
 
@@ -51,6 +62,12 @@ class Truth:
     """The epochs that may begin with less, and whether that may be any less: the election was unclean."""
     latest_epoch: int = 0
     """The latest leader epoch in which a leader has begun."""
+    superseded: dict[bytes, int] = field(default_factory=dict)
+    """Keys of records that a loss has taken: compaction may have removed older ones below this offset for their sake."""
+    elections: dict[int, tuple[str, str, int, bool]] = field(default_factory=dict)
+    """Of each leader epoch: its leader, the leader and the epoch before it, and whether that leader has handed over."""
+    leader_acked: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each leader epoch: the end of what its leader has LEADER-acked, and how often its server had lost power by then."""
 
 
 def differs(found: Content | None, known: Content | None) -> bool:
@@ -66,6 +83,9 @@ class Checker:
         self.counts: Counter[str] = Counter()
         self._groups: dict[tuple[str, int], dict[tuple[str, int], str]] = {}
         self._written: dict[tuple[Key, int, int], int] = {}
+        self.sequenced: set[int] = set()
+        """Messages of idempotent producers, which may be published often and are stored once."""
+        self._places: dict[int, int] = {}
 
     def truth(self, key: Key) -> Truth:
         return self.truths.setdefault(key, Truth())
@@ -81,13 +101,25 @@ class Checker:
                 stream = state.streams[change.stream]
                 partition = stream.partitions[change.partition]
                 truth = self.truth((stream.id, partition.id))
+                self._note_election(truth, partition, op)
                 if partition.data_loss_epoch > max(truth.lossy_epochs, default=0):
                     truth.lossy_epochs[partition.data_loss_epoch] = isinstance(op, ElectUnclean)
                     self.counts["losses declared"] += 1
+            elif isinstance(change, StreamCreated):
+                stream = state.streams[change.stream]
+                for partition in stream.partitions:
+                    self._note_election(self.truth((stream.id, partition.id)), partition, op)
         if isinstance(op, JoinConsumerGroup | LeaveConsumerGroup):
             self._check_group(op.group)
         elif isinstance(op, ExpandIsr) and outcome:
             self._check_joined(op)
+
+    def _note_election(self, truth: Truth, partition: Partition, op: Op) -> None:
+        if partition.leader_epoch not in truth.elections:
+            before = max(truth.elections, default=0)
+            leader_before = truth.elections[before][0] if before else ""
+            is_handed_over = isinstance(op, ChangeLeader) and not op.failed
+            truth.elections[partition.leader_epoch] = (partition.leader, leader_before, before, is_handed_over)
 
     def _check_joined(self, op: ExpandIsr) -> None:
         """Who joins may be elected the next moment: it has everything that is committed, and on its disk what was acked."""
@@ -151,6 +183,25 @@ class Checker:
             self._accept_loss(replica, truth, any(truth.lossy_epochs[one] for one in lossy))
             truth.believed_epoch = max(lossy)
         self._must_have(replica, truth, len(truth.committed), "what is committed")
+        self._check_leader_acks(replica, truth, epoch)
+
+    def _check_leader_acks(self, replica: Replica, truth: Truth, epoch: int) -> None:
+        """A successor has what was LEADER-acked before a hand-over. So has a leader that leads on after its process was killed, and
+        with `sync: always` after a power failure."""
+        leader, leader_before, epoch_before, is_handed_over = truth.elections[epoch]
+        end_offset, power_losses = truth.leader_acked.get(epoch_before, (0, 0))
+        leads_on = leader == leader_before and (
+            replica.policy is SyncPolicy.ALWAYS or replica.server.power_losses == power_losses
+        )
+        if (is_handed_over or leads_on) and replica.log.log_end_offset < end_offset:
+            raise Violation(f"{replica} lacks LEADER-acked offsets up to {end_offset - 1} of epoch {epoch_before}")
+        self.counts["hand-overs"] += is_handed_over
+
+    def acked_leader(self, replica: Replica, end_offset: int) -> None:
+        self.counts["LEADER acks"] += 1
+        truth, epoch = self.truth(replica.key), replica.epoch
+        end_offset = max(end_offset, truth.leader_acked.get(epoch, (0, 0))[0])
+        truth.leader_acked[epoch] = (end_offset, replica.server.power_losses)
 
     def _accept_loss(self, replica: Replica, truth: Truth, is_unclean: bool) -> None:
         log = replica.log
@@ -164,6 +215,9 @@ class Checker:
             raise Violation(f"{replica} lost durable offsets from {kept} to {truth.durable_end_offset}")
         if kept < len(truth.committed):
             self.counts["losses"] += 1
+        for known in truth.committed[kept:]:
+            if known is not None:
+                truth.superseded[key_of(known[1])] = kept
         del truth.committed[kept:]
         # What it had taken for committed itself is so again.
         for offset in range(kept, log.high_watermark + 1):
@@ -172,12 +226,17 @@ class Checker:
         truth.durable_end_offset = min(truth.durable_end_offset, kept, max(log.synced_end_offset, 0))
 
     def _content(self, replica: Replica, offset: int) -> Content | None:
-        """None where the log begins later. What is damaged is still what the leader of its epoch wrote."""
+        """None where the log begins later, and where a copy does not know the epoch of a record that compaction has removed. Otherwise
+        a record that is damaged or compacted is still the one that the leader of its epoch wrote."""
         log = replica.log
         found = log.content(offset)
         if found is None and log.log_start_offset <= offset < log.log_end_offset:
             epoch = log.epoch_of(offset)
-            return epoch, self._written[(replica.key, epoch, offset)]
+            number = self._written.get((replica.key, epoch, offset))
+            if number is not None:
+                return epoch, number
+            if not self.world.log_options.compact:
+                raise Violation(f"{replica} has a record of epoch {epoch} at {offset}, which no leader of it wrote")
         return found
 
     def _must_have(self, replica: Replica, truth: Truth, end_offset: int, what: str) -> None:
@@ -185,6 +244,21 @@ class Checker:
         if log.log_end_offset < end_offset:
             raise Violation(f"{replica} ends at {log.log_end_offset} and lacks {what}, up to {end_offset - 1}")
         self._compare(replica, truth, range(log.log_start_offset, end_offset))
+        self._check_compaction(replica, truth, log.log_start_offset)
+
+    def _check_compaction(self, replica: Replica, truth: Truth, first: int) -> None:
+        """A record that is gone has a newer one of its key, which is committed."""
+        log, newer = replica.log, set[bytes]()
+        for offset in range(min(len(truth.committed), log.log_end_offset) - 1, first - 1, -1):
+            known = truth.committed[offset]
+            if known is None:
+                continue
+            key = key_of(known[1])
+            if offset < truth.superseded.get(key, 0):
+                continue
+            if key not in newer and log.content(offset) is None and not log.is_unreadable(offset):
+                raise Violation(f"{replica} lacks offset {offset}, the newest committed record of its key")
+            newer.add(key)
 
     def _compare(self, replica: Replica, truth: Truth, offsets: Iterable[int]) -> None:
         for offset in offsets:
@@ -236,9 +310,18 @@ class Checker:
             else:
                 truth.committed.append(found)
                 self.counts["commits"] += 1
+                self._check_once(replica, truth, offset, found[1])
         if replica.policy is SyncPolicy.ALWAYS:
             truth.durable_end_offset = max(truth.durable_end_offset, log.high_watermark + 1)
         self._check_electable(replica, log.high_watermark, needs_sync=replica.policy is SyncPolicy.ALWAYS)
+
+    def _check_once(self, replica: Replica, truth: Truth, offset: int, number: int) -> None:
+        """A message of an idempotent producer stands at one offset."""
+        if number in self.sequenced:
+            first, self._places[number] = self._places.get(number, offset), offset
+            known = truth.committed[first] if first < len(truth.committed) else None
+            if first != offset and known is not None and known[1] == number:
+                raise Violation(f"{replica} commits message {number} at {offset}, it is at {first} already")
 
     def _check_electable(self, leader: Replica, offset: int, *, needs_sync: bool) -> None:
         """Whoever could be elected has it, really: that is what committing means."""
@@ -277,13 +360,17 @@ class Checker:
             raise Violation(f"{replica}: the watermark went from {replica.highest_watermark} to {high_watermark}")
         replica.highest_watermark = high_watermark
 
-    def acked_all(self, replica: Replica, offset: int, number: int) -> None:
+    def acked_all(self, replica: Replica, end_offset: int, publish: Publish) -> None:
         truth = self.truth(replica.key)
-        self.counts["ALL acks"] += 1
+        self.counts["ALL acks"] += len(publish.numbers)
         if not self.is_believed(replica):
             return
-        if offset >= len(truth.committed) or truth.committed[offset] != (replica.epoch, number):
-            raise Violation(f"{replica} acked {number} at {offset}, which is not committed")
+        offset = end_offset - 1
+        if end_offset > len(truth.committed):
+            raise Violation(f"{replica} acked {publish} up to {offset}, which is not committed")
+        found = truth.committed[end_offset - len(publish.numbers) : end_offset]
+        if publish.sequenced is None and found != [(replica.epoch, number) for number in publish.numbers]:
+            raise Violation(f"{replica} acked {publish} up to {offset}, where {found} is committed")
         is_durable = replica.policy is not SyncPolicy.INTERVAL
         self._check_electable(replica, offset, needs_sync=is_durable)
         if is_durable:
@@ -298,8 +385,16 @@ class Checker:
         for offset, content in enumerate(found, first):
             if offset >= len(truth.committed):
                 raise Violation(f"a reader of {replica} sees {offset}, which is not committed")
+            if content is None:
+                self.counts["gaps read"] += 1
             if differs(content, truth.committed[offset]):
                 raise Violation(f"a reader of {replica} sees {content} at {offset}, not {truth.committed[offset]}")
+
+    def retained(self, replica: Replica) -> None:
+        """The cleaner has deleted records."""
+        log = replica.log
+        if log.log_start_offset > log.high_watermark + 1:
+            raise Violation(f"{replica} deleted records that are not committed")
 
     def cut(self, replica: Replica, offset: int, allow_committed: bool) -> None:
         """The replica is about to cut its log there."""

@@ -1,22 +1,26 @@
 """The logs of simulated replicas: a small model for the many fast runs, the production log on a simulated disk for the others.
 
 Both say the same of offsets, epochs, what is synced and what a killed process or a power failure leaves. A record is an epoch and
-a number that no other record has. What the model leaves out (segments, batches, recovery) is what the tests of the log itself are
-about.
+a number that no other record has; its key, where the log is compacted, follows from the number. Both delete what production's own plan
+of retention says. What the model leaves out (batches, compaction, producers, recovery) is in the runs with the production log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from bascule.errors import BasculeError, CallerError, CorruptBatch, DiskFull, EpochFenced, RejectedBatch, StorageError
 from bascule.kernels.records import records
+from bascule.kernels.records.producers import ProducerTable
 from bascule.log import LogOptions, PartitionLog, new_batch
+from bascule.log.cleaning.cleaner import clean
 from bascule.log.core.epochs import EpochCache, EpochEntry
+from bascule.log.core.retention import SegmentFacts, plan_retention
+from bascule.producers import producer_headers
 from tests.simulation.log.simulated_disk import Operation, SimulatedDisk
 from tests.support.logs import ManualSyncer
 
@@ -27,6 +31,22 @@ Batches = Any
 """What a log of one kind gives to another of its kind: bytes, or, for the model, offsets with their records."""
 
 READ_RECORDS_MAX: Final = 8
+RECORD_BYTES: Final = 60
+"""In the model."""
+KEYS: Final = 7
+
+
+def key_of(number: int) -> bytes:
+    return b"%d" % (number % KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """What an idempotent producer says of its message."""
+
+    producer: bytes
+    epoch: int
+    sequence: int
 
 
 @dataclass(slots=True)
@@ -68,8 +88,11 @@ class SimulatedLog(Protocol):
         """Whether it was found with offsets that no segment holds: a power loss took them, and no checkpoint could tell that they were
         never synced."""
 
-    def append(self, numbers: Sequence[int], epoch: int) -> int:
+    def append(self, numbers: Sequence[int], epoch: int, sequenced: Sequenced | None = None) -> int:
         """Returns the first offset."""
+
+    def producers(self) -> ProducerTable:
+        """The idempotent producers that the log knows."""
 
     def read(self, offset: int, below: int) -> Batches:
         """Batches from `offset` on, none at or above `below`."""
@@ -80,8 +103,11 @@ class SimulatedLog(Protocol):
 
     def reset_to(self, offset: int) -> None: ...
 
-    def delete_before(self, offset: int) -> None:
-        """Retention: offsets below, or some of them, are deleted."""
+    def clean(self) -> None:
+        """One tick of the cleaner."""
+
+    def is_unreadable(self, offset: int) -> bool:
+        """Whether the disk has lost what stood there."""
 
     def advance_high_watermark(self, high_watermark: int) -> None: ...
 
@@ -105,20 +131,27 @@ class ModelLog:
 
     __slots__ = (
         "_checkpoints",
+        "_clock",
         "_damaged",
         "_disk_state",
         "_epochs",
         "_failure",
+        "_options",
         "_records",
         "_saved_epochs",
+        "_segments",
         "high_watermark",
         "log_start_offset",
         "synced_end_offset",
     )
 
-    def __init__(self, disk_state: DiskState) -> None:
+    def __init__(self, disk_state: DiskState, options: LogOptions, clock: Callable[[], int]) -> None:
         self._disk_state = disk_state
+        self._options = options
+        self._clock = clock
         self._records: list[Content] = []
+        self._segments: list[tuple[int, int]] = [(0, -1)]
+        """Base offset and last timestamp of each, the active one last."""
         self._epochs = EpochCache()
         self._saved_epochs: tuple[EpochEntry, ...] = ()
         self._checkpoints = [-1]
@@ -169,7 +202,8 @@ class ModelLog:
             raise EpochFenced(f"epoch {epoch} is older than {self._epochs.latest_epoch}")
         self._epochs.assign(epoch, self.log_end_offset)
 
-    def append(self, numbers: Sequence[int], epoch: int) -> int:
+    def append(self, numbers: Sequence[int], epoch: int, sequenced: Sequenced | None = None) -> int:
+        assert sequenced is None, "only production's log knows producers"
         self._must_take_appends()
         self._must_have_room()
         base_offset = self.log_end_offset
@@ -178,7 +212,19 @@ class ModelLog:
         self._epochs.assign(epoch, base_offset)
         self._saved_epochs = self._epochs.entries
         self._records += [(epoch, number) for number in numbers]
+        self._fill_segment(base_offset)
         return base_offset
+
+    def producers(self) -> ProducerTable:
+        raise AssertionError("only production's log knows producers")
+
+    def _fill_segment(self, base_offset: int) -> None:
+        """Records from `base_offset` on were appended."""
+        first, _ = self._segments[-1]
+        if first < base_offset and (self.log_end_offset - first) * RECORD_BYTES > self._options.segment_bytes_max:
+            self._segments.append((base_offset, self._clock()))
+        else:
+            self._segments[-1] = (first, self._clock())
 
     def append_replicated(self, data: Batches) -> None:
         self._must_take_appends()
@@ -186,10 +232,12 @@ class ModelLog:
         for offset, record in data:
             if offset != self.log_end_offset:
                 self._begin_at(offset)
+            before = self.log_end_offset
             if record[0] < self._epochs.latest_epoch:
                 raise RejectedBatch(f"a record of epoch {record[0]} behind epoch {self._epochs.latest_epoch}")
-            self._epochs.assign(record[0], self.log_end_offset)
+            self._epochs.assign(record[0], before)
             self._records.append(record)
+            self._fill_segment(before)
         self._saved_epochs = self._epochs.entries
 
     def _begin_at(self, offset: int) -> None:
@@ -197,6 +245,7 @@ class ModelLog:
         if self._records or offset < self.log_end_offset:
             raise RejectedBatch(f"a record at {offset}, the log goes on at {self.log_end_offset}")
         self.log_start_offset = offset
+        self._segments = [(offset, -1)]
         self._epochs.clear_earliest(offset)
 
     def _must_take_appends(self) -> None:
@@ -233,19 +282,40 @@ class ModelLog:
 
     def _cut(self, offset: int) -> None:
         self._damaged = {at for at in self._damaged if self.log_start_offset <= at < offset}
+        self._cut_segments(offset)
         self.high_watermark = min(self.high_watermark, offset - 1)
         self.synced_end_offset = offset
         self._checkpoints = [self.high_watermark]
 
-    def delete_before(self, offset: int) -> None:
-        assert offset <= self.high_watermark + 1
-        if offset > self.log_start_offset:
-            del self._records[: offset - self.log_start_offset]
-            self.log_start_offset = offset
-            self._damaged = {at for at in self._damaged if at >= offset}
-            self._epochs.clear_earliest(offset)
-            self._saved_epochs = self._epochs.entries
-            self.synced_end_offset = max(self.synced_end_offset, offset)
+    def _cut_segments(self, offset: int) -> None:
+        kept = [segment for segment in self._segments if self.log_start_offset <= segment[0] < offset]
+        self._segments = kept or [(self.log_start_offset, -1)]
+
+    def clean(self) -> None:
+        """By production's plan, with what is durable before it, as production does: the records, and a checkpoint."""
+        if self._failure or self._disk_state.is_full or self._disk_state.syncs_fail:
+            return
+        ends = [*(base for base, _ in self._segments[1:]), self.log_end_offset]
+        facts = [
+            SegmentFacts(base, (end - base) * RECORD_BYTES, end - base, time)
+            for (base, time), end in zip(self._segments, ends, strict=True)
+        ]
+        count = plan_retention(facts, self._options.retention, self._clock(), self.high_watermark + 1)
+        if count:
+            self.sync()
+            self._checkpoints = [self.high_watermark]
+            self._delete_before(facts[count].base_offset)
+
+    def _delete_before(self, offset: int) -> None:
+        del self._records[: offset - self.log_start_offset]
+        self.log_start_offset = offset
+        self._segments = [segment for segment in self._segments if segment[0] >= offset]
+        self._damaged = {at for at in self._damaged if at >= offset}
+        self._epochs.clear_earliest(offset)
+        self._saved_epochs = self._epochs.entries
+
+    def is_unreadable(self, offset: int) -> bool:
+        return offset in self._damaged
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log_end_offset - 1))
@@ -289,6 +359,7 @@ class ModelLog:
     def _reopen(self, high_watermark: int) -> None:
         self._failure = False
         end = self.log_end_offset
+        self._cut_segments(end)
         self._epochs = EpochCache(self._saved_epochs)
         self._epochs.clear_latest(end + 1)
         self.high_watermark = min(max(high_watermark, self.log_start_offset - 1), end - 1)
@@ -299,9 +370,9 @@ class ModelLog:
 class DiskLog:
     """The production log."""
 
-    def __init__(self, disk: SimulatedDisk, directory: str, options: LogOptions) -> None:
+    def __init__(self, disk: SimulatedDisk, directory: str, options: LogOptions, clock: Callable[[], int]) -> None:
         self._disk = disk
-        self._log = PartitionLog(directory, options, disk=disk, syncer=ManualSyncer(), clock=lambda: 1_000_000)
+        self._log = PartitionLog(directory, options, disk=disk, syncer=ManualSyncer(), clock=clock)
         self.has_holes = bool(self._log.open().missing)
 
     @property
@@ -336,11 +407,18 @@ class DiskLog:
     def begin_epoch(self, epoch: int) -> None:
         self._log.begin_epoch(epoch)
 
-    def append(self, numbers: Sequence[int], epoch: int) -> int:
+    def append(self, numbers: Sequence[int], epoch: int, sequenced: Sequenced | None = None) -> int:
         batch = new_batch()
+        headers: list[tuple[bytes, bytes]] = []
+        if sequenced is not None:
+            found = producer_headers(sequenced.producer, sequenced.epoch, sequenced.sequence)
+            headers = [(name.encode(), value) for name, value in found.items()]
         for number in numbers:
-            batch.add(None, b"%d" % number, (), b"", b"", 0)
+            batch.add(key_of(number), b"%d" % number, headers, b"", b"", 0)
         return self._log.append(batch, leader_epoch=epoch).base_offset
+
+    def producers(self) -> ProducerTable:
+        return self._log.producers.at_end()
 
     def read(self, offset: int, below: int) -> Batches:
         found = self._log.read(offset, bytes_max=400, committed=False, end=below)
@@ -355,8 +433,16 @@ class DiskLog:
     def reset_to(self, offset: int) -> None:
         self._log.reset_to(offset)
 
-    def delete_before(self, offset: int) -> None:
-        """Not here: deleting by count is a matter of whole segments, and of the cleaner's own tests."""
+    def clean(self) -> None:
+        with contextlib.suppress(StorageError):  # the next tick tries again
+            clean(self._log)
+
+    def is_unreadable(self, offset: int) -> bool:
+        try:
+            self._log.read(offset, bytes_max=1, committed=False)
+        except BasculeError:
+            return True
+        return False
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         self._log.advance_high_watermark(high_watermark)

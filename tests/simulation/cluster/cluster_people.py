@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.ops import BrokerPlace
 from bascule.partition.core.leader import Leader
+from tests.simulation.cluster.cluster_log import Sequenced
+from tests.simulation.cluster.cluster_replica import Key, Publish, Replica
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.cluster_replica import Replica
     from tests.simulation.cluster.cluster_server import Server
     from tests.simulation.cluster.cluster_simulator import ClusterSimulation
 
@@ -26,6 +27,7 @@ class People:
         self.rng = rng = world.rng
         self._numbers = 0
         self._consumers = 0
+        self._sequenced: dict[Key, Publish] = {}
         self.rates: dict[Callable[[], None], float] = {
             self.publish: rng.choice((4, 12, 30)),
             self.read: rng.choice((2, 6)),
@@ -49,7 +51,6 @@ class People:
             self.pause_stream: 0.08 * rng.choice((0, 0, 1, 3)),
             self.resume_stream: 1,
             self.elect_unclean: 0.05 * rng.choice((0, 0, 0, 1, 3)),
-            self.retain: 0.3 * rng.choice((0, 0, 1, 3)),
             self.change_group: 0.3 * rng.choice((0, 1, 2)),
             self.report_coordinator: 0.2 * rng.choice((0, 1)),
         }
@@ -66,6 +67,8 @@ class People:
             }
 
     def begin(self) -> None:
+        if self.world.uses_producers:
+            self.rates[self.publish_sequenced] = 8
         for action, rate in self.rates.items():
             if rate:
                 self.world.at(self._pause_ns(rate), self._again, action, rate)
@@ -116,12 +119,26 @@ class People:
             count = self.rng.choice((1, 1, 3))
             self._numbers += count
             numbers = list(range(self._numbers - count, self._numbers))
-            leader.publish(numbers, self.rng.random() < 0.6)
+            leader.publish(Publish(numbers, self.rng.random() < 0.6))
 
     def publish_one(self, leader: Replica) -> int:
         self._numbers += 1
-        leader.publish([self._numbers], True)
-        return self._numbers
+        leader.publish(Publish([self._numbers - 1], True))
+        return self._numbers - 1
+
+    def publish_sequenced(self) -> None:
+        """An idempotent producer of each partition repeats its message until it is acked, then publishes the next one."""
+        leader = self._leader()
+        if leader is None:
+            return
+        due = self._sequenced.get(leader.key)
+        if due is None or due.numbers[0] in self.world.acked_numbers:
+            sequence = 0 if due is None or due.sequenced is None else due.sequenced.sequence + 1
+            due = Publish([self._numbers], True, Sequenced(b"p", 0, sequence))
+            self._sequenced[leader.key] = due
+            self.world.checker.sequenced.add(self._numbers)
+            self._numbers += 1
+        leader.publish(due)
 
     def read(self) -> None:
         replica = self._replica()
@@ -253,12 +270,6 @@ class People:
         replica.log.damage(offset)
         self.world.checker.counts["damages"] += 1
         self.world.trace("%r is damaged at %d", replica, offset)
-
-    def retain(self) -> None:
-        """Old records are deleted, on one replica: each does that for itself."""
-        replica = self._replica()
-        if replica is not None and replica.log.high_watermark >= replica.log.log_start_offset:
-            replica.log.delete_before(self.rng.randint(replica.log.log_start_offset, replica.log.high_watermark + 1))
 
     def disturb_metadata(self) -> None:
         self.world.metadata_log.disturb()

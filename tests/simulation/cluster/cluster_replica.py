@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, CallerError, DiskFull, EpochFenced, RejectedBatch, StorageError
+from bascule.kernels.records.producers import DUPLICATE, NEW, ProducerTable
 from bascule.log.core.options import SyncPolicy
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core import follower_events as follow
 from bascule.partition.core import leader_events as lead
+from bascule.partition.core.ack_waits import ack_waits
 from bascule.partition.core.follower import Follower
 from bascule.partition.core.leader import Leader
 from bascule.partition.core.leader_events import ProposalOutcome
@@ -24,7 +26,7 @@ from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict
 from bascule.partition.core.options import ReplicaOptions
 from tests.simulation.cluster.cluster_checker import Violation
-from tests.simulation.cluster.cluster_log import Content, SimulatedLog
+from tests.simulation.cluster.cluster_log import Content, Sequenced, SimulatedLog
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.cluster_server import Server
@@ -32,6 +34,17 @@ if TYPE_CHECKING:
 MS: Final = 1_000_000
 Key = tuple[int, int]
 """Stream id and partition number."""
+
+
+REFUSED: Final = -2
+"""The message of an idempotent producer that must not be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    numbers: list[int]
+    wants_all: bool
+    sequenced: Sequenced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +80,19 @@ class Replica:
         """Whether what it takes for committed was compared since the role began."""
         self.is_moving = False
         self.hands_over_to = ""
-        self.pending: deque[tuple[int, int]] = deque()
-        """Offset and number of publishes that wait for an ALL ack."""
-        self.synced_wanted: deque[tuple[int, int]] = deque()
+        self.is_frozen = False
+        """Nothing is appended: the hand-over is in its last step."""
+        self.is_in_doubt = False
+        """A hand-over was proposed and may still be done."""
+        self.pending: deque[tuple[int, int, bool, Publish]] = deque()
+        """End offset, that of the batch alone, whether LEADER acks wait too, and the publish: they wait for all in-sync replicas."""
+        self.pending_disk: deque[int] = deque()
+        """End offsets of publishes whose LEADER acks wait for the disk."""
+        self.acked_end_offset = 0
+        self.producers: ProducerTable | None = None
         self._tick_ns = -1
+        self._sync_to = -1
+        """The last offset whose sync the role waits for; −1 if it waits for none."""
 
     def __repr__(self) -> str:
         role = type(self.role).__name__ if self.role is not None else "no role"
@@ -121,9 +143,13 @@ class Replica:
         if isinstance(self.role, Follower):
             self.next_number = self.role.next_number
         self.role = None
+        self._sync_to = -1
         self.pending.clear()
-        self.synced_wanted.clear()
+        self.pending_disk.clear()
+        self.acked_end_offset = 0
+        self.producers = None
         self.hands_over_to = ""
+        self.is_frozen = self.is_in_doubt = False
 
     def _begin(self, partition: Partition, replica_epoch: int) -> None:
         if partition.leader_epoch < self.epoch:
@@ -155,6 +181,8 @@ class Replica:
         )
         self.world.trace("%r begins", self)
         self._step_leader(lead.LeadershipBegan())
+        if self.policy is SyncPolicy.ALWAYS and self.log.synced_end_offset < self.log.log_end_offset:
+            self.request_sync()
         self.is_moving = False
         self._move_on(partition)
 
@@ -310,38 +338,86 @@ class Replica:
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, numbers: list[int], wants_all: bool) -> None:
+    def publish(self, publish: Publish) -> None:
         """A publisher's messages have arrived: they are appended a moment later, if this server still leads then."""
         if isinstance(self.role, Leader):
-            self.server.call(self.server.disk_ns(), self._append, self.role, numbers, wants_all)
+            self.server.call(self.server.disk_ns(), self._append, self.role, publish)
 
-    def _append(self, role: Leader, numbers: list[int], wants_all: bool) -> None:
-        if self.role is not role or self.server.is_draining:
+    def _append(self, role: Leader, publish: Publish) -> None:
+        if self.role is not role or self.server.is_draining or self.is_frozen:
+            return
+        original = self._original(publish)
+        if original is REFUSED:
+            return
+        if original is not None:
+            self.server.call(self.world.hop_ns(), self._appended, role, original + 1, publish)
             return
         try:
-            base_offset = self.log.append(numbers, self.epoch)
+            base_offset = self.log.append(publish.numbers, self.epoch, publish.sequenced)
         except BasculeError as error:
+            self.producers = None
             if not isinstance(error, DiskFull):
                 self.leave()
             return
-        self.world.checker.appended(self, base_offset, numbers)
-        wants_all = wants_all or bool(self.hands_over_to)
-        if wants_all:
-            self.pending.extend(enumerate(numbers, base_offset))
-        if self.policy is SyncPolicy.ALWAYS or (wants_all and self.policy is SyncPolicy.ACK):
-            self.request_sync()
-        self.server.call(self.world.hop_ns(), self._appended, role, base_offset + len(numbers), wants_all)
+        if self.producers is not None and publish.sequenced is not None:
+            told = publish.sequenced
+            self.producers.note(told.producer, told.epoch, told.sequence, base_offset)
+        self.world.checker.appended(self, base_offset, publish.numbers)
+        self.server.call(self.world.hop_ns(), self._appended, role, base_offset + len(publish.numbers), publish)
 
-    def _appended(self, role: Leader, end_offset: int, wants_all: bool) -> None:
-        if self.role is role:
-            now_ns = self.server.local_ns()
-            self._step_leader(lead.LeaderAppended(end_offset, self.log.synced_end_offset, wants_all, now_ns))
+    def _original(self, publish: Publish) -> int | None:
+        """Where the message of an idempotent producer is stored already; None if it is new; REFUSED if it must not be stored."""
+        told = publish.sequenced
+        if told is None:
+            return None
+        if self.producers is None:
+            try:
+                self.producers = self.log.producers()
+            except BasculeError:
+                return REFUSED
+        verdict, _, at_most = self.producers.judge(told.producer, told.epoch, told.sequence)
+        if verdict == DUPLICATE:
+            self.world.checker.counts["duplicates"] += 1
+            return at_most
+        return None if verdict == NEW else REFUSED
+
+    def _appended(self, role: Leader, end_offset: int, publish: Publish) -> None:
+        """By production's rules: which acks are due, and which wait."""
+        if self.role is not role:
+            return
+        waits = ack_waits(
+            wants_leader=not publish.wants_all,
+            wants_all=publish.wants_all,
+            syncs_all=self.policy is SyncPolicy.ALWAYS,
+            hands_over=self.is_in_doubt or bool(self.hands_over_to),
+        )
+        if waits.leader_acks_are_due:
+            self.world.checker.acked_leader(self, end_offset)
+        if waits.awaits_disk:
+            self.pending_disk.append(end_offset)
+        if waits.awaits_all and end_offset > self.acked_end_offset:
+            waits_to = max(end_offset, self.pending[-1][0]) if self.pending else end_offset
+            self.pending.append((waits_to, end_offset, waits.with_leader_acks, publish))
+        elif waits.awaits_all:
+            self.world.acked(self, publish)  # a duplicate
+        if self.policy is SyncPolicy.ALWAYS or (waits.awaits_all and self.policy is SyncPolicy.ACK):
+            self.request_sync()
+        now_ns = self.server.local_ns()
+        self._step_leader(lead.LeaderAppended(end_offset, self.log.synced_end_offset, waits.awaits_all, now_ns))
 
     def _acknowledge(self, end_offset: int) -> None:
-        while self.pending and self.pending[0][0] < end_offset:
-            offset, number = self.pending.popleft()
-            self.world.checker.acked_all(self, offset, number)
-            self.world.acked(self, number)
+        self.acked_end_offset = max(self.acked_end_offset, end_offset)
+        while self.pending and self.pending[0][0] <= end_offset:
+            _, batch_end_offset, with_leader_acks, publish = self.pending.popleft()
+            if with_leader_acks:
+                self.world.checker.acked_leader(self, batch_end_offset)
+            if publish.wants_all:
+                self.world.checker.acked_all(self, batch_end_offset, publish)
+                self.world.acked(self, publish)
+
+    def _acknowledge_synced(self) -> None:
+        while self.pending_disk and self.pending_disk[0] <= self.log.synced_end_offset:
+            self.world.checker.acked_leader(self, self.pending_disk.popleft())
 
     # ── what the follower wants ──────────────────────────────────────────────────────────────────
 
@@ -422,6 +498,11 @@ class Replica:
     # ── syncing ──────────────────────────────────────────────────────────────────────────────────
 
     def request_sync(self) -> None:
+        """The role waits for what is written now."""
+        self._sync_to = self.log.log_end_offset - 1
+        self.sync_later()
+
+    def sync_later(self) -> None:
         if not self.is_syncing:
             self.is_syncing = True
             self.server.call(self.server.disk_ns() * 2, self._sync, self.log)
@@ -439,12 +520,17 @@ class Replica:
         if self.world.rng.random() < 0.3:
             log.write_checkpoint()
         self._synced()
-        if log.synced_end_offset < log.log_end_offset and self.policy is not SyncPolicy.INTERVAL:
-            self.request_sync()
+        if self._sync_to >= 0 or (log.synced_end_offset < log.log_end_offset and self.policy is SyncPolicy.ALWAYS):
+            self.sync_later()
 
     def _synced(self) -> None:
+        """A role learns of a sync only if it waits for it."""
         synced_end_offset = self.log.synced_end_offset
+        if not 0 <= self._sync_to < synced_end_offset:
+            return
+        self._sync_to = -1
         if isinstance(self.role, Leader):
+            self._acknowledge_synced()
             self._step_leader(lead.LeaderSynced(synced_end_offset))
         else:
             self._step_follower(follow.FollowerSynced(synced_end_offset))
@@ -454,9 +540,12 @@ class Replica:
     def leave(self) -> None:
         """The log is damaged: leave the in-sync set, then begin with an empty one."""
         partition = self.partition
-        if self.is_leaving or partition is None:
+        if partition is None:
             return
-        self.is_leaving = self.is_damaged = True
+        self.is_damaged = True  # also while it leaves: the log may be another one than when that began
+        if self.is_leaving:
+            return
+        self.is_leaving = True
         op = ops.LeaveIsr(self.stream, self.key[1], self.server.id, partition.leader_epoch)
         self.server.propose(op, self._left)
 
@@ -467,7 +556,8 @@ class Replica:
             return
         if outcome is ProposalOutcome.REFUSED and partition.in_sync_replicas == [self.server.id]:
             self.world.last_is_damaged(self)
-        elif outcome is not ProposalOutcome.DONE and self.is_damaged:
+        elif self.is_damaged and self.replica_epoch == self.server.replica_epoch(partition):
+            # Not yet, or before the flaw was found: the leader may be about to propose this log.
             self.server.call(100 * MS, self.leave)
 
     def _rebuild(self) -> None:
@@ -480,24 +570,36 @@ class Replica:
     # ── handing over, moving ─────────────────────────────────────────────────────────────────────
 
     def hand_over(self, candidates: list[str]) -> None:
-        """Once one of these in-sync replicas has everything, it leads."""
+        """Once one of these in-sync replicas has everything, nothing is written any more; once it has that too, it leads."""
         role = self.role
         if not isinstance(role, Leader):
             return
         able = [name for name in candidates if name != self.server.id and role.is_in_sync(name)]
         if not able:
-            self.hands_over_to = ""
+            self._keep_leading()
             return
         if self.hands_over_to not in able:
             self.hands_over_to = able[0]
-        if role.has_everything(self.hands_over_to):
+        if not role.has_everything(self.hands_over_to):
+            self.server.call(50 * MS, self.hand_over, candidates)
+        elif self.is_frozen:
             op = ops.ChangeLeader(
                 self.stream, self.key[1], self.server.id, self.epoch, (self.hands_over_to,), failed=False
             )
-            self.server.propose(op, lambda _outcome: None)
-            self.hands_over_to = ""
+            self.server.propose(op, lambda outcome: self._handed_over(role, outcome))
         else:
-            self.server.call(50 * MS, self.hand_over, candidates)
+            self.is_frozen = True
+            self.server.call(self.world.hop_ns(), self.hand_over, candidates)
+
+    def _handed_over(self, role: Leader, outcome: ProposalOutcome) -> None:
+        if self.role is not role or outcome is ProposalOutcome.DONE:
+            return
+        self.is_in_doubt = self.is_in_doubt or outcome is ProposalOutcome.UNKNOWN
+        self._keep_leading()
+
+    def _keep_leading(self) -> None:
+        self.is_frozen = False
+        self.hands_over_to = ""
 
     def _move_on(self, partition: Partition) -> None:
         """A reassignment is under way: the leader drives it."""
@@ -531,6 +633,15 @@ class Replica:
         first = max(log.log_start_offset, end_offset - 20)
         found: list[Content | None] = [log.content(offset) for offset in range(first, end_offset)]
         self.world.checker.read(self, first, found)
-        if None in found:
+        if any(content is None and log.is_unreadable(at) for at, content in enumerate(found, first)):
             self.world.checker.counts["damage read"] += 1
             self.leave()
+
+    def clean(self) -> None:
+        """One tick of the cleaner, by production's rules."""
+        log, before = self.log, self.log.log_start_offset
+        log.clean()
+        if log.log_start_offset > before:
+            self.world.checker.counts["retentions"] += 1
+            self.world.checker.retained(self)
+        self.server.call(self.world.hop_ns(), self._synced)  # the cleaner syncs first

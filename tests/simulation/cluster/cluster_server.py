@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import StorageError
-from bascule.log.core.options import LogOptions
 from bascule.metadata.core.failures import CoordinatorFailures, LeaderFailures
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.ops import Op
@@ -49,6 +48,7 @@ class Server:
         """How often the log was made anew."""
         self.life = 0
         self.unclean_stops = 0
+        self.power_losses = 0
         self.is_up = False
         self.is_ready = False
         """It may run replicas: whatever it lost, the metadata knows."""
@@ -97,6 +97,7 @@ class Server:
         self.world.metadata_log.start(self)
         self._announce()
         self.call(self.world.sync_interval_ns, self._sync_all)
+        self.call(self.world.cleaner_interval_ns, self._clean_all)
 
     def _announce(self) -> None:
         """Before any replica runs: what was lost has to be known, and so has what happened meanwhile. Also after a clean stop: what
@@ -121,6 +122,7 @@ class Server:
     def lose_power(self) -> None:
         self._stop_uncleanly()
         self.lost_power = True
+        self.power_losses += 1
         for key in sorted(self.logs):
             self.logs[key].lose_power(self.world.rng)
         self.disk = self.disk.crash(self.world.rng)
@@ -175,11 +177,11 @@ class Server:
     def open_log(self, key: Key) -> SimulatedLog:
         if not self.world.uses_disks:
             if key not in self.logs:
-                self.logs[key] = ModelLog(self.disk_state)
+                self.logs[key] = ModelLog(self.disk_state, self.world.log_options, self.local_ns)
             return self.logs[key]
         self.disk.refuse = None
         directory = f"/data/{key[0]}/{key[1]}-{self.directories.get(key, 0)}"
-        log = DiskLog(self.disk, directory, LogOptions(segment_bytes_max=600, sync=self.world.config_of(key).policy))
+        log = DiskLog(self.disk, directory, self.world.log_options, self.local_ns)
         self.disk.refuse = lambda operation: refusal(self.disk_state, operation)
         return log
 
@@ -199,7 +201,13 @@ class Server:
         self.call(self.world.sync_interval_ns, self._sync_all)
         for replica in self.replicas.values():
             if replica.log.synced_end_offset < replica.log.log_end_offset:
-                replica.request_sync()
+                replica.sync_later()
+
+    def _clean_all(self) -> None:
+        """The cleaner's thread: each replica deletes for itself."""
+        self.call(self.world.cleaner_interval_ns, self._clean_all)
+        for replica in self.replicas.values():
+            replica.clean()
 
     # ── the metadata ─────────────────────────────────────────────────────────────────────────────
 

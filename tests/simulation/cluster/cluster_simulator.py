@@ -1,7 +1,8 @@
 """A whole cluster under everything that can happen to it, from a seed: production cores, everything around them simulated.
 
-What is production: the partition's Leader and Follower, the metadata state machine with its tallies of failure reports, in a share of
-the runs the Raft node with its sessions, in another share the log on a disk that forgets (simulated_disk.py). What is simulated: time
+What is production: the partition's Leader and Follower, the rules of acks and of retention, the metadata state machine with its tallies
+of failure reports, in a share of the runs the Raft node with its sessions, in another share the log on a disk that forgets
+(simulated_disk.py), with its cleaner, compaction and idempotent producers. What is simulated: time
 (servers whose clocks run at different rates), the network (loss, duplicates, any order, delay, cuts in one or both directions),
 processes (killed, paused, started again, drained), power, disks (slow, full, failing, rotting), and people (publishers, readers,
 consumer groups, reassignments, elections). How much of each there is depends on the seed too.
@@ -19,7 +20,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
-from bascule.log.core.options import SyncPolicy
+from bascule.log.core.options import LogOptions, SyncPolicy
 from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.ops import Op
 from bascule.metadata.core.model.streams import Partition
@@ -29,7 +30,7 @@ from bascule.partition.core.options import ReplicaOptions
 from tests.simulation.cluster.cluster_checker import Checker, Violation
 from tests.simulation.cluster.cluster_metadata import MetadataLog, OrderedLog, RaftLog, states_differ
 from tests.simulation.cluster.cluster_people import People
-from tests.simulation.cluster.cluster_replica import Key, Replica, StreamConfig
+from tests.simulation.cluster.cluster_replica import Key, Publish, Replica, StreamConfig
 from tests.simulation.cluster.cluster_server import Server
 
 MS: Final = 1_000_000
@@ -49,7 +50,7 @@ class ClusterSimulation:
         self._scheduled = 0
         self.is_calm = False
         self.cut: set[tuple[str, str]] = set()
-        self._acked: set[int] = set()
+        self.acked_numbers: set[int] = set()
         self._draw_conditions(rng)
         self.checker = Checker(self)
         self.metadata_log: MetadataLog = RaftLog(self) if self.uses_raft else OrderedLog(self)
@@ -87,6 +88,22 @@ class ClusterSimulation:
         self.is_in_order = rng.random() < 0.3
         self.sync_interval_ns = rng.choice((50, 300)) * MS
         self._config = StreamConfig(self.policy, self.options)
+        self._draw_cleaning(random.Random(self.seed ^ 0xC1EA))
+
+    def _draw_cleaning(self, rng: random.Random) -> None:
+        """How long logs keep what: in half of the runs nothing is deleted; half of those with production's log are compacted."""
+        records_max, age_max_ns = rng.choice(((0, 0), (rng.choice((4, 15, 60)), 0), (0, 0), (0, SECOND)))
+        self.log_options = LogOptions(
+            segment_bytes_max=rng.choice((150, 600, 2000)),
+            segment_age_max_ns=rng.choice((0, SECOND)),
+            retention_records_max=records_max,
+            retention_age_max_ns=age_max_ns,
+            compact=self.uses_disks and rng.random() < 0.5,
+            sync=self.policy,
+        )
+        self.cleaner_interval_ns = rng.choice((100, 400, 1500)) * MS
+        self.uses_producers = self.uses_disks and rng.random() < 0.5
+        """Publishers are idempotent, and repeat what was not answered."""
 
     def config_of(self, _key: Key) -> StreamConfig:
         return self._config
@@ -135,8 +152,8 @@ class ClusterSimulation:
         self.checker.counts["ops"] += 1
         self.checker.decided(op, outcome)
 
-    def acked(self, _replica: Replica, number: int) -> None:
-        self._acked.add(number)
+    def acked(self, _replica: Replica, publish: Publish) -> None:
+        self.acked_numbers.update(publish.numbers)
 
     def last_is_damaged(self, replica: Replica) -> None:
         """The only in-sync replica cannot be read: somebody has to decide what is given up. Without another one, the machine is
@@ -251,7 +268,7 @@ class ClusterSimulation:
         can_commit = len(partition.replicas) >= self.options.min_insync_replicas
         if can_commit and key not in wanted and log.high_watermark != log.log_end_offset - 1:
             return f"{leader} does not commit what everybody has"
-        if can_commit and wanted.get(key) not in self._acked:
+        if can_commit and wanted.get(key) not in self.acked_numbers:
             if key not in wanted or self.rng.random() < 0.2:
                 wanted[key] = self.people.publish_one(leader)
             return "a publish was not acked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bascule.log import LogOptions
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.requests import CallDeadline
 from bascule.metadata.stream_options import settings_of, stored_config
+from bascule.net.grpc.status import GrpcError
 from bascule.proto import api_pb2 as api
 from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
 
@@ -70,6 +72,34 @@ def test_a_request_that_is_wrong_is_refused_and_changes_nothing(
             assert code == "INVALID_ARGUMENT"
             assert text in said
             assert not cluster.alone.controller.metadata.streams
+
+    run(scenario())
+
+
+def test_a_replica_on_every_server_is_never_silently_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is slow for the time of a survey would be left out for ever."""
+
+    async def ignore(*_: object) -> None:
+        pass
+
+    async def scenario() -> None:
+        async with running(tmp_path, "abc") as cluster:
+            leader = await cluster.leader()
+            slow = next(server for server in cluster.servers.values() if server is not leader)
+            with monkeypatch.context() as patch:
+                patch.setattr(slow.directory, "_on_info_request", ignore)
+                leader.directory._known.pop(slow.name, None)
+                code, text = await refused(create(leader, "orders", replicationFactor=-1))
+                assert code == "UNAVAILABLE"
+                assert "replicationFactor is -1" in text and slow.name in text and "retry" in text
+                assert "orders" not in leader.controller.metadata.streams
+            await slow.directory.introduce()
+            await until(lambda: slow.name in leader.directory._known)
+            while True:  # each of the three may be slow for a second
+                with contextlib.suppress(GrpcError):
+                    await create(leader, "orders", replicationFactor=-1)
+                    break
+            assert sorted(leader.controller.metadata.streams["orders"].partitions[0].replicas) == ["a", "b", "c"]
 
     run(scenario())
 

@@ -156,6 +156,22 @@ def test_holes_of_compaction_are_taken_where_the_leader_has_them(logs: Logs, seg
     assert everything(follower) == everything(leader)
 
 
+@pytest.mark.parametrize("segment_bytes_max", [ONE_RECORD_PER_SEGMENT, 100_000], ids=["between", "inside"])
+def test_must_hold_an_epoch_that_began_in_a_hole_begins_with_it_on_a_copy(logs: Logs, segment_bytes_max: int) -> None:
+    """A deposed leader that asks for the end of epoch 1 must not keep its own record at 2, which epoch 2 has overwritten."""
+    leader = logs.open("leader", compact=True, segment_bytes_max=segment_bytes_max)
+    put(leader, (b"a", b"1"), (b"b", b"1"), epoch=1)
+    put(leader, (b"c", b"1"), (b"d", b"1"), (b"c", b"2"), (b"d", b"2"), epoch=2)
+    leader.roll()
+    put(leader, (b"z", b"1"), epoch=2)
+    commit_all(leader)
+    compact(leader)
+    assert offsets(leader) == [0, 1, 4, 5, 6]
+    follower = logs.open("follower", compact=True)
+    follower.append_replicated(stored(leader))
+    assert follower.epoch_entries == leader.epoch_entries == (EpochEntry(1, 0), EpochEntry(2, 2))
+
+
 def test_a_follower_with_nothing_begins_where_its_leader_begins(logs: Logs) -> None:
     leader = logs.open("leader", segment_bytes_max=ONE_RECORD_PER_SEGMENT, retention_records_max=3)
     put_values(leader, 10)

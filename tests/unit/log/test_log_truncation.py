@@ -210,6 +210,19 @@ def test_a_cut_behind_damage_keeps_what_lies_between(logs: Logs, byte: int) -> N
         log.read(3, committed=False)
 
 
+def test_a_cut_at_the_end_removes_an_empty_epoch_and_no_damage(logs: Logs) -> None:
+    """A follower asks for it; the damage has to stay damage, and must not become a gap that readers pass over."""
+    log = logs.open()
+    put_values(log, 4)
+    log.begin_epoch(9)
+    path = log_files(log)[0]
+    flip(path, batch_positions(path)[3] + 60)
+    log.truncate(4)
+    assert log.latest_epoch < 9
+    with pytest.raises(CorruptBatch):
+        log.read(3, committed=False)
+
+
 @pytest.mark.parametrize("byte", [0, 8, 60])
 @pytest.mark.parametrize("offset", [3, 2])
 def test_a_cut_at_or_before_damage_removes_it(logs: Logs, byte: int, offset: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bascule.errors import BasculeError, StateError, Unavailable
+from bascule.errors import BasculeError, OutcomeUnknown, StateError, Unavailable
 from bascule.metadata.core.model.streams import Partition, Stream
 from bascule.partition import hand_over
 from bascule.partition.hand_over import HandOvers
@@ -181,6 +181,27 @@ def test_a_leader_that_stays_stores_what_arrived_meanwhile(tmp_path: Path, how: 
         assert not leader.is_unsubscribed
         assert not leader.led.sink.is_noting
         await leader.led.until(lambda: leader.successor.calls == ["listen", "cancel"])
+
+    run(tmp_path, scenario)
+
+
+def test_leader_acks_wait_on_if_the_outcome_of_the_change_is_unknown(tmp_path: Path) -> None:
+    """The successor may lead any moment, without what is acked from now on. A later refusal says nothing of this attempt."""
+
+    async def scenario(leader: Leader) -> None:
+        leading = leader.led.partition.open_leading()
+        leader.refusal = SimpleNamespace(text="it is not in sync")
+        with pytest.raises(StateError):
+            await leader.hand_over()
+        assert not leading.holds_leader_acks
+        leader.error = OutcomeUnknown("no answer")
+        with pytest.raises(OutcomeUnknown):
+            await leader.hand_over()
+        assert leading.holds_leader_acks
+        leader.error = None
+        with pytest.raises(StateError):
+            await leader.hand_over()
+        assert leading.holds_leader_acks
 
     run(tmp_path, scenario)
 

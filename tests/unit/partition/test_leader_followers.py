@@ -159,6 +159,24 @@ def test_a_follower_that_has_it_written_is_asked_to_sync_it_once() -> None:
     assert not of_kind(leader.fetch("b", 1, synced=0), SendTo)
 
 
+def test_a_follower_whose_answer_may_be_lost_is_asked_to_sync_again() -> None:
+    leader = LeaderAtWork("ab", "a", **ACK)
+    leader.append(1)
+    assert one(leader.fetch("b", 0), ReadBatches).wants_sync
+    assert not of_kind(leader.fetch("b", 1, synced=0), SendTo)
+    assert answer_in(leader.fetch("b", 1, synced=0, is_urgent=True)).wants_sync
+
+
+def test_a_follower_that_has_not_synced_when_its_fetch_is_answered_for_time_is_asked_again() -> None:
+    leader = LeaderAtWork("ab", "a", **ACK)
+    leader.append(1)
+    assert one(leader.fetch("b", 0), ReadBatches).wants_sync
+    leader.fetch("b", 1, synced=0)
+    assert answer_in(leader.tick(leader.leader.options.hold_ns)).wants_sync
+    leader.fetch("b", 1, synced=1)
+    assert not answer_in(leader.tick(leader.leader.options.hold_ns)).wants_sync
+
+
 def test_sync_interval_nobody_is_asked_to_sync() -> None:
     leader = LeaderAtWork("ab", "ab", **INTERVAL)
     leader.fetch("b", 0)

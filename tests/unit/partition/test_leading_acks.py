@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import StorageError
-from bascule.log import LogOptions, SyncPolicy
+from bascule.log import LogOptions, SyncPolicy, new_batch
 from bascule.proto.api_pb2 import ALL, LEADER, Ack
 from tests.support.partitions import LedPartition, envelope
 
@@ -71,6 +71,21 @@ def test_with_always_everybody_waits_and_nobody_reads_before(tmp_path: Path) -> 
         assert led.log.readable_end_offset(committed=True) == 2
 
     run(tmp_path, scenario, options=with_sync(SyncPolicy.ALWAYS))
+
+
+def test_with_always_a_new_leader_commits_what_was_written_and_not_synced_before_it(tmp_path: Path) -> None:
+    async def scenario(led: LedPartition) -> None:
+        led.disk.sync_gate.clear()
+        batch = new_batch()
+        batch.add(None, b"of an earlier leader")
+        led.log.append(batch, leader_epoch=1)
+        assert led.log.synced_end_offset == 0
+        assert led.partition.log is led.log  # it begins to lead
+        assert led.log.high_watermark == -1
+        led.disk.sync_gate.set()
+        await led.until(lambda: led.log.high_watermark == 0)
+
+    run(tmp_path, scenario, options=with_sync(SyncPolicy.ALWAYS), opened=False)
 
 
 def test_with_too_few_in_sync_replicas_nothing_is_committed(tmp_path: Path) -> None:

@@ -136,3 +136,26 @@ def test_a_flaw_that_is_found_while_the_replica_leaves_is_not_forgotten() -> Non
         assert replica.removes is Flaw.OUTDATED
 
     run(scenario)
+
+
+def test_must_hold_a_flaw_that_is_found_in_a_new_replica_epoch_needs_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader may have had a fetch of this epoch and be about to add the replica, because of the log that is to be removed."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0)
+
+    async def scenario(replica: Repaired) -> None:
+        replica.breaks(Flaw.DAMAGED)
+        while not replica.submitted:
+            await asyncio.sleep(0)
+        replica.cluster.must(
+            replica.submitted[0]
+        )  # an earlier attempt: the replica starts again, and its new log is damaged too
+        replica.repairs.was_removed(KEY)
+        replica.breaks(Flaw.DAMAGED)
+        assert replica.removes is None
+        replica.answers.set()
+        await replica.until_idle()
+        assert replica.removes is Flaw.DAMAGED
+
+    run(scenario)

@@ -109,7 +109,11 @@ class StreamApi:
             BrokerPlace(server.id, server.rack)
             for server in await reachable(self._controller, self._directory, deadline)
         )
-        _must_fit(brokers, factor)
+        _must_fit(
+            brokers,
+            factor,
+            [name for name in self._controller.members if name not in self._controller.metadata.leaving],
+        )
         op = CreateStream(
             name=request.name,
             subject=request.subject,
@@ -220,9 +224,17 @@ def _check_replication_factor(factor: int, members: int) -> None:
         raise GrpcError(Status.INVALID_ARGUMENT, text)
 
 
-def _must_fit(brokers: tuple[BrokerPlace, ...], factor: int) -> None:
+def _must_fit(brokers: tuple[BrokerPlace, ...], factor: int, staying: list[str]) -> None:
+    """-1 means a replica on every server of the cluster, so that all of them have to answer; never silently fewer."""
     if factor > len(brokers):
         text = f"replicationFactor is {factor}, but only {len(brokers)} servers answer: start the others, or use less"
+        raise GrpcError(Status.UNAVAILABLE, text)
+    silent = sorted(set(staying) - {broker.id for broker in brokers})
+    if factor == -1 and silent:
+        text = (
+            f"replicationFactor is -1, a replica on each of {len(staying)} servers, but {', '.join(silent)} "
+            f"{'does' if len(silent) == 1 else 'do'} not answer: retry, start the server, or use {len(staying) - len(silent)}"
+        )
         raise GrpcError(Status.UNAVAILABLE, text)
 
 

@@ -300,11 +300,14 @@ class PartitionLog:
             )
             position = 0
             for header in headers:
+                # An epoch may have begun anywhere in a gap that compaction left. The start of the gap is safe: a follower that asks
+                # truncates too much, and never keeps a record of a deposed leader that was overwritten there.
+                epoch_start_offset = self._end_offset
                 if header.base_offset > self._end_offset and not header.attributes & records.FOLLOWS_GAP:
                     self._roll(header.base_offset)  # a gap between segments needs no mark
                     self.compacted = True
                 self._roll_if_due(header.length)
-                self.epochs.enter(header.leader_epoch, header.base_offset)
+                self.epochs.enter(header.leader_epoch, max(epoch_start_offset, self.segments.oldest.base_offset))
                 self.segments.active.append(memoryview(data)[position : position + header.length], header)
                 self._accept(header)
                 position += header.length
@@ -591,9 +594,9 @@ class PartitionLog:
         self.interrupt_cleaning.set()
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
-            if offset >= self._end_offset and not self.epochs.begins_at(self._end_offset):
+            if offset >= self._end_offset:
+                self.epochs.clear_latest(self._end_offset)  # an epoch without records may begin there
                 return
-            offset = min(offset, self._end_offset)  # an epoch without records may begin at the end
             if not allow_committed:
                 truncation.check_uncommitted(self.directory, offset, self._high_watermark)
             offset = max(offset, self.log_start_offset)

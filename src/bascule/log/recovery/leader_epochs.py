@@ -54,10 +54,6 @@ class LeaderEpochs:
     def end_offset(self, epoch: int, log_end_offset: int) -> int:
         return self._cache.end_offset(epoch, log_end_offset)
 
-    def begins_at(self, offset: int) -> bool:
-        """Return whether the latest epoch begins at or after `offset`."""
-        return bool(self.entries) and self.entries[-1].start_offset >= offset
-
     def of_last_record(self, log_end_offset: int) -> int:
         """Return the epoch of the last record, 0 if there is none. An epoch without records is not on disk yet: after a crash it is
         unknown, and records of an earlier epoch may follow."""

@@ -226,6 +226,8 @@ class Leader:
         if fetch.log_end_offset > self._log_end_offset:
             return self._fetched_beyond_end(replica, fetch)
         progress.update(fetch, now_ns)
+        if fetch.is_urgent:
+            progress.sync_asked_to = 0  # the answer that asked for the sync may be lost
         keeps_up = fetch.is_fetch and progress.note_fetch(self._log_end_offset, now_ns)
         effects = self._commit() + self._admit(replica, progress, keeps_up, now_ns)
         if fetch.is_fetch:
@@ -402,7 +404,9 @@ class Leader:
         effects: list[LeaderEffect] = []
         for name, progress in self.followers.items():
             if progress.parked is not None and now_ns >= progress.parked_ns + self._hold_ns:
-                effects.append(self._answer_parked(name, progress, Verdict.OK))
+                # The follower may have ignored the answer that asked for a sync, because it had asked again meanwhile.
+                wants_sync = progress.synced_end_offset < self._log_end_offset and self._wants_sync(name)
+                effects.append(self._answer_parked(name, progress, Verdict.OK, wants_sync=wants_sync))
             if progress.admitted_ns and now_ns >= progress.admitted_ns + ADMISSION_NS:
                 progress.admitted_ns = 0
                 effects += self._commit()

@@ -1,13 +1,5 @@
-"""A partition's leader at work: carries out what partition/core/leader.py decides, and sends the acks that publishers wait for.
-
-| `streams.sync` | LEADER ack            | readers see it                          | ALL ack                                 |
-|----------------|-----------------------|-----------------------------------------|-----------------------------------------|
-| `interval`     | written               | written on all in-sync replicas         | written on all in-sync replicas         |
-| `ack`          | written               | written on all in-sync replicas         | synced to disk on all in-sync replicas  |
-| `always`       | synced to disk        | synced to disk on all in-sync replicas  | synced to disk on all in-sync replicas  |
-
-While a leader hands over, LEADER acks wait like ALL acks: an acked message is then on the successor.
-"""
+"""A partition's leader at work: carries out what partition/core/leader.py decides, and sends the acks that publishers wait for, when
+partition/core/ack_waits.py says so."""
 
 from __future__ import annotations
 
@@ -26,6 +18,7 @@ from bascule.log import PartitionLog, SyncPolicy
 from bascule.log.disk.slowness import SlowReads
 from bascule.log.partition.batches import Appended
 from bascule.metadata.core.model.streams import Partition
+from bascule.partition.core.ack_waits import ack_waits
 from bascule.partition.core.codec import PartitionKey
 from bascule.partition.core.follower_events import AdvanceHighWatermark
 from bascule.partition.core.leader import Leader
@@ -135,6 +128,10 @@ class Leading:
 
     def begin(self) -> None:
         self._step(LeadershipBegan())
+        if self._syncs_all and self.log.synced_end_offset < self.log.log_end_offset:
+            # Commits of what an earlier leader wrote wait for this disk, and there may be no append that waits for it too.
+            self._sync_to = self.log.newest_offset
+            self._wait_for_disk()
 
     def stop(self) -> None:
         self.is_over = True
@@ -186,10 +183,13 @@ class Leading:
             if self._pending:  # pending batches are in the order of their offsets
                 last_offset = max(landed.last_offset, self._pending[-1].landed.last_offset)
                 landed = Appended(landed.base_offset, last_offset, landed.timestamp)
-        with_leader_acks = wants_leader and self.holds_leader_acks
-        awaits_disk = wants_leader and self._syncs_all and not with_leader_acks
-        awaits_all = wants_all or with_leader_acks
-        if wants_leader and not awaits_disk and not with_leader_acks:
+        is_due, awaits_disk, awaits_all, with_leader_acks = ack_waits(
+            wants_leader=wants_leader,
+            wants_all=wants_all,
+            syncs_all=self._syncs_all,
+            hands_over=self.holds_leader_acks,
+        )
+        if is_due:
             self._acknowledge(batch, LEADER, landed, received_at)
         if awaits_disk or awaits_all:
             self._pending.append(_Pending(batch, landed, awaits_disk, awaits_all, with_leader_acks, received_at))

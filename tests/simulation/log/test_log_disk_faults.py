@@ -128,7 +128,9 @@ def test_a_disk_that_refuses_costs_nothing_that_was_acknowledged(part: int) -> N
     assert refused > len(seeds)
 
 
-@pytest.mark.parametrize("seed", [900000047287, 900000053807, 900000012141, 900000048294, 900000016125, 900000058116])
+@pytest.mark.parametrize(
+    "seed", [900000047287, 900000053807, 900000012141, 900000048294, 900000016125, 900000058116, 930000022596]
+)
 def test_a_seed_that_once_lost_something(seed: int) -> None:
     """A seed means another history when the log does other operations; test_log_refused_appends.py has these failures by hand."""
     one_life(seed)

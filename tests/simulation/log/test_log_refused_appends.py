@@ -319,3 +319,22 @@ def test_a_log_that_ends_with_a_gap_continues_in_a_new_segment() -> None:
     log = opened(disk.kill())
     log.open()
     assert offsets(log) == [0, 1, 2, 9, 10]
+
+
+def test_an_index_of_a_roll_that_failed_hides_no_later_record() -> None:
+    """The segment was sealed, the roll failed, and appends went on: power loss may bring back the index of that moment."""
+    disk = SimulatedDisk()
+    log = opened(disk)
+    append(log, 1)
+    log.segments.active.seal()
+    stale = disk.content(FIRST_INDEX)
+    append(log, 6)
+    log.roll()
+    append(log, 2)
+    log.close()
+    disk = disk.copy()
+    disk.put(FIRST_INDEX, stale)
+    log = opened(disk)
+    report = log.open()
+    assert offsets(log) == list(range(9))
+    assert not report.missing and not report.damage

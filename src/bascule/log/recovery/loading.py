@@ -132,7 +132,7 @@ class SegmentLoader:
         if known is not None and base_offset == known.active_base and size >= known.active_position:
             segment = self._load_behind_checkpoint(known, size, end)
         elif known is not None and base_offset <= known.active_base:
-            if totals is not None and 0 < totals.bytes <= size:
+            if totals is not None and self._are_current(totals, size, next_base):
                 segment = Segment(self.pool, self.directory, totals)
                 # The active segment of the checkpoint was empty and is gone: the index here has the end of a gap, maybe not synced.
                 segment.has_gap = next_base is not None and next_base > known.active_base
@@ -152,6 +152,11 @@ class SegmentLoader:
     def _sealed_totals(self, base_offset: int, next_base: int) -> SegmentTotals | None:
         totals = index_file.read_totals(self.pool.disk, self._index_path(base_offset), base_offset)
         return totals if totals is not None and 0 < totals.end_offset <= next_base else None
+
+    def _are_current(self, totals: SegmentTotals, size: int, next_base: int | None) -> bool:
+        """Return whether the totals are those of the last seal. A roll that failed after it had sealed the segment leaves earlier ones;
+        appends went on, and power loss may bring that index back. A gap or bytes after the end may follow, but not both unnoticed."""
+        return 0 < totals.bytes <= size and (totals.bytes == size or totals.end_offset == next_base)
 
     def _known_end(self, next_base: int | None, totals: SegmentTotals | None) -> _KnownEnd:
         if next_base is None:

@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "LEADER acks do not wait while a leader hands over",
-        f"{PARTITION}/ack_waits.py",
+        f"{PARTITION}/leader.py",
         "with_leader_acks = wants_leader and hands_over",
         "with_leader_acks = False",
         "tests/unit/partition/test_ack_waits.py::test_leader_acks_wait_for_all_replicas_while_the_leader_hands_over",

@@ -21,7 +21,7 @@ from bascule import limits
 from bascule.errors import BasculeError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
-from bascule.kernels.nats.protocol import NatsReader
+from bascule.kernels.nats.protocol import MessageSink, NatsReader
 from bascule.kernels.records.producers import ProducerTable
 from bascule.log.disk.slowness import SlowWrites
 from bascule.log.partition.batches import Appended
@@ -78,8 +78,8 @@ class Ingest:
         self._partitions: dict[PartitionSink, LedPartition] = {}
         self._waiting: dict[PartitionSink, float] = {}
         """Sinks that hold messages, in the order of their first message, and when that was received."""
-        self._frozen: set[PartitionSink] = set()
-        """Sinks that hold messages because their partition is about to get another leader, or has just got this server as leader."""
+        self._frozen: dict[PartitionSink, float | None] = {}
+        """Sinks whose partition is about to get another leader: they hold messages, since this time if there are any."""
         self._refusing: dict[PartitionSink, int] = {}
         """Sinks whose partition has another leader, and the error that publishers get until that leader receives messages."""
         self._received_bytes = 0
@@ -109,7 +109,7 @@ class Ingest:
     async def detach(self, partition: LedPartition, *, is_deposed: bool = False) -> None:
         """Remove the partition, after its messages are written, or refused if another server leads."""
         if is_deposed:
-            self._frozen.discard(partition.sink)
+            self._frozen.pop(partition.sink, None)
             partition.refuse_collected(for_good=True)
         elif partition.sink in self._frozen:
             self.thaw(partition)
@@ -128,7 +128,7 @@ class Ingest:
     def freeze(self, partition: LedPartition) -> None:
         """Hold messages that arrive from now on. Those that have arrived are still written: `flush` until none wait."""
         partition.sink.hold_all()
-        self._frozen.add(partition.sink)
+        self._frozen[partition.sink] = None
         self.flush(partition)
 
     def flush(self, partition: LedPartition) -> bool:
@@ -146,29 +146,29 @@ class Ingest:
 
     def go_on(self, partition: LedPartition) -> None:
         """The hand-over has ended: write what the sink has collected, and what arrives."""
-        self._frozen.discard(partition.sink)
-        self._waiting.setdefault(partition.sink, self._clock())
+        received_at = self._frozen.pop(partition.sink, None)
+        self._waiting.setdefault(partition.sink, self._clock() if received_at is None else received_at)
         self._flush([partition.sink])
 
     def leave(self, partition: LedPartition) -> tuple[bytes | None, bytes]:
         """The frozen partition has another leader: the hashes of what it received, and what it held. Its sink is not used any more."""
         sink = partition.sink
-        self._frozen.discard(sink)
+        self._frozen.pop(sink, None)
         self._partitions.pop(sink, None)
         self._waiting.pop(sink, None)
         return sink.give_up()
 
     def expect(self, sink: PartitionSink) -> None:
         """The sink holds messages of a partition that this server does not lead yet."""
-        self._frozen.add(sink)
+        self._frozen[sink] = None
 
     def expect_no_more(self, sink: PartitionSink) -> None:
-        self._frozen.discard(sink)
+        self._frozen.pop(sink, None)
 
     def refuse(self, partition: LedPartition, error: int) -> None:
         """The frozen partition has another leader: refuse its messages, past and future ones, until `forget`."""
         sink = partition.sink
-        self._frozen.discard(sink)
+        self._frozen.pop(sink, None)
         self._partitions.pop(sink, None)
         self._refusing[sink] = error
         self._flush([sink])
@@ -181,11 +181,11 @@ class Ingest:
     def on_read(self) -> None:
         """The link has read from its socket: append what it brought, at once or later."""
         touched = self._reader.touched()
-        if self._frozen:
-            touched = [sink for sink in touched if sink not in self._frozen]
         if not touched:
             return
         now = self._clock()
+        if self._frozen:
+            touched = self._not_frozen(touched, now)
         received = self._reader.message_bytes
         if (age := now - self._window_began) > limits.INGEST_RATE_WINDOW_SECONDS:
             # A busy window makes the next one busy from its start: otherwise its first reads would be written in small batches.
@@ -207,6 +207,11 @@ class Ingest:
             self._flush_due(now)
         if self._in_flight_bytes or self._learning or self._paused or self._alarmed:
             self._watch_buffer()
+
+    def _not_frozen(self, touched: list[MessageSink], now: float) -> list[MessageSink]:
+        for sink in self._frozen.keys() & touched:
+            self._frozen[sink] = self._frozen[sink] or now
+        return [sink for sink in touched if sink not in self._frozen]
 
     def _writes_at_once(self, now: float) -> bool:
         """Whether the event loop appends: little arrives, and the disk has been fast."""
@@ -385,7 +390,7 @@ class Ingest:
 
     @property
     def buffered_bytes(self) -> int:
-        waiting = self._waiting.keys() | self._frozen if self._frozen else self._waiting
+        waiting = self._waiting.keys() | self._frozen.keys() if self._frozen else self._waiting
         return self._in_flight_bytes + sum(sink.waiting_bytes for sink in waiting)
 
     def _watch_buffer(self) -> None:

@@ -18,9 +18,8 @@ from bascule.metadata.core.model import ops
 from bascule.metadata.core.model.streams import Partition
 from bascule.partition.core import follower_events as follow
 from bascule.partition.core import leader_events as lead
-from bascule.partition.core.ack_waits import ack_waits
 from bascule.partition.core.follower import Follower
-from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader import Leader, ack_waits
 from bascule.partition.core.leader_events import ProposalOutcome
 from bascule.partition.core.log_ends import LogEnds
 from bascule.partition.core.messages import EpochAnswer, EpochQuery, Fetch, FetchAnswer, Message, Notice, Verdict

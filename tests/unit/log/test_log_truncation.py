@@ -224,6 +224,33 @@ def test_a_cut_at_the_end_removes_an_empty_epoch_and_no_damage(logs: Logs) -> No
 
 
 @pytest.mark.parametrize("byte", [0, 8, 60])
+def test_a_cut_at_the_end_of_a_segment_with_a_damaged_tail_keeps_the_damage(logs: Logs, byte: int) -> None:
+    log = logs.open()
+    put_values(log, 4)
+    path = log_files(log)[0]
+    log.roll()
+    put_values(log, 2)
+    flip(path, batch_positions(path)[3] + byte)
+    log.truncate(4)
+    assert log.log_end_offset == 4
+    put_values(log, 1)
+    with pytest.raises(CorruptBatch):
+        log.read(3, committed=False)
+    assert [record.offset for record in everything_readable(log)] == [0, 1, 2]
+
+
+def test_a_cut_within_damage_does_not_leave_a_gap_that_looks_compacted(logs: Logs) -> None:
+    log = logs.open()
+    put_values(log, 2)
+    path = log_files(log)[0]
+    put_batch(log, *[(b"k", b"v")] * 5)
+    flip(path, batch_positions(path)[2] + 60)
+    log.truncate(4)
+    assert log.log_end_offset == 2
+    assert put(log, (None, b"next")) == 2
+
+
+@pytest.mark.parametrize("byte", [0, 8, 60])
 @pytest.mark.parametrize("offset", [3, 2])
 def test_a_cut_at_or_before_damage_removes_it(logs: Logs, byte: int, offset: int) -> None:
     log = logs.open()

@@ -1,10 +1,10 @@
-"""What acks wait for: the table on top of partition/core/ack_waits.py."""
+"""What acks wait for: the table of `ack_waits` in partition/core/leader.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from bascule.partition.core.ack_waits import AckWaits, ack_waits
+from bascule.partition.core.leader import AckWaits, ack_waits
 
 
 @pytest.mark.parametrize("hands_over", [False, True])

@@ -602,8 +602,8 @@ class PartitionLog:
             offset = max(offset, self.log_start_offset)
             with self.durability.whole_or_failed():
                 self._announce_cut(offset)
-                truncation.truncate_segments(self.segments, offset, self.sealer)
-                if self.segments.active.next_offset < offset:
+                lost_some = truncation.truncate_segments(self.segments, offset, self.sealer)
+                if self.segments.active.next_offset < offset and not lost_some:
                     # Compaction has removed the records before `offset`; their offsets must not be reused.
                     self._roll(offset)
                 self._rewind()

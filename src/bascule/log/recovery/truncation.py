@@ -34,17 +34,21 @@ def last_kept(segments: SegmentList, offset: int) -> Segment:
     return segments.before(offset) or segments.oldest
 
 
-def truncate_segments(segments: SegmentList, offset: int, sealer: Sealer) -> None:
-    """Delete all records at or after `offset`. The newest files are removed first, so that a crash leaves no gap."""
+def truncate_segments(segments: SegmentList, offset: int, sealer: Sealer) -> bool:
+    """Delete all records at or after `offset`. The newest files are removed first, so that a crash leaves no gap.
+
+    Returns whether damage at `offset` was deleted as well: the records before `offset` that it contained have to be copied again.
+    """
     kept = last_kept(segments, offset)
     for segment in segments.drop_newest(sum(1 for segment in segments if segment.base_offset > kept.base_offset)):
         segment.remove()
-    totals, split = _totals_below(kept, offset)
+    totals, split, cuts_damage = _totals_below(kept, offset)
     head = None if split is None else _head(kept, *split, offset, sealer)
     if head is None:
         kept.cut(totals)
     else:
         segments.replace_active(_with_other_end(kept, totals, head))
+    return cuts_damage or (split is not None and head is None)
 
 
 def _head(segment: Segment, position: int, length: int, offset: int, sealer: Sealer) -> bytes | memoryview | None:
@@ -87,12 +91,15 @@ def _copy(segment: Segment, size: int, disk: Disk, handle: int) -> None:
         position += len(data)
 
 
-def _totals_below(segment: Segment, offset: int) -> tuple[SegmentTotals, tuple[int, int] | None]:
-    """Return the totals of the whole batches below `offset`, and (position, length) of a batch that has to be split."""
+def _totals_below(segment: Segment, offset: int) -> tuple[SegmentTotals, tuple[int, int] | None, bool]:
+    """Return the totals of the whole batches below `offset`, (position, length) of a batch that has to be split, and whether `offset`
+    is within damage. Damage below `offset` stays: without it, readers would take its offsets for compacted ones."""
     position, next_offset, count, first, last = 0, segment.base_offset, 0, -1, -1
+    cuts_damage = False
     for found in walk(segment):
         if isinstance(found, Damage):
-            if found.next_offset > offset or found.end_position >= segment.size:
+            if found.next_offset > offset:
+                cuts_damage = found.first_offset < offset
                 break
             position, next_offset = found.end_position, found.next_offset
             continue
@@ -101,9 +108,9 @@ def _totals_below(segment: Segment, offset: int) -> tuple[SegmentTotals, tuple[i
             header = records.read_header(found.data, at)
             if header.last_offset >= offset:
                 split = (position, header.length) if header.base_offset < offset else None
-                return SegmentTotals(segment.base_offset, next_offset, position, count, first, last), split
+                return SegmentTotals(segment.base_offset, next_offset, position, count, first, last), split, False
             at, position = at + header.length, position + header.length
             next_offset, count = header.last_offset + 1, count + header.count
             first = header.first_timestamp if first < 0 else first
             last = header.max_timestamp
-    return SegmentTotals(segment.base_offset, next_offset, position, count, first, last), None
+    return SegmentTotals(segment.base_offset, next_offset, position, count, first, last), None, cuts_damage

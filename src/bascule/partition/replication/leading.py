@@ -1,5 +1,4 @@
-"""A partition's leader at work: carries out what partition/core/leader.py decides, and sends the acks that publishers wait for, when
-partition/core/ack_waits.py says so."""
+"""A partition's leader at work: carries out what partition/core/leader.py decides, and sends the acks that publishers wait for."""
 
 from __future__ import annotations
 
@@ -18,10 +17,9 @@ from bascule.log import PartitionLog, SyncPolicy
 from bascule.log.disk.slowness import SlowReads
 from bascule.log.partition.batches import Appended
 from bascule.metadata.core.model.streams import Partition
-from bascule.partition.core.ack_waits import ack_waits
 from bascule.partition.core.codec import PartitionKey
 from bascule.partition.core.follower_events import AdvanceHighWatermark
-from bascule.partition.core.leader import Leader
+from bascule.partition.core.leader import Leader, ack_waits
 from bascule.partition.core.leader_events import (
     Acknowledge,
     BatchesRead,

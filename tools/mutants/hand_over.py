@@ -109,7 +109,7 @@ MUTANTS: Final = (
     Mutant(
         "messages for a sink that does not lead yet are refused",
         INGEST,
-        "        if self._frozen:\n            touched = [sink for sink in touched if sink not in self._frozen]\n",
+        "        if self._frozen:\n            touched = self._not_frozen(touched, now)\n",
         "",
         f"{SUCCESSION}::test_it_stores_what_the_leader_before_did_not_and_then_what_that_leader_did_not_receive",
     ),

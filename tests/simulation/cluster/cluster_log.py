@@ -1,8 +1,8 @@
 """The logs of simulated replicas: a small model for the many fast runs, the production log on a simulated disk for the others.
 
 Both say the same of offsets, epochs, what is synced and what a killed process or a power failure leaves. A record is an epoch and
-a number that no other record has; its key, where the log is compacted, follows from the number. Both delete what production's own plan
-of retention says. What the model leaves out (batches, compaction, producers, recovery) is in the runs with the production log.
+a number that no other record has; its key, where the log is compacted, follows from the number. Both use production's own plan of
+retention. The model has no batches, compaction, producers or recovery; the runs with the production log have them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A whole cluster under everything that can happen to it, from a seed: production cores, everything around them simulated.
 
-What is production: the partition's Leader and Follower, the rules of acks and of retention, the metadata state machine with its tallies
+Production code: the partition's Leader and Follower, the rules of acks and of retention, the metadata state machine with its tallies
 of failure reports, in a share of the runs the Raft node with its sessions, in another share the log on a disk that forgets
-(simulated_disk.py), with its cleaner, compaction and idempotent producers. What is simulated: time
+(simulated_disk.py), with its cleaner, compaction and idempotent producers. Simulated: time
 (servers whose clocks run at different rates), the network (loss, duplicates, any order, delay, cuts in one or both directions),
 processes (killed, paused, started again, drained), power, disks (slow, full, failing, rotting), and people (publishers, readers,
 consumer groups, reassignments, elections). How much of each there is depends on the seed too.

@@ -56,7 +56,7 @@ net.nats                errors limits kernels.wire kernels.nats net
 net.grpc                errors limits proto kernels.memory kernels.http2 kernels.grpc net
 net.http                errors limits net net.grpc
 config.values           errors limits net
-config.sections         limits config.values
+config.sections         limits names config.values
 config                  errors limits net config.values config.sections
 metadata.core.model     limits
 metadata.core           errors limits names metadata.core.model
@@ -107,7 +107,7 @@ broker.flight           errors limits kernels.arrow net net.grpc config.values c
 broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security security.audit metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
-broker                  errors limits names child_process exits proto kernels.calls net net.nats net.grpc config.values
+broker                  errors limits names child_process exits proto kernels.nats kernels.calls net net.nats net.grpc config.values
                         config.sections config metadata.core.model log.disk log security.policy security security.audit metadata
                         partition readers operations broker.api broker.flight broker.metrics broker.http
 lake                    errors limits kernels.wire flight client.arrow
@@ -132,7 +132,7 @@ cli.cluster             errors config.values client.connection client client.adm
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
-cli.server              errors exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
+cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery client.connection client client.admin spark cli.terminal cli.target
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
                         client client.admin cli.terminal cli.target

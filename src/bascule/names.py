@@ -15,6 +15,9 @@ CURSOR_ID_PREFIXES: Final = ("__group:", "__hold:")
 AUDIT_STREAM: Final = "__audit"
 """The stream of audit records. Brokers alone write it, and reading it is a right of its own: `ReadAudit`."""
 
+NAMESPACE_DEFAULT: Final = "bascule-default"
+"""The default of `clustering.namespace`. It differs from Liftbridge's, so that both can use one NATS system."""
+
 SERVER_SUBJECTS: Final = ("$SYS.>", "$JS.API.>")
 """Subjects that command nats-server itself: a message there would have the permissions of the broker's account."""
 

@@ -401,7 +401,7 @@ class Cluster:
         """Who leads the metadata group, told by the messages that only a leader sends."""
         deadline = time.monotonic() + timeout
         with NatsClient(self._nats_that_runs().url) as nats:
-            nats.subscribe(f"{self.namespace}.raft.metadata.*.message")
+            nats.subscribe(f"{self.namespace}.control.*.message")
             while time.monotonic() < deadline:
                 message = nats.poll(0.5)
                 if message is not None and (sender := _leader_in(message.payload)) in self.well:

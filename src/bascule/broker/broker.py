@@ -25,6 +25,7 @@ from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
 from bascule.broker.ending import BrokerEnding, Closing, PublishersAtWork
 from bascule.broker.flight.directory import TableSources
 from bascule.broker.flight.service import FlightService
+from bascule.broker.foreign_cluster import ForeignWatch, refuse_foreign_namespace
 from bascule.broker.handles import connections_for, raise_handle_limit
 from bascule.broker.http.service import HttpService
 from bascule.broker.keys import KeyCalls, key_source, load_keys
@@ -44,6 +45,7 @@ from bascule.metadata.controller import Controller
 from bascule.metadata.feed import MetadataFeed
 from bascule.metadata.identity import server_id
 from bascule.metadata.internal_streams import InternalStreams
+from bascule.metadata.namespace import store_namespace
 from bascule.metadata.run_marker import RunMarker
 from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.metadata.start import ControllerStart, start_controller
@@ -110,6 +112,7 @@ async def _start(
     authorizer = Authorizer.from_config(config.tls, config.security, is_current, audit.refused)
     ports = await _take_ports(config, closing, identities)
     nats = await _connect_nats(config, closing, identity, secret)
+    store_namespace(PosixDisk(), str(config.data_dir), config.cluster.replication.namespace)
     running = RunningCalls(authorizer)
     parts = await _start_parts(config, ending, closing, store, keys, marker, authorizer, running, ports, nats, identity)
     auditing.start_stream(parts.plane.publisher)
@@ -120,11 +123,12 @@ async def _start(
     closing.add(parts.arrival.stop)  # first of all: no part begins new work during the stop
     _write_addresses(config, closing, ports, nats.url)
     _logger.info(
-        "bascule %s, server %s, serves on %s, NATS at %s, data in %s",
+        "bascule %s, server %s, serves on %s, NATS at %s, namespace `%s`, data in %s",
         __version__,
         identity,
         ports.address,
         nats.url,
+        config.cluster.replication.namespace,
         config.data_dir,
     )
     return RunningBroker(
@@ -323,6 +327,8 @@ async def _connect_nats(
     for purpose, link in links.items():
         closing.add(bus.close if purpose == "control" else link.close)
         await link.connect()
+    await refuse_foreign_namespace(links["control"], namespace, identity)
+    ForeignWatch(links["control"], namespace)
     await secret.introduce()
     return NatsConnections(links["streams"], links["replication"], bus, secret, ",".join(servers))
 

@@ -13,17 +13,20 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bascule import __version__
 from bascule.broker.broker import RunningBroker, start_broker
 from bascule.broker.ending import BrokerEnding
 from bascule.broker.logs import set_up_logging
-from bascule.config import load
+from bascule.config import Loaded, load_with_sources
 from bascule.config.sections.server import KEYS, ServerConfig
 from bascule.config.values.key import Key
 from bascule.config.values.kinds import Boolean, Names, NatsServers
 from bascule.exits import run_to_the_end
+from bascule.log.disk.operations import PosixDisk
+from bascule.metadata.namespace import FORMER_DEFAULT, stored_namespace
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +47,25 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     """The configuration from the command line, the file that it names, and the environment."""
     given = vars(_parser().parse_args(arguments))
     file = given.pop("config")
-    return load(file, given)
+    return with_stored_namespace(load_with_sources(file, given))
+
+
+def with_stored_namespace(loaded: Loaded) -> ServerConfig:
+    """The configuration with the namespace of its data directory, unless the namespace is configured."""
+    config = loaded.config
+    if any(one.key.name == "clustering.namespace" and one.source != "default" for one in loaded.settings):
+        return config
+    disk, former = PosixDisk(), _in_namespace(config, FORMER_DEFAULT)
+    stored = stored_namespace(disk, str(config.data_dir))
+    if stored is None and stored_namespace(disk, str(former.data_dir)) is not None:
+        return former  # the default directory has the default namespace in its name
+    return config if stored is None else _in_namespace(config, stored)
+
+
+def _in_namespace(config: ServerConfig, namespace: str) -> ServerConfig:
+    # The directory stays where it is configured; the default one is named after the namespace.
+    cluster = replace(config.cluster, replication=replace(config.cluster.replication, namespace=namespace))
+    return replace(config, cluster=cluster)
 
 
 def _parser() -> argparse.ArgumentParser:

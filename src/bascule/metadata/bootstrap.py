@@ -78,7 +78,7 @@ async def by_joining(
     raise Unavailable(
         f"failed to join metadata Raft group after {attempts} attempts: {last}",
         hint="start one server with --raft-bootstrap-seed, or all with --raft-bootstrap-peers; "
-        "all need the same namespace, NATS and `cluster.secret`",
+        f"all need the same NATS, `cluster.secret` and namespace, which is `{subjects.namespace}` here",
     )
 
 

@@ -474,7 +474,8 @@ def test_internal_subjects_shrug_at_garbage(api: Api, nats: NatsClient, make_str
     (server,) = [broker.id for broker in api.FetchMetadata().brokers]
     stream, rng = make_stream(), random.Random(1)
     subjects = [
-        f"{namespace}.raft.metadata.{part}"
+        f"{namespace}.{prefix}.{part}"
+        for prefix in ("control", "raft.metadata")
         for part in (
             "propagate",
             "info",

@@ -32,6 +32,7 @@ def namespace_of(broker: BrokerProcess) -> str:
 # ── what belongs to the servers ──────────────────────────────────────────────────────────────────
 
 RESERVED: Final = (
+    "{ns}.control.bootstrap",
     "{ns}.raft.metadata.bootstrap",
     "{ns}.cursors",
     "{ns}.>",
@@ -39,6 +40,7 @@ RESERVED: Final = (
     ">",
     "*.>",
     "*.*",
+    "*.control.>",
     "*.raft.>",
     "*.raft.metadata.bootstrap",
     "*.*.metadata.>",
@@ -60,10 +62,10 @@ def test_no_partition_has_a_subject_that_the_servers_use(broker: BrokerProcess, 
 
 def test_a_bootstrap_message_through_the_api_does_not_stop_the_broker(start_broker: StartBroker) -> None:
     broker = start_broker(seed=True)
-    api, bootstrap = broker.api(), f"{namespace_of(broker)}.raft.metadata.bootstrap"
+    api, bootstrap = broker.api(), f"{namespace_of(broker)}.control.bootstrap"
     api.CreateStream(name="s", subject="s")
     with NatsClient(broker.nats_url) as nats:
-        nats.subscribe(f"{namespace_of(broker)}.raft.metadata.bootstrap")
+        nats.subscribe(f"{namespace_of(broker)}.control.bootstrap")
         for timeout in (None, 5.0):
             with refused(Status.INVALID_ARGUMENT, "belongs to the servers"):
                 api.PublishToSubject(subject=bootstrap, value=b"another", timeout=timeout)

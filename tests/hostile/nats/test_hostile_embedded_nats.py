@@ -21,7 +21,7 @@ def test_a_client_without_a_login_can_use_streams_but_no_internal_subject(start_
             client.publish("orders.s", b"plain")
             api.Publish(stream="orders", value=b"acked", ackPolicy=1, timeout=60)
             with pytest.raises(AssertionError, match="Permissions Violation for Publish"):
-                client.publish(f"{namespace}.raft.metadata.bootstrap", b"x other 9 9")
+                client.publish(f"{namespace}.control.bootstrap", b"x other 9 9")
         with NatsClient(broker.nats_url) as client, pytest.raises(AssertionError, match="Permissions Violation"):
             client.subscribe(f"{namespace}.>")
             client.flush()

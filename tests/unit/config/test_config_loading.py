@@ -37,7 +37,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert not config.nats.runs_embedded
     assert not config.tls.is_on
     assert not config.telemetry.enabled
-    assert cluster.replication.namespace == "liftbridge-default"
+    assert cluster.replication.namespace == "bascule-default"
     assert cluster.replication.replica_max_lag_time_ns == 15 * SECOND_NS
     assert cluster.replication.replica_max_idle_wait_ns == 10 * SECOND_NS
     assert cluster.replication.replica_fetch_timeout_ns == 3 * SECOND_NS
@@ -357,9 +357,9 @@ def test_tls_keys_and_client_certificates_are_taken(tmp_path: Path) -> None:
 def test_the_data_directory_outlives_a_reboot_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/ada")
-    assert ServerConfig().data_dir == Path("/home/ada/.local/share/bascule/liftbridge-default")
+    assert ServerConfig().data_dir == Path("/home/ada/.local/share/bascule/bascule-default")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert ServerConfig().data_dir == Path("/home/ada/.local/share/bascule/liftbridge-default")
+    assert ServerConfig().data_dir == Path("/home/ada/.local/share/bascule/bascule-default")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     config = load(flags={"clustering.namespace": "red"}, environ={})
     assert config.data_dir == Path("/data/bascule/red")

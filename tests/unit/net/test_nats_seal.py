@@ -13,7 +13,7 @@ from bascule.net.nats.seal import CHALLENGE_SECONDS, WINDOW, SealedChannel, Seal
 
 SECRET, OTHER = "a secret of the cluster", "another secret of it"
 KEYS = SealKeys([SECRET], "ns")
-SUBJECT = b"ns.raft.metadata.b.message"
+SUBJECT = b"ns.control.b.message"
 
 
 class Wire:
@@ -119,7 +119,7 @@ def test_a_changed_message_is_refused(place: str) -> None:
     if at is not None:
         message[at] ^= 1
     elif place == "subject":
-        subject = b"ns.raft.metadata.c.message"
+        subject = b"ns.control.c.message"
     else:
         reply = b"ns.inbox.2"
     assert b.open(subject, bytes(message), reply) is None

@@ -15,7 +15,7 @@ from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal.output import printable, say, show_json
 from bascule.errors import InvalidConfig, InvalidOption, StateError
 from bascule.exits import EXIT_CODES
-from bascule.names import AUDIT_STREAM
+from bascule.names import AUDIT_STREAM, NAMESPACE_DEFAULT
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
@@ -39,7 +39,6 @@ SecretFiles = Annotated[
     ),
 ]
 Namespace = Annotated[str, typer.Option(metavar="NAME", help="`clustering.namespace` of the servers, for the MACs.")]
-NAMESPACE_DEFAULT: Final = "liftbridge-default"
 
 
 @app.command()

@@ -21,6 +21,7 @@ from bascule.cli.terminal.output import printable, say, show_json
 from bascule.config.values.shown import milliseconds, plural
 from bascule.errors import BasculeError, PermissionDenied, StateError, Unavailable
 from bascule.exits import EXIT_CODES, styled
+from bascule.names import NAMESPACE_DEFAULT
 from bascule.net.sockets import is_loopback
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def doctor(
     ] = None,
     namespace: Annotated[
         str, typer.Option(metavar="NAME", help="With `--nats`: try to use the internal subjects of this namespace.")
-    ] = "liftbridge-default",
+    ] = NAMESPACE_DEFAULT,
     data_dir: Annotated[
         Path | None, typer.Option(help="Also check this data directory of a broker.", show_default=False)
     ] = None,

@@ -16,6 +16,7 @@ from bascule.config.sections.streams import PAUSE_NS_MIN, StreamDefaults
 from bascule.config.values.duration import HOUR_NS, MILLISECOND_NS, MINUTE_NS, SECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Choice, Duration, FilePath, Integer, Kind, Name, Size, Unfit
+from bascule.names import NAMESPACE_DEFAULT
 
 
 class PublishAckPolicy(StrEnum):
@@ -33,10 +34,11 @@ class Replication:
     namespace: str = setting(
         "clustering.namespace",
         Name(),
-        "liftbridge-default",
+        NAMESPACE_DEFAULT,
         flags=("--namespace", "--ns"),
         meaning="The prefix of all internal subjects.",
-        consequence="Servers with the same namespace on the same NATS are one cluster.",
+        consequence="Servers with the same namespace on the same NATS are one cluster. The data directory stores the namespace, and "
+        "a server without this key uses the stored one. A server does not start in the namespace of a Liftbridge cluster.",
         advice="Two clusters that share NATS need two namespaces.",
     )
     raft_max_quorum_size: int = setting(

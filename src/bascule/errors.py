@@ -323,6 +323,12 @@ class NotLeader(Unavailable):
     location: str | None = None
 
 
+class NotEnoughReplicas(Unavailable):
+    """A partition has fewer in-sync replicas than `min.insync.replicas`: it stores messages, and neither commits nor delivers them."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+
+
 class IncompleteRead(Unavailable):
     """A read ended early and without a reason; its result is incomplete and must not be used as if it were complete."""
 
@@ -485,6 +491,7 @@ GRPC_STATUS: dict[str, str] = {
     "PIPELINE_FAILED": "INTERNAL",
     "UNAVAILABLE": "UNAVAILABLE",
     "NOT_LEADER": "UNAVAILABLE",
+    "NOT_ENOUGH_REPLICAS": "UNAVAILABLE",
     "INCOMPLETE_READ": "DATA_LOSS",
     "DEADLINE_EXCEEDED": "DEADLINE_EXCEEDED",
     "OUTCOME_UNKNOWN": "UNKNOWN",

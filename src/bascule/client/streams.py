@@ -19,7 +19,7 @@ class StreamMethods(ClientCore):
         subject: str | None = None,
         *,
         partitions: int = 1,
-        replication_factor: int = 1,
+        replication_factor: int | None = None,
         group: str = "",
         retention_max_bytes: int | None = None,
         retention_max_messages: int | None = None,
@@ -43,9 +43,9 @@ class StreamMethods(ClientCore):
     ) -> None:
         """Create a stream that keeps what is published to a NATS subject; without `subject` it is the stream's name.
 
-        `replication_factor` -1 means every broker. None leaves a setting to the server; 0 means without limit, or off. Durations are
-        timedeltas or seconds. With `group`, the streams of that name share the subject's messages among them, as NATS queue
-        groups do.
+        `replication_factor` -1 means every broker; None means 1, or one more than `min_insync_replicas` if that is above 1. None leaves
+        a setting to the server; 0 means without limit, or off. Durations are timedeltas or seconds. With `group`, the streams of that
+        name share the subject's messages among them, as NATS queue groups do.
 
         With `compact`, a message stays for `compact_min_lag` after a newer one with its key, and a message without a value for
         `tombstone_retention`. `sync` says what waits until a message is on the disk: `ack` an ack of all replicas, `always` every
@@ -76,7 +76,7 @@ class StreamMethods(ClientCore):
                 "sync_interval": sync_interval,
             }
         )
-        if replication_factor != -1:
+        if replication_factor not in (None, -1):
             options.integer("replication_factor", replication_factor, 1, options.INT32_MAX)
         await self._call(
             "CreateStream",
@@ -86,7 +86,7 @@ class StreamMethods(ClientCore):
             subject=options.subject_name(name if subject is None else subject),
             group="" if not group else options.subject_name(group, "group"),
             partitions=options.integer("partitions", partitions, 1, options.INT32_MAX),
-            replicationFactor=replication_factor,
+            replicationFactor=replication_factor or 0,
             **settings,
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bascule.metadata.core.model.ops import CancelReassignment
 from bascule.metadata.core.model.refusal import Refusal
-from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.model.streams import Partition, Stream
 from bascule.metadata.core.rebalance import (
     LeaderMove,
     ReplicaMove,
@@ -16,6 +16,7 @@ from bascule.metadata.core.rebalance import (
     plan_replication_factor,
 )
 from bascule.metadata.core.state import ClusterMetadata
+from bascule.metadata.stream_options import settings_of
 from bascule.net.grpc.status import Status
 from bascule.operations.switchboard import Switchboard, refusal
 from bascule.proto import extensions_pb2 as extensions
@@ -102,6 +103,7 @@ class MoveCalls:
                 "exactly one of them is required",
             )
         moves = await self._named(request, chosen) if request.replicas else await self._resized(request, chosen)
+        _check_min_insync_replicas(state.streams[request.stream], moves)
         answer = response(state, moves, [])
         if not request.dry_run:
             self._moves.add(moves)
@@ -173,6 +175,18 @@ class MoveCalls:
             timeout = min(HAND_BACK_SECONDS, deadline.left())
             await self._switchboard.call(partition.leader, "HandOver", request, timeout=timeout)
         await self._members.submit(CancelReassignment(stream, partition.id), deadline)
+
+
+def _check_min_insync_replicas(stream: Stream, moves: Iterable[ReplicaMove]) -> None:
+    minimum = settings_of(stream).min_insync_replicas
+    for move in moves:
+        if len(move.replicas) < minimum:
+            raise refusal(
+                Status.INVALID_ARGUMENT,
+                f"partition {move.partition} of stream `{stream.name}` would have {len(move.replicas)} replicas, but its "
+                f"`min.insync.replicas` is {minimum}: it could commit no message",
+                f"give it {minimum} replicas or more",
+            )
 
 
 def _chosen(state: ClusterMetadata, stream: str, numbers: Collection[int]) -> list[Partition]:

@@ -40,6 +40,9 @@ _logger = logging.getLogger(__name__)
 STOP_REACHED: Final = "Stop offset reached"
 END_OF_READONLY: Final = "End of readonly partition"
 
+UNCOMMITTED_SECONDS_MAX: Final = 5.0
+"""Maximum time that a subscription with an end waits for stored messages which too few replicas have. Then it ends with an error."""
+
 
 class HeldSlices:
     """The bytes that all subscriptions together have read and not delivered."""
@@ -63,11 +66,15 @@ class ForwardSubscription:
         start_offset: int,
         stop_offset: int | None,
         held: HeldSlices,
+        shortage: Callable[[], str | None],
     ) -> None:
+        """`shortage` says why the partition cannot commit messages; None while it can."""
         self._stream = stream
         self._partition = partition
         self._stop_offset = stop_offset
         self._held = held
+        self._shortage = shortage
+        self._patience: asyncio.TimerHandle | None = None
         self._held_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -99,6 +106,8 @@ class ForwardSubscription:
     def on_closed(self) -> None:
         """The client has disconnected, or the status was sent."""
         self._reader.cancel()
+        if self._patience is not None:
+            self._patience.cancel()
         self._release()
         self._partition.subscriber_left(self)
         if self.on_end is not None:
@@ -157,6 +166,8 @@ class ForwardSubscription:
     def _load(self, found: BatchSlice | None) -> bool:
         if found is None:
             self._waits = self._reader.call_when_ready(self._on_news)
+            if self._waits and self._stop_offset is not None and self._patience is None:
+                self._be_patient()
             return not self._waits and self._read()
         end_offset = found.end_offset if self._stop_offset is None else min(found.end_offset, self._stop_offset + 1)
         batches = found.clear()
@@ -204,6 +215,27 @@ class ForwardSubscription:
     def _wake(self) -> None:
         self._waking = self._waits = False
         self._pump()
+
+    # ── messages that are not committed ──────────────────────────────────────────────────────────
+
+    def _be_patient(self) -> None:
+        self._patience = self._loop.call_later(UNCOMMITTED_SECONDS_MAX, self._lose_patience, self._reader.next_offset)
+
+    def _lose_patience(self, waited_for: int) -> None:
+        """The client wants messages that are stored, and the partition cannot commit them: an error instead of an endless wait."""
+        self._patience = None
+        if self._stream.is_over or not self._waits:
+            return
+        try:
+            newest, committed = self._partition.log.newest_offset, self._partition.log.high_watermark
+        except BasculeError as error:
+            self._fail(error)
+            return
+        reason = self._shortage() if newest > committed and self._reader.next_offset == waited_for else None
+        if reason is None:
+            self._be_patient()
+        else:
+            self.end(Status.OUT_OF_RANGE, f"offsets {committed + 1} to {newest} are stored and not committed: {reason}")
 
     # ── endings ──────────────────────────────────────────────────────────────────────────────────
 

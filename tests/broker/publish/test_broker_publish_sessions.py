@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.support import envelopes
 from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
+from tests.support.cluster import LONG_TIMEOUTS, Cluster
 from tests.support.nats_client import NatsClient
+from tests.support.nats_server import NatsServer
 from tests.support.waiting import eventually
 
 ErrorCode = pb.PublishAsyncError
@@ -147,14 +150,18 @@ def test_half_closing_an_idle_session_ends_it_at_once(api: Api) -> None:
     assert time.monotonic() - begun < 50
 
 
-def test_half_closing_waits_five_seconds_for_acks_that_never_come(api: Api, make_stream: MakeStream) -> None:
-    """Two in-sync replicas are asked for, and there is one."""
-    stream = make_stream(minIsr=2)
-    session = api.publish_async()
-    session.send(stream.name, b"x", ackPolicy=pb.ALL)
-    begun = time.monotonic()
-    assert session.finish() == []
-    assert 3 < time.monotonic() - begun < 60
+def test_half_closing_waits_five_seconds_for_acks_that_never_come(tmp_path: Path, nats_server: NatsServer) -> None:
+    """Two in-sync replicas are required, and one of the two does nothing."""
+    directory = tmp_path / unique_name("acks")
+    with Cluster(directory, nats=nats_server, servers=("a", "b"), config=LONG_TIMEOUTS) as cluster:
+        cluster.create_stream("two", factor=2, minIsr=2)
+        (follower,) = cluster.followers_of("two")
+        cluster.pause(follower)
+        session = cluster.api(cluster.leader_of("two")).publish_async()
+        session.send("two", b"x", ackPolicy=pb.ALL)
+        begun = time.monotonic()
+        assert session.finish() == []
+        assert 3 < time.monotonic() - begun < 60
 
 
 def test_the_same_correlation_id_may_be_used_for_all(api: Api, make_stream: MakeStream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from bascule.proto import api_pb2
 from tests.support.api_client import Status, grpc
 from tests.support.broker_fixtures import StartBroker
-from tests.support.cluster import Cluster
+from tests.support.cluster import LONG_TIMEOUTS, Cluster
 from tests.support.nats_client import NatsClient
 
 SECRET = {"cluster.secret": "the secret of this cluster"}
@@ -53,12 +54,21 @@ def test_two_inboxes_of_a_broker_do_not_tell_each_other_s_place(start_broker: St
     assert len(seen) == 2
 
 
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two servers, of which one does nothing: no ack of both replicas of `orders` comes."""
+    with Cluster(tmp_path_factory.mktemp("waiting"), servers=("a", "b"), config=LONG_TIMEOUTS) as cluster:
+        cluster.create_stream("orders", factor=2, minIsr=2, subject="orders.s")
+        (follower,) = cluster.followers_of("orders")
+        cluster.pause(follower)
+        yield cluster
+
+
 @pytest.mark.parametrize("wrong", ["stream", "subject", "correlation"])
-def test_an_ack_counts_only_for_its_stream_partition_and_correlation_id(start_broker: StartBroker, wrong: str) -> None:
-    """Without a cluster secret, by an attacker that knows the inbox. One replica is too few, so that the real ack does not come."""
-    broker = start_broker({"clustering.min.insync.replicas": 2})
-    with closing(broker.api()) as api, NatsClient(broker.nats_url) as nats:
-        api.CreateStream(name="orders", subject="orders.s")
+def test_an_ack_counts_only_for_its_stream_partition_and_correlation_id(waiting: Cluster, wrong: str) -> None:
+    """Without a cluster secret, by an attacker that knows the inbox."""
+    api = waiting.api(waiting.well[0])
+    with NatsClient(waiting.nats[0].url) as nats:
         nats.subscribe("orders.s")
         call = api.future("Publish", stream="orders", value=b"x", ackPolicy=1, correlationId="mine", timeout=3)
         inbox = inbox_in(nats.next().payload)

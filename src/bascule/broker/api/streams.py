@@ -101,8 +101,10 @@ class StreamApi:
     async def _create(
         self, request: api.CreateStreamRequest, partitions: int, config: StreamConfig, deadline: CallDeadline
     ) -> None:
-        factor = request.replicationFactor or 1
-        _check_replication_factor(factor, len(self._controller.members))
+        members = len(self._controller.members)
+        factor = request.replicationFactor or default_replication_factor(config.min_insync_replicas, members)
+        _check_replication_factor(factor, members)
+        _check_min_insync_replicas(factor, config.min_insync_replicas, members)
         await leader_known(self._controller, deadline)
         # On members that answer: one that does not would leave a partition without a leader.
         brokers = tuple(
@@ -215,6 +217,31 @@ def _check_request(request: api.CreateStreamRequest, partitions: int, cluster: C
     if not 1 <= partitions <= cluster.stream_bounds.partitions_max:
         text = f"partitions is {partitions}, it must be from 1 to {cluster.stream_bounds.partitions_max} (`streams.partitions.max`)"
         raise GrpcError(Status.INVALID_ARGUMENT, text)
+
+
+def default_replication_factor(min_insync_replicas: int, members: int) -> int:
+    """The replicas of a stream whose creator leaves their number to the cluster: 1, as in Liftbridge, unless messages need more in-sync
+    replicas. Then one more than these, so that the loss of one server does not stop the stream; fewer in a smaller cluster."""
+    return 1 if min_insync_replicas == 1 else max(1, min(min_insync_replicas + 1, members))
+
+
+def _check_min_insync_replicas(factor: int, minimum: int, members: int) -> None:
+    """With fewer replicas than have to be in sync, the stream would store messages and never deliver one."""
+    replicas = members if factor == -1 else factor
+    if replicas >= minimum:
+        return
+    required = f"minIsr is {minimum} (`clustering.min.insync.replicas` unless the request sets it)"
+    if members < minimum:
+        text = (
+            f"{required}, but the cluster has {members} server{'' if members == 1 else 's'}: no message could be committed or read; "
+            f"start {minimum} servers, or use minIsr {members}"
+        )
+        raise GrpcError(Status.FAILED_PRECONDITION, text)
+    text = (
+        f"replicationFactor is {factor}, but {required}: no message could be committed or read; use replicationFactor {minimum} to "
+        f"{members}, 0 for the cluster's default, or minIsr {replicas}"
+    )
+    raise GrpcError(Status.INVALID_ARGUMENT, text)
 
 
 def _check_replication_factor(factor: int, members: int) -> None:

@@ -209,7 +209,27 @@ class SubscribeApi:
 
     def _begin_forward(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
         wanted = forward_range(local, request)
-        self._begin(stream, local, request, ForwardSubscription(stream, local, wanted.start, wanted.stop, self._held))
+        subscription = ForwardSubscription(
+            stream, local, wanted.start, wanted.stop, self._held, lambda: self._shortage(local)
+        )
+        self._begin(stream, local, request, subscription)
+
+    def _shortage(self, local: LocalPartition) -> str | None:
+        """Why the partition commits no messages; None if enough replicas are in sync."""
+        partition = self._controller.metadata.find(local.stream, local.number)
+        minimum = local.settings.min_insync_replicas
+        if partition is None or len(partition.in_sync_replicas) >= minimum:
+            return None
+        missing = ", ".join(one for one in partition.replicas if one not in partition.in_sync_replicas)
+        return (
+            f"partition {local.number} of stream `{local.stream}` has {len(partition.in_sync_replicas)} of the {minimum} in-sync "
+            f"replicas that its `min.insync.replicas` requires; "
+            + (
+                f"start {missing}, or wait for it"
+                if missing
+                else f"it needs {minimum} replicas: `bascule cluster reassign`"
+            )
+        )
 
     def _begin_reverse(self, stream: SubscribeStream, local: LocalPartition, request: SubscribeRequest) -> None:
         wanted = reverse_range(local, request)

@@ -250,10 +250,10 @@ def _known(number: int) -> int | None:
 
 def _problems(streams: list[StreamInfo]) -> list[dict[str, object]]:
     return [
-        {"stream": stream.name, "partition": one.id, "state": facts.state(one)}
+        {"stream": stream.name, "partition": one.id, "state": facts.state(stream, one)}
         for stream in streams
         for one in stream.partitions.values()
-        if not one.leader or len(one.in_sync_replicas) < len(one.replicas)
+        if not one.leader or len(one.in_sync_replicas) < max(len(one.replicas), facts.needed_in_sync(stream))
     ]
 
 

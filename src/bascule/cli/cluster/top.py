@@ -136,7 +136,7 @@ class View:
                     lags.get((stream.name, one.id)),
                     len(one.in_sync_replicas),
                     len(one.replicas),
-                    facts.state(one),
+                    facts.state(stream, one),
                 )
                 for one in parts
             ]

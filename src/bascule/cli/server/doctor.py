@@ -19,7 +19,7 @@ from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
 from bascule.cli.terminal.output import printable, say, show_json
 from bascule.config.values.shown import milliseconds, plural
-from bascule.errors import BasculeError, PermissionDenied, StateError, Unavailable
+from bascule.errors import BasculeError, NotEnoughReplicas, OutcomeUnknown, PermissionDenied, StateError, Unavailable
 from bascule.exits import EXIT_CODES, styled
 from bascule.names import NAMESPACE_DEFAULT
 from bascule.net.sockets import is_loopback
@@ -34,6 +34,8 @@ CLOCK_SECONDS_MAX: Final = 5.0
 """Maximum difference between the clocks; with more, reading from a time gives unexpected messages."""
 DISK_FREE_SHARE_MIN: Final = 0.10
 OPEN_FILES_MIN: Final = 4096
+WRITE_SECONDS_MAX: Final = 5.0
+"""Maximum time until all replicas have stored a message."""
 CERTIFICATE_DAYS_MIN: Final = 14
 
 
@@ -271,7 +273,7 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
                     "consumer groups need them: set `cursors.stream.partitions` of the brokers",
                 )
             if write:
-                yield await _write(client)
+                yield await _try_to_write(client)
             else:
                 yield Check("clock", SKIPPED, "needs a published message: `bascule doctor --write`")
     except BasculeError as error:
@@ -327,15 +329,30 @@ def _streams(streams: list[StreamInfo]) -> Check:
     def those(wanted: Callable[[PartitionInfo], bool]) -> str:
         return ", ".join(one.name for one in streams if any(map(wanted, one.partitions.values())))
 
-    headless = those(lambda one: not one.leader)
-    if headless:
-        return Check("streams", FAILED, f"without a leader: {headless}", "start the brokers that have their replicas")
+    problems, next_step = [], ""
+    if headless := those(lambda one: not one.leader):
+        problems, next_step = [f"without a leader: {headless}"], "start the brokers that have their replicas"
+    for stream in streams:
+        if (reason := facts.shortage(stream)) is not None:
+            problems.append(reason)
+            next_step = next_step or facts.SHORTAGE_HINT.replace("NAME", stream.name)
+    if problems:
+        return Check("streams", FAILED, "; ".join(problems), next_step)
     behind = those(lambda one: len(one.in_sync_replicas) < len(one.replicas))
     if behind:
         return Check(
             "streams", WARNING, f"under-replicated: {behind}", "`bascule cluster status` shows what is missing"
         )
     return Check("streams", OK, f"{plural(len(streams), 'stream')}, all with leaders and in sync")
+
+
+async def _try_to_write(client: Client) -> Check:
+    """A failure belongs to this check: until here the API has answered."""
+    try:
+        return await _write(client)
+    except BasculeError as error:
+        next_step = error.hint or "see the log of the brokers"
+        return Check("write", FAILED, f"a message could not be stored and read: {error.message}", next_step)
 
 
 async def _write(client: Client) -> Check:
@@ -346,7 +363,17 @@ async def _write(client: Client) -> Check:
     await client.create_stream(name)
     try:
         started, sent_at = time.monotonic(), time.time()
-        ack = await client.publish(name, b"doctor", ack="all", timeout=5.0)
+        try:
+            ack = await client.publish(name, b"doctor", ack="all", timeout=WRITE_SECONDS_MAX)
+        except OutcomeUnknown as error:
+            # The reason why no ack came, if the stream shows it.
+            reason = facts.shortage(await facts.one_stream(client, name))
+            if reason is not None:
+                raise NotEnoughReplicas(reason, hint=facts.SHORTAGE_HINT) from None
+            raise Unavailable(
+                f"no ack of all replicas within {WRITE_SECONDS_MAX:g} s: {error.message}",
+                hint="`bascule cluster status` shows whether a server is down",
+            ) from None
         seconds, answered_at = time.monotonic() - started, time.time()
         async for _ in client.subscribe(name, start="earliest", stop="latest"):
             pass

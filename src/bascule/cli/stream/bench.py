@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +16,7 @@ from bascule.cli.terminal import values
 from bascule.cli.terminal.output import note, show_facts, show_json
 from bascule.cli.terminal.progress import ProgressBar
 from bascule.config.values.shown import bytes_per_second, milliseconds
-from bascule.errors import OutcomeUnknown
+from bascule.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
@@ -112,7 +112,10 @@ def _show(document: dict[str, Any], as_json: bool) -> None:
 async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIterator[tuple[str, list[int]]]:
     """The stream's name and partitions; without a name a temporary stream, deleted on exit."""
     if name is not None:
-        yield name, list((await facts.one_stream(client, name)).partitions)
+        found = await facts.one_stream(client, name)
+        if (reason := facts.shortage(found)) is not None:
+            raise NotEnoughReplicas(reason)
+        yield name, list(found.partitions)
         return
     import secrets
 
@@ -186,6 +189,21 @@ async def _subscribe(
     return {**found, "bytes_per_second": total / seconds, "read_as": "objects" if objects else "batches"}
 
 
+async def _arrival(client: Client, name: str, is_there: Callable[[], bool]) -> None:
+    """Wait until the subscriber has the last message. Raises Unavailable with the reason why it does not get it."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
+            while not is_there():
+                await asyncio.sleep(0.001)
+    except TimeoutError:
+        reason = facts.shortage(await facts.one_stream(client, name))
+        if reason is not None:
+            raise NotEnoughReplicas(reason) from None
+        raise Unavailable(f"the last message did not reach the subscriber within {ARRIVAL_SECONDS_MAX:g} s") from None
+
+
 async def _latency(client: Client, stream: str | None, count: int, size: int, ack: str) -> dict[str, Any]:
     import asyncio
 
@@ -209,9 +227,7 @@ async def _latency(client: Client, stream: str | None, count: int, size: int, ac
                 if answer is not None:
                     sent_at[answer.offset] = started
                 bar.update(number + 1)
-        async with asyncio.timeout(ARRIVAL_SECONDS_MAX):
-            while not reading.done() and max(sent_at) not in arrived_at:
-                await asyncio.sleep(0.001)
+        await _arrival(client, name, lambda: reading.done() or max(sent_at) in arrived_at)
         reading.cancel()
     delivered = [arrived_at[offset] - started for offset, started in sent_at.items()]
     document: dict[str, Any] = {"stream": name, "messages": count, "message_bytes": size, "ack": ack}

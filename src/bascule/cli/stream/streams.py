@@ -50,7 +50,14 @@ Subject = Annotated[
     typer.Option(help="The NATS subject; `*` and `>` are wildcards. Default: the stream's name.", show_default=False),
 ]
 Replicas = Annotated[
-    int, typer.Option("--replicas", "-r", min=-1, help="Replicas of each partition; -1 for one on every broker.")
+    int | None,
+    typer.Option(
+        "--replicas",
+        "-r",
+        min=-1,
+        help="Replicas of each partition; -1 for one on every broker. Default: 1, or one more than `--min-in-sync` if that is above 1.",
+        show_default=False,
+    ),
 ]
 QueueGroup = Annotated[
     str,
@@ -121,7 +128,7 @@ def create(
     name: Annotated[str, typer.Argument(help="The new stream's name.", show_default=False, metavar="NAME")],
     subject: Subject = None,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")] = 1,
-    replicas: Replicas = 1,
+    replicas: Replicas = None,
     group: QueueGroup = "",
     max_bytes: Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")] = None,
     max_messages: MaxMessages = None,
@@ -274,7 +281,7 @@ def describe(target: Target, name: Name, as_json: Json = False) -> None:
                 ",".join(one.replicas),
                 one.high_watermark,
                 one.newest_offset,
-                facts.state(one),
+                facts.state(stream, one),
                 one.messages_received.latest or "",
             )
             for one in stream.partitions.values()

@@ -14,7 +14,7 @@ import typer
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import messages, values
-from bascule.cli.terminal.output import note
+from bascule.cli.terminal.output import note, warn
 from bascule.cli.terminal.values import LastMessages
 from bascule.errors import EndOfPartition, InvalidOption
 from bascule.exits import wants_colour
@@ -176,6 +176,8 @@ async def _subscribe(client: Client, wanted: SubscribeOptions, renderer: Rendere
     for number in numbers:
         if number not in stream.partitions:
             raise values.no_partition(number, facts.partitions_of(stream))
+    if (reason := facts.shortage(stream)) is not None:
+        warn(f"{reason}; {facts.SHORTAGE_HINT.replace('NAME', stream.name)}")
     render = renderer(len(stream.partitions) > 1)
     starts = {number: await _start(client, wanted, number) for number in numbers}
     left = wanted.count

@@ -67,11 +67,42 @@ def is_internal(name: str) -> bool:
     return name.startswith("__")
 
 
-def state(partition: PartitionInfo) -> str:
+def needed_in_sync(stream: StreamInfo) -> int:
+    """Replicas that have to be in sync so that messages are committed and readers get them; 1 if the broker does not tell."""
+    return 1 if stream.settings is None else stream.settings.min_insync_replicas
+
+
+def cannot_commit(stream: StreamInfo) -> list[PartitionInfo]:
+    """The partitions that store messages and deliver none, because too few replicas are in sync."""
+    return [one for one in stream.partitions.values() if len(one.in_sync_replicas) < needed_in_sync(stream)]
+
+
+def shortage(stream: StreamInfo) -> str | None:
+    """Why new messages of some partitions are not delivered, as a sentence; None if enough replicas are in sync."""
+    short = cannot_commit(stream)
+    if not short:
+        return None
+    one = short[0]
+    others = f" (and {len(short) - 1} more)" if len(short) > 1 else ""
+    return (
+        f"partition {one.id}{others} of stream `{stream.name}` has {len(one.in_sync_replicas)} of the {needed_in_sync(stream)} in-sync "
+        "replicas that its `min.insync.replicas` requires: new messages are stored, but neither committed nor delivered"
+    )
+
+
+SHORTAGE_HINT: Final = (
+    "start the servers that `bascule cluster status` shows as down, or add replicas: "
+    "`bascule cluster reassign NAME --replication-factor N`"
+)
+
+
+def state(stream: StreamInfo, partition: PartitionInfo) -> str:
     """The partition's state as one or more words, separated by commas, the worst first."""
     found = []
     if not partition.leader:
         found.append("no leader")
+    if len(partition.in_sync_replicas) < needed_in_sync(stream):
+        found.append("cannot commit")
     if len(partition.in_sync_replicas) < len(partition.replicas):
         found.append("under-replicated")
     if partition.paused:
@@ -85,10 +116,12 @@ def stream_state(stream: StreamInfo) -> str:
     """The states of all partitions; a state of only some partitions is followed by their number."""
     counts: dict[str, int] = {}
     for partition in stream.partitions.values():
-        for word in state(partition).split(", "):
+        for word in state(stream, partition).split(", "):
             counts[word] = counts.get(word, 0) + 1
     everyone = len(stream.partitions)
-    words = [word for word in ("no leader", "under-replicated", "paused", "readonly") if word in counts]
+    words = [
+        word for word in ("no leader", "cannot commit", "under-replicated", "paused", "readonly") if word in counts
+    ]
     return (
         ", ".join(word if counts[word] == everyone else f"{word} {counts[word]}/{everyone}" for word in words) or "ok"
     )
@@ -107,10 +140,10 @@ def partitions_of(stream: StreamInfo) -> str:
     return f"`{stream.name}` has partitions 0 to {last}" if last else f"`{stream.name}` has only partition 0"
 
 
-def partition_document(partition: PartitionInfo) -> dict[str, object]:
+def partition_document(stream: StreamInfo, partition: PartitionInfo) -> dict[str, object]:
     return {
         "partition": partition.id,
-        "state": state(partition),
+        "state": state(stream, partition),
         "leader": partition.leader,
         "replicas": list(partition.replicas),
         "in_sync_replicas": list(partition.in_sync_replicas),
@@ -157,5 +190,5 @@ def stream_document(stream: StreamInfo) -> dict[str, object]:
         "created": stream.created,
         "state": stream_state(stream),
         "settings": settings_document(stream),
-        "partitions": [partition_document(one) for one in stream.partitions.values()],
+        "partitions": [partition_document(stream, one) for one in stream.partitions.values()],
     }

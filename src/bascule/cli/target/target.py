@@ -21,6 +21,7 @@ import typer
 
 from bascule import errors
 from bascule.cli.target import saved_clusters as contexts
+from bascule.cli.target.facts import SHORTAGE_HINT
 from bascule.cli.target.saved_clusters import Context
 from bascule.cli.terminal import values
 
@@ -198,6 +199,7 @@ _HINTS: Final[dict[type[errors.BasculeError], str]] = {
     errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
     errors.Unauthenticated: "give a valid token with `--token-file`, or a client certificate with `--tls-cert` and `--tls-key`",
     errors.PermissionDenied: "ask the operator of the brokers, or use another certificate (`--tls-cert`, `--tls-key`)",
+    errors.NotEnoughReplicas: SHORTAGE_HINT,
     errors.DeadlineExceeded: "retry, or raise the timeout with `--timeout 30s`",
 }
 

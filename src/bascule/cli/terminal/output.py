@@ -44,6 +44,12 @@ def note(text: str) -> None:
         styled(text, dim=True, err=True)
 
 
+def warn(text: str) -> None:
+    """Print a warning to stderr, also in a pipe."""
+    styled("warning: ", fg="yellow", bold=True, line_break=False, err=True)
+    typer.echo(text, err=True)
+
+
 def show_json(document: object) -> None:
     """Print one indented JSON document."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2, default=_plain))
@@ -120,6 +126,7 @@ _STYLES: Final = {
     "failed": "bold red",
     "skipped": "dim",
     "no leader": "bold red",
+    "cannot commit": "bold red",
     "under-replicated": "bold red",
 }
 

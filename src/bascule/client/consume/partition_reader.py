@@ -4,6 +4,7 @@ confirmed and then lost, UNAVAILABLE …       subscribe again after the last me
 FAILED_PRECONDITION before the handshake     another broker leads: fetch metadata, at most five times
 FAILED_PRECONDITION after it                 paused: PartitionPaused, or resumed with `resume`
 NOT_FOUND after it                           StreamDeleted
+OUT_OF_RANGE after it                        stored messages before the stop cannot be committed: NotEnoughReplicas
 RESOURCE_EXHAUSTED                           the stop was reached: the end; or nothing more will come: EndOfPartition
 OK                                           a newer member of the group reads now
 """
@@ -27,6 +28,7 @@ from bascule.client.consume.positions import STOP_TIMESTAMP, Position
 from bascule.errors import (
     BasculeError,
     EndOfPartition,
+    NotEnoughReplicas,
     NotGroupMember,
     PartitionPaused,
     StreamDeleted,
@@ -43,6 +45,9 @@ HANDSHAKE_SECONDS_MAX: Final = 5.0
 
 WAITING_BYTES_MAX: Final = 8 << 20
 """Bytes of one partition that are received and not taken; at the limit the server is held back."""
+
+NOT_COMMITTED: Final = "are stored and not committed"
+"""Text of a broker's OUT_OF_RANGE status when too few replicas are in sync to commit messages before the stop."""
 
 LOST: Final = (
     Status.UNAVAILABLE,
@@ -212,6 +217,8 @@ class PartitionReader:
             raise _Over(EndOfPartition(f"{where} is readonly and has been read to its end"))
         if status == Status.NOT_FOUND:
             raise _Over(StreamDeleted(f"stream `{self.stream}` was deleted"))
+        if status == Status.OUT_OF_RANGE and NOT_COMMITTED in text:
+            raise _Over(NotEnoughReplicas(text))
         if status == Status.OK and self._consumer is not None:
             raise _Over(NotGroupMember(f"{where} is read by a newer member of the group"))
         if status == Status.FAILED_PRECONDITION and not self._options.resume:

@@ -80,8 +80,9 @@ class Replication:
         Integer(minimum=1),
         1,
         meaning="How many replicas must be in sync for a message to be committed.",
-        consequence="With fewer in-sync replicas, ALL acks wait. With 2 of 3, the loss of any one server loses no acked message.",
-        advice="Set 2 for streams with three replicas.",
+        consequence="With fewer in-sync replicas, ALL acks and readers wait. With 2 of 3, the loss of any one server loses no acked "
+        "message. New streams have one replica more than this number if it is above 1; fewer replicas than this number are refused.",
+        advice="Set 2 in a cluster of three servers or more.",
     )
     replication_max_bytes: int = setting(
         "clustering.replication.max.bytes",

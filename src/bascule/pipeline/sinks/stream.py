@@ -46,8 +46,9 @@ def sink_of(spec: PipelineSpec, sink: StreamSink, checkpoint_id: str) -> StreamB
     created = {
         "onMissingStream": "create" if sink.create else "fail",
         "createPartitions": str(sink.partitions),
-        "createReplicationFactor": str(sink.replication_factor),
     }
+    if sink.replication_factor is not None:
+        created["createReplicationFactor"] = str(sink.replication_factor)
     producer = producer_id(spec.name, sink.stream, checkpoint_id)
     return StreamBatches(sink.target, {**spec.connection_options(), "stream": sink.stream, **created}, producer)
 

@@ -85,10 +85,11 @@ class StreamSink(KeyGroup):
     partitions: int = setting(
         "partitions", Integer(minimum=1, maximum=PARTITIONS_MAX), 1, meaning="Partitions of a stream that is created."
     )
-    replication_factor: int = setting(
+    replication_factor: int | None = setting(
         "replication_factor",
         Integer(minimum=-1, maximum=PARTITIONS_MAX, hole=0),
-        1,
+        None,
+        default_text="the server's",
         meaning="Replicas of a stream that is created; -1 for one on every broker.",
     )
 

@@ -111,10 +111,11 @@ class TargetOptions(Section):
     create_partitions: int = setting(
         "createPartitions", Integer(minimum=1, maximum=INT32_MAX), 1, meaning="Partitions of a stream that is created."
     )
-    create_replication_factor: int = setting(
+    create_replication_factor: int | None = setting(
         "createReplicationFactor",
         Integer(minimum=-1, maximum=INT32_MAX),
-        1,
+        None,
+        default_text="the server's",
         meaning="Replicas of a stream that is created; -1 for one on every broker.",
     )
     create_sync: Sync | None = setting(

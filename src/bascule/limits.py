@@ -300,7 +300,7 @@ JWKS_COOLDOWN_SECONDS: Final = 30.0
 """Minimum time between two fetches that unknown key ids cause: a forged key id must not cause one per call."""
 
 CURSORS_REMEMBERED_MAX: Final = 262_144
-"""Cursors of one partition in memory, about 64 MiB. Others are looked up in the log."""
+"""Cursors of one partition in memory, about 80 MiB. Others are looked up in the log."""
 
 ACTIVITY_EVENTS_MAX: Final = 16_384
 """Activity events that wait to be published; beyond it the oldest are lost. They are part of every metadata snapshot."""

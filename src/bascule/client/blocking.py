@@ -270,6 +270,7 @@ class BlockingClient(_Part[Client]):
     fetch_partition_metadata = _blocking(Client.fetch_partition_metadata)
     set_cursor = _blocking(Client.set_cursor)
     fetch_cursor = _blocking(Client.fetch_cursor)
+    delete_cursor = _blocking(Client.delete_cursor)
     publish = _blocking(Client.publish)
     publish_to_subject = _blocking(Client.publish_to_subject)
     publish_many = _blocking(Client.publish_many)

@@ -122,12 +122,19 @@ class StreamMethods(ClientCore):
         self._brokers.forget(name)
 
     async def fetch_metadata(
-        self, streams: Iterable[str] | None = None, *, groups: Iterable[str] = (), timeout: float | None = None
+        self, streams: Iterable[str] | None = None, *, groups: Iterable[str] | None = (), timeout: float | None = None
     ) -> Metadata:
-        """Brokers, streams (all of them unless some are named) and the consumer groups that are named. What does not exist is
-        left out."""
+        """Brokers, streams (all of them unless some are named) and the consumer groups that are named, or all groups that have
+        members for None. What does not exist is left out."""
         names = None if streams is None else [options.stream_name(name, "streams") for name in streams]
-        return await self._brokers.refresh(names, groups, deadline=self._deadline(timeout), settings=True)
+        wanted = None if groups is None else list(groups)
+        return await self._brokers.refresh(
+            names,
+            wanted or (),
+            deadline=self._deadline(timeout),
+            settings=True,
+            members=wanted is None or bool(wanted),
+        )
 
     async def fetch_partition_metadata(
         self, stream: str, partition: int = 0, *, timeout: float | None = None

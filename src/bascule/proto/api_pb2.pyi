@@ -184,7 +184,7 @@ class Consumer(_message.Message):
     def __init__(self, groupId: _Optional[str] = ..., groupEpoch: _Optional[int] = ..., consumerId: _Optional[str] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("stream", "partition", "startPosition", "startOffset", "startTimestamp", "readISRReplica", "resume", "stopPosition", "stopOffset", "stopTimestamp", "consumer", "reverse")
+    __slots__ = ("stream", "partition", "startPosition", "startOffset", "startTimestamp", "readISRReplica", "resume", "stopPosition", "stopOffset", "stopTimestamp", "consumer", "reverse", "streamId")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     STARTPOSITION_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,7 @@ class SubscribeRequest(_message.Message):
     STOPTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
+    STREAMID_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     startPosition: StartPosition
@@ -209,7 +210,8 @@ class SubscribeRequest(_message.Message):
     stopTimestamp: int
     consumer: Consumer
     reverse: bool
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., startPosition: _Optional[_Union[StartPosition, str]] = ..., startOffset: _Optional[int] = ..., startTimestamp: _Optional[int] = ..., readISRReplica: _Optional[bool] = ..., resume: _Optional[bool] = ..., stopPosition: _Optional[_Union[StopPosition, str]] = ..., stopOffset: _Optional[int] = ..., stopTimestamp: _Optional[int] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., reverse: _Optional[bool] = ...) -> None: ...
+    streamId: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., startPosition: _Optional[_Union[StartPosition, str]] = ..., startOffset: _Optional[int] = ..., startTimestamp: _Optional[int] = ..., readISRReplica: _Optional[bool] = ..., resume: _Optional[bool] = ..., stopPosition: _Optional[_Union[StopPosition, str]] = ..., stopOffset: _Optional[int] = ..., stopTimestamp: _Optional[int] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., reverse: _Optional[bool] = ..., streamId: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("offset", "key", "value", "timestamp", "stream", "partition", "subject", "replySubject", "headers", "ackInbox", "correlationId", "ackPolicy")
@@ -393,14 +395,16 @@ class PublishToSubjectResponse(_message.Message):
     def __init__(self, ack: _Optional[_Union[Ack, _Mapping]] = ...) -> None: ...
 
 class FetchMetadataRequest(_message.Message):
-    __slots__ = ("streams", "groups", "includeSettings")
+    __slots__ = ("streams", "groups", "includeSettings", "includeMembers")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     INCLUDESETTINGS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDEMEMBERS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedScalarFieldContainer[str]
     includeSettings: bool
-    def __init__(self, streams: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[str]] = ..., includeSettings: _Optional[bool] = ...) -> None: ...
+    includeMembers: bool
+    def __init__(self, streams: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[str]] = ..., includeSettings: _Optional[bool] = ..., includeMembers: _Optional[bool] = ...) -> None: ...
 
 class FetchMetadataResponse(_message.Message):
     __slots__ = ("brokers", "streamMetadata", "groupMetadata")
@@ -431,7 +435,7 @@ class Broker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., flightPort: _Optional[int] = ..., answersPings: _Optional[bool] = ...) -> None: ...
 
 class StreamMetadata(_message.Message):
-    __slots__ = ("name", "subject", "error", "partitions", "creationTimestamp", "settings")
+    __slots__ = ("name", "subject", "error", "partitions", "creationTimestamp", "settings", "id")
     class Error(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OK: _ClassVar[StreamMetadata.Error]
@@ -451,13 +455,15 @@ class StreamMetadata(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CREATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     error: StreamMetadata.Error
     partitions: _containers.MessageMap[int, PartitionMetadata]
     creationTimestamp: int
     settings: StreamSettings
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., error: _Optional[_Union[StreamMetadata.Error, str]] = ..., partitions: _Optional[_Mapping[int, PartitionMetadata]] = ..., creationTimestamp: _Optional[int] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ...) -> None: ...
+    id: int
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., error: _Optional[_Union[StreamMetadata.Error, str]] = ..., partitions: _Optional[_Mapping[int, PartitionMetadata]] = ..., creationTimestamp: _Optional[int] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
 
 class StreamSettings(_message.Message):
     __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactEnabled", "compactMinLag", "compactTombstoneRetention", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption", "compression", "sync", "syncInterval")
@@ -532,7 +538,7 @@ class PartitionMetadata(_message.Message):
     def __init__(self, id: _Optional[int] = ..., leader: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., isr: _Optional[_Iterable[str]] = ..., highWatermark: _Optional[int] = ..., newestOffset: _Optional[int] = ..., paused: _Optional[bool] = ..., readonly: _Optional[bool] = ..., messagesReceivedTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., pauseTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., readonlyTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ...) -> None: ...
 
 class ConsumerGroupMetadata(_message.Message):
-    __slots__ = ("groupId", "error", "coordinator", "epoch")
+    __slots__ = ("groupId", "error", "coordinator", "epoch", "members")
     class Error(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OK: _ClassVar[ConsumerGroupMetadata.Error]
@@ -543,11 +549,23 @@ class ConsumerGroupMetadata(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     groupId: str
     error: ConsumerGroupMetadata.Error
     coordinator: str
     epoch: int
-    def __init__(self, groupId: _Optional[str] = ..., error: _Optional[_Union[ConsumerGroupMetadata.Error, str]] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[GroupMemberMetadata]
+    def __init__(self, groupId: _Optional[str] = ..., error: _Optional[_Union[ConsumerGroupMetadata.Error, str]] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[GroupMemberMetadata, _Mapping]]] = ...) -> None: ...
+
+class GroupMemberMetadata(_message.Message):
+    __slots__ = ("consumerId", "streams", "assignments")
+    CONSUMERID_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    consumerId: str
+    streams: _containers.RepeatedScalarFieldContainer[str]
+    assignments: _containers.RepeatedCompositeFieldContainer[PartitionAssignment]
+    def __init__(self, consumerId: _Optional[str] = ..., streams: _Optional[_Iterable[str]] = ..., assignments: _Optional[_Iterable[_Union[PartitionAssignment, _Mapping]]] = ...) -> None: ...
 
 class FetchPartitionMetadataRequest(_message.Message):
     __slots__ = ("stream", "partition")
@@ -564,18 +582,22 @@ class FetchPartitionMetadataResponse(_message.Message):
     def __init__(self, metadata: _Optional[_Union[PartitionMetadata, _Mapping]] = ...) -> None: ...
 
 class SetCursorRequest(_message.Message):
-    __slots__ = ("stream", "partition", "cursorId", "offset", "expected")
+    __slots__ = ("stream", "partition", "cursorId", "offset", "expected", "streamId", "delete")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURSORID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    STREAMID_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     cursorId: str
     offset: int
     expected: NullableInt64
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[_Union[NullableInt64, _Mapping]] = ...) -> None: ...
+    streamId: int
+    delete: bool
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[_Union[NullableInt64, _Mapping]] = ..., streamId: _Optional[int] = ..., delete: _Optional[bool] = ...) -> None: ...
 
 class SetCursorResponse(_message.Message):
     __slots__ = ()
@@ -592,10 +614,12 @@ class FetchCursorRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ...) -> None: ...
 
 class FetchCursorResponse(_message.Message):
-    __slots__ = ("offset",)
+    __slots__ = ("offset", "streamId")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STREAMID_FIELD_NUMBER: _ClassVar[int]
     offset: int
-    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+    streamId: int
+    def __init__(self, offset: _Optional[int] = ..., streamId: _Optional[int] = ...) -> None: ...
 
 class JoinConsumerGroupRequest(_message.Message):
     __slots__ = ("groupId", "consumerId", "streams")

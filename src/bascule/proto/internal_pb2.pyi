@@ -109,16 +109,18 @@ class PartitionStatusResponse(_message.Message):
     def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ..., has_failed: _Optional[bool] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("stream", "partition", "cursor_id", "offset")
+    __slots__ = ("stream", "partition", "cursor_id", "offset", "stream_id")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     cursor_id: str
     offset: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursor_id: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    stream_id: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursor_id: _Optional[str] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class FetchCursorRequest(_message.Message):
     __slots__ = ("cursors_partition", "key", "replacement")
@@ -139,12 +141,14 @@ class CursorReplacement(_message.Message):
     def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping]] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class FetchCursorResponse(_message.Message):
-    __slots__ = ("error", "offset")
+    __slots__ = ("error", "offset", "stream_id")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     error: Error
     offset: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+    stream_id: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class SuccessionRequest(_message.Message):
     __slots__ = ("step", "stream", "stream_id", "partition", "leader_epoch", "new_leader_epoch", "key", "hash_bytes", "early", "part", "parts", "data")

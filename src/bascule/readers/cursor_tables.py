@@ -1,5 +1,8 @@
 """All cursors in the partitions of `__cursors` that this server leads, for metrics, which do not know the names of cursors.
 
+A consumer group reads whole streams: a partition in which it has never written a cursor is part of its lag. Such a partition has the
+cursor -1 in the answers if the group has a cursor in another partition of the stream; another table may have the real one.
+
 A table continues where its last read ended, so that a request costs as much as has changed since the last one. While its partition is
 paused nothing changes, and the table is served as it is. It holds committed cursors only.
 """
@@ -8,24 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-
-from google.protobuf.message import DecodeError
 
 from bascule import limits
 from bascule.errors import Unavailable
 from bascule.kernels.records.records import Record
 from bascule.log import PartitionLog
-from bascule.metadata.core.model.streams import EventTimestamps
+from bascule.metadata.core.model.streams import EventTimestamps, Stream
 from bascule.metadata.requests import CallDeadline
 from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.names import cursor_id_fault, stream_name_fault
 from bascule.proto import extensions_pb2 as extensions
-from bascule.proto.internal_pb2 import Cursor
 from bascule.readers.cursors import INLINE_RECORDS_MAX, read_some
 from bascule.readers.pace import Pace
+from bascule.readers.stored_cursors import NONE, StoredCursor, cursor_in, name_in
 
 if TYPE_CHECKING:
     from bascule.metadata.controller import Controller
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from bascule.partition.registry import Partitions
     from bascule.partition.replica import LocalPartition
 
+GROUP_PREFIX: Final = "__group:"
 HOLD_PREFIX: Final = "__hold:"
 """Prefix of the cursors in which group members record the holder of a partition; they are no reader positions."""
 
@@ -46,7 +48,7 @@ class CursorTable:
 
     stream_id: int
     cursors_max: int = limits.CURSORS_REMEMBERED_MAX
-    places: dict[Place, dict[str, int]] = field(default_factory=dict)
+    places: dict[Place, dict[str, StoredCursor]] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
     """Messages of cursors beyond `cursors_max`, or whose names are not allowed."""
@@ -82,12 +84,13 @@ class CursorTable:
                 self._take(record)
 
     def _take(self, record: Record) -> None:
-        try:
-            cursor = None if record.value is None else Cursor.FromString(record.value)
-        except DecodeError:
-            return  # not a message of ours: a client published to the stream's subject
-        if cursor is None or cursor.cursor_id.startswith(HOLD_PREFIX):
+        if not record.value:
+            self._remove(record.key or b"")
             return
+        found = cursor_in(record)
+        if found is None or found[0].cursor_id.startswith(HOLD_PREFIX):
+            return
+        cursor, stored = found
         if cursor_id_fault(cursor.cursor_id) is not None or stream_name_fault(cursor.stream) is not None:
             self.left_out += 1  # set by an older server, or published to the stream: readable, but no label
             return
@@ -97,7 +100,13 @@ class CursorTable:
                 self.left_out += 1
                 return
             self.count += 1
-        at[cursor.cursor_id] = cursor.offset
+        at[cursor.cursor_id] = stored
+
+    def _remove(self, key: bytes) -> None:
+        name = name_in(key)
+        at = None if name is None else self.places.get((name.stream, name.partition))
+        if name is not None and at is not None and at.pop(name.cursor_id, None) is not None:
+            self.count -= 1
 
 
 class CursorTables:
@@ -134,16 +143,32 @@ class CursorTables:
         table = await self._table(number)
         left_out, count, pace = table.left_out, 0, Pace()
         found: dict[Place, dict[str, int]] = {}
-        for place, cursors in list(table.places.items()):
+        groups: dict[str, set[str]] = {}
+        for place, stored in list(table.places.items()):
             await pace.rest()
-            partition = self._controller.metadata.find(*place)
-            if partition is None or partition.leader != server:
+            stream = self._controller.metadata.streams.get(place[0])
+            partition = None if stream is None else stream.partition(place[1])
+            if partition is None:
+                continue
+            # A copy: a thread may be adding to it.
+            cursors = {name: one.offset for name, one in dict(stored).items() if one.belongs_to(stream)}
+            groups.setdefault(place[0], set()).update(name for name in cursors if name.startswith(GROUP_PREFIX))
+            if partition.leader != server or not cursors:
                 continue
             if count + len(cursors) > limits.METRICS_CURSORS_MAX:
                 left_out += len(cursors)
                 continue
-            found[place] = dict(cursors)  # a thread may be adding to it
+            found[place] = cursors
             count += len(cursors)
+        for name, readers in groups.items():
+            await pace.rest()
+            stream = self._controller.metadata.streams.get(name)
+            for place, cursor in list(unread(stream, readers, server, found)):
+                if count >= limits.METRICS_CURSORS_MAX:
+                    left_out += 1
+                    continue
+                found.setdefault(place, {})[cursor] = NONE
+                count += 1
         return found, left_out
 
     async def _table(self, number: int) -> CursorTable:
@@ -168,6 +193,19 @@ class CursorTables:
         log = local.log if local.is_open else await asyncio.to_thread(lambda: local.log)
         table.received = local.received_times
         await table.read_on(log)
+
+
+def unread(
+    stream: Stream | None, groups: Collection[str], server: str, places: Mapping[Place, Mapping[str, int]]
+) -> Iterator[tuple[Place, str]]:
+    """The partitions of a stream that the server leads and in which one of these groups has no cursor, and the cursor's id."""
+    if stream is None or not groups:
+        return
+    for partition in stream.partitions:
+        if partition.leader == server:
+            place = stream.name, partition.id
+            at = places.get(place, {})
+            yield from ((place, cursor) for cursor in groups if cursor not in at)
 
 
 def each(places: dict[Place, dict[str, int]]) -> Iterator[tuple[Place, str, int]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
 import pytest
 
+import bascule
+from bascule import errors
 from tests.support.api_client import Api, Status, grpc, pb
 from tests.support.broker_fixtures import unique_name
 from tests.support.cluster import ASK_SECONDS, RECOVERY_SECONDS, Cluster
+from tests.support.on_loop import on_loop
 from tests.support.replicas import assert_well, everybody_back, new_leader
 from tests.support.tcp_proxy import SWALLOW
 from tests.support.waiting import eventually
@@ -110,6 +114,24 @@ def test_a_leader_that_is_cut_off_tells_no_cursor_that_may_be_old(cluster: Clust
     assert refused.value.code() in (Status.INTERNAL, Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE)
     cluster.heal(old)
     assert cluster.api(old).FetchCursor(**cursor).offset == 2
+
+
+@on_loop
+async def test_a_cursor_that_may_be_stored_is_not_reported_as_not_stored(cluster: Cluster) -> None:
+    """A follower is down and still counts as in sync: the leader stores the cursor, and cannot confirm it yet."""
+    cluster.wait_until_in_sync("__cursors", 0)
+    names = [one["cursorId"] for one in cursors_in(0)][:4]
+    leader = cluster.leader_of("__cursors", 0)
+    follower = next(name for name in cluster.servers if name not in (leader, cluster.controller()))
+    async with bascule.connect(cluster.brokers[leader].address, timeout=60) as client:
+        cluster.pause(follower)
+        began = time.monotonic()
+        with pytest.raises(errors.OutcomeUnknown, match="SetCursor was sent"):
+            await client.set_cursor(names[0], "s", 0, 5, timeout=1)
+        assert time.monotonic() - began > 0.8, "the caller's timeout counts"
+        await client.set_cursor(names[1], "s", 0, 6)
+        assert await client.fetch_cursor(names[0], "s") == 5
+        assert await client.fetch_cursor(names[1], "s") == 6
 
 
 # ── activity ─────────────────────────────────────────────────────────────────────────────────────

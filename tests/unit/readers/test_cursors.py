@@ -18,7 +18,8 @@ from bascule.metadata.stream_options import settings_of
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.net.nats.envelope import MessageType, encode
 from bascule.proto.internal_pb2 import Cursor, FetchCursorRequest
-from bascule.readers.cursors import CursorView, cursor_key, cursors_partition
+from bascule.readers.cursors import CursorView, cursors_partition
+from bascule.readers.stored_cursors import cursor_key
 from tests.support.control_plane import SUBJECTS, Server, configured, refused, run, running, until
 
 MINUTE = 60 * 10**9
@@ -35,6 +36,11 @@ async def ready(server: Server) -> Server:
 
 async def put(server: Server, offset: int, stream: str = "orders", partition: int = 0, cursor: str = "c") -> None:
     await server.call("SetCursor", stream=stream, partition=partition, cursorId=cursor, offset=offset)
+
+
+async def offset_in(view: CursorView, key: bytes, log: PartitionLog) -> int:
+    found = await view.find(key, log)
+    return -1 if found is None else found.offset
 
 
 async def get(server: Server, stream: str = "orders", partition: int = 0, cursor: str = "c") -> int:
@@ -259,7 +265,7 @@ def write(log: PartitionLog, key: bytes | None, value: bytes | None) -> None:
 
 
 def cursor(offset: int) -> bytes:
-    return Cursor(offset=offset).SerializeToString()
+    return Cursor(cursor_id="c", offset=offset).SerializeToString()
 
 
 def test_cursors_that_do_not_fit_are_looked_for_in_the_log(tmp_path: Path) -> None:
@@ -270,10 +276,10 @@ def test_cursors_that_do_not_fit_are_looked_for_in_the_log(tmp_path: Path) -> No
             for number in range(20):
                 write(log, b"k%d" % (number % 10), cursor(number))
             for number in (0, 5, 9, 0, 3):
-                assert await view.offset(b"k%d" % number, log) == 10 + number
-            assert await view.offset(b"nobody", log) == -1
+                assert await offset_in(view, b"k%d" % number, log) == 10 + number
+            assert await offset_in(view, b"nobody", log) == -1
             write(log, b"k0", cursor(77))
-            assert await view.offset(b"k0", log) == 77
+            assert await offset_in(view, b"k0", log) == 77
 
     run(scenario())
 
@@ -284,13 +290,13 @@ def test_a_cursor_that_retention_took_is_none(tmp_path: Path) -> None:
             log = store.log("__cursors", 0, LogOptions(retention_records_max=1, segment_bytes_max=1))
             view = CursorView(1, 1)
             write(log, b"old", cursor(5))
-            assert await view.offset(b"old", log) == 5
+            assert await offset_in(view, b"old", log) == 5
             write(log, b"new", cursor(6))
             write(log, b"new", cursor(7))
             apply_retention(log)
             assert log.log_start_offset > 0
-            assert await view.offset(b"old", log) == -1
-            assert await view.offset(b"new", log) == 7
+            assert await offset_in(view, b"old", log) == -1
+            assert await offset_in(view, b"new", log) == 7
 
     run(scenario())
 
@@ -303,13 +309,31 @@ def test_only_what_is_committed_counts_and_foreign_messages_do_not(tmp_path: Pat
             write(log, b"k", cursor(1))
             write(log, b"k", b"\xff\xff\xff")
             write(log, None, cursor(9))
-            write(log, b"k", None)
             batch = new_batch()
             batch.add(b"k", cursor(2))
             log.append(batch)
-            assert await view.offset(b"k", log) == 1
+            assert await offset_in(view, b"k", log) == 1
             log.advance_high_watermark(log.newest_offset)
-            assert await view.offset(b"k", log) == 2
+            assert await offset_in(view, b"k", log) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("remembered", [2, 100])
+@pytest.mark.parametrize("empty", [None, b""])
+def test_a_message_without_a_value_deletes_a_cursor(tmp_path: Path, remembered: int, empty: bytes | None) -> None:
+    async def scenario() -> None:
+        with LogStore(tmp_path) as store:
+            log = store.log("__cursors", 0)
+            view = CursorView(1, 1, remembered_max=remembered)
+            for number in range(6):
+                write(log, b"k%d" % number, cursor(number))
+            write(log, b"k1", empty)
+            for number in (2, 3, 4, 5):
+                assert await offset_in(view, b"k%d" % number, log) == number
+            assert await offset_in(view, b"k1", log) == -1
+            write(log, b"k1", cursor(8))
+            assert await offset_in(view, b"k1", log) == 8
 
     run(scenario())
 
@@ -323,6 +347,6 @@ def test_a_long_log_is_read_by_a_thread(tmp_path: Path) -> None:
                 batch.add(b"k%d" % number, cursor(number))
             log.advance_high_watermark(log.append(batch).last_offset)
             view = CursorView(1, 1)
-            assert await asyncio.gather(*(view.offset(b"k%d" % n, log) for n in (0, 4999, 17))) == [0, 4999, 17]
+            assert await asyncio.gather(*(offset_in(view, b"k%d" % n, log) for n in (0, 4999, 17))) == [0, 4999, 17]
 
     run(scenario())

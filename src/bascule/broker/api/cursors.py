@@ -8,7 +8,8 @@ from bascule.names import cursor_id_fault, stream_name_fault
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.proto import api_pb2 as api
-from bascule.readers.cursors import CursorStore, cursor_key
+from bascule.readers.cursors import CursorStore
+from bascule.readers.stored_cursors import cursor_key
 from bascule.security.authorization import Authorizer
 
 
@@ -26,23 +27,28 @@ class CursorApi:
         )
 
     async def set_cursor(self, request: api.SetCursorRequest, call: Call) -> api.SetCursorResponse:
-        check_texts(cursorId=cursor_id_fault(request.cursorId), stream=stream_name_fault(request.stream))
+        if not request.delete:  # servers before this version stored any text
+            check_texts(cursorId=cursor_id_fault(request.cursorId), stream=stream_name_fault(request.stream))
         _check(request)
         self._authorizer.require(call.peer, request.stream, "SetCursor")
         place = request.stream, request.partition, request.cursorId
         timeout = deadline_of(call).left()
+        identity = request.streamId
         if request.HasField("expected"):
-            await self._cursors.replace(*place, request.expected.value, request.offset, timeout=timeout)
+            if request.delete:
+                raise GrpcError(Status.INVALID_ARGUMENT, "delete is set: a cursor is deleted without expected")
+            expected = request.expected.value
+            await self._cursors.replace(*place, expected, request.offset, timeout=timeout, stream_id=identity)
         else:
-            await self._cursors.set(*place, request.offset, timeout=timeout)
+            await self._cursors.set(*place, request.offset, timeout=timeout, stream_id=identity, delete=request.delete)
         return api.SetCursorResponse()
 
     async def fetch_cursor(self, request: api.FetchCursorRequest, call: Call) -> api.FetchCursorResponse:
         _check(request)
         self._authorizer.require(call.peer, request.stream, "FetchCursor")
         timeout = deadline_of(call).left()
-        offset = await self._cursors.fetch(request.stream, request.partition, request.cursorId, timeout=timeout)
-        return api.FetchCursorResponse(offset=offset)
+        found = await self._cursors.fetch(request.stream, request.partition, request.cursorId, timeout=timeout)
+        return api.FetchCursorResponse(offset=found.offset, streamId=found.stream_id)
 
 
 def _check(request: api.SetCursorRequest | api.FetchCursorRequest) -> None:

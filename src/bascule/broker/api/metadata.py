@@ -90,7 +90,7 @@ class MetadataApi:
         _check_names(streams=request.streams, groups=request.groups)
         head = api.FetchMetadataResponse(
             brokers=await self._brokers(call),
-            groupMetadata=[self._group(name) for name in dict.fromkeys(request.groups)],
+            groupMetadata=[self._group(name, request.includeMembers) for name in self._groups(request)],
         )
         entries = await self._entries.encoded(request.streams, request.includeSettings)
         return Encoded(b"".join((head.SerializeToString(), *entries)))
@@ -125,11 +125,24 @@ class MetadataApi:
         found = flight_locations(await self._servers(call), uses_tls=self._uses_tls)
         return FlightResult(value=json.dumps({"locations": list(found.values())}).encode())
 
-    def _group(self, name: str) -> api.ConsumerGroupMetadata:
+    def _groups(self, request: api.FetchMetadataRequest) -> list[str]:
+        if request.includeMembers and not request.groups:
+            return sorted(self._controller.metadata.groups)
+        return list(dict.fromkeys(request.groups))
+
+    def _group(self, name: str, with_members: bool) -> api.ConsumerGroupMetadata:
         group = self._controller.metadata.groups.get(name)
         if group is None:
             return api.ConsumerGroupMetadata(groupId=name, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
-        return api.ConsumerGroupMetadata(groupId=name, coordinator=group.coordinator, epoch=group.epoch)
+        entry = api.ConsumerGroupMetadata(groupId=name, coordinator=group.coordinator, epoch=group.epoch)
+        for consumer in sorted(group.members) if with_members else ():
+            member = group.members[consumer]
+            assignments = [
+                api.PartitionAssignment(stream=stream, partitions=member.assignments[stream])
+                for stream in sorted(member.assignments)
+            ]
+            entry.members.add(consumerId=consumer, streams=member.streams, assignments=assignments)
+        return entry
 
     async def fetch_partition_metadata(
         self, request: api.FetchPartitionMetadataRequest, call: Call
@@ -184,7 +197,9 @@ class StreamEntries:
         kept = self._kept.get((stream.name, with_settings))
         if kept is not None and kept[0] == key:
             return kept[1]
-        entry = api.StreamMetadata(name=stream.name, subject=stream.subject, creationTimestamp=stream.created_ns)
+        entry = api.StreamMetadata(
+            name=stream.name, subject=stream.subject, creationTimestamp=stream.created_ns, id=stream.id
+        )
         if with_settings:
             config = effective_config(stream, self._defaults)
             entry.settings.CopyFrom(api.StreamSettings(**cast("Any", wire_values(config))))

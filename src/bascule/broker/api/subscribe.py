@@ -16,7 +16,7 @@ from bascule.errors import BasculeError, LogEmpty, TimestampOutOfRange, grpc_sta
 from bascule.kernels.calls.subscribe import SubscribeStream
 from bascule.log import PartitionLog
 from bascule.metadata.controller import Controller
-from bascule.metadata.core.model.streams import Partition
+from bascule.metadata.core.model.streams import Partition, Stream
 from bascule.metadata.partition_starts import PartitionStarts
 from bascule.names import id_fault
 from bascule.net.grpc.server import Route
@@ -144,6 +144,8 @@ class SubscribeApi:
             raise GrpcError(
                 Status.NOT_FOUND, f"No such partition [stream={request.stream}, partition={request.partition}]"
             )
+        if found is not None and request.streamId:
+            _must_be_the_same(found, request)
         if len(partition.replicas) > 1 and self._is_cut_off():
             raise GrpcError(Status.UNAVAILABLE, "the server is cut off from the others: read from one of them")
         if partition.leader != self._controller.server_id:
@@ -280,6 +282,14 @@ class SubscribeApi:
                 del local.group_subscribers[group]
 
         return leave
+
+
+def _must_be_the_same(stream: Stream, request: SubscribeRequest) -> None:
+    """The stream has the identity that the subscriber knows. Identities grow: a smaller one means that this server is behind."""
+    if stream.id < request.streamId:
+        raise GrpcError(Status.UNAVAILABLE, "the server has not applied the creation of the stream yet")
+    if stream.id > request.streamId:
+        raise GrpcError(Status.NOT_FOUND, f"stream {request.stream} was deleted and created again")
 
 
 # ── positions ────────────────────────────────────────────────────────────────────────────────────

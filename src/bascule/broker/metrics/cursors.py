@@ -1,8 +1,8 @@
 """The lag of readers: one set of metrics for each cursor that refers to a partition which this server leads.
 
-Consumer groups have a cursor, and Spark queries may have one. The leader of the partition measures the lag, because it has the log. The
-cursor itself is in `__cursors`, whose partition another server may lead: that server is asked, in one request, for all cursors that
-refer to partitions of this server.
+Consumer groups have a cursor, -1 in a partition that the group has never read, and Spark queries may have one. The leader of the
+partition measures the lag, because it has the log. The cursor itself is in `__cursors`, whose partition another server may lead: that
+server is asked, in one request, for all cursors that refer to partitions of this server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from bascule.metadata.stream_options import CURSORS_STREAM
 from bascule.net.grpc.status import GrpcError
 from bascule.partition.replica import LedPartition
 from bascule.proto import extensions_pb2 as extensions
-from bascule.readers.cursor_tables import CursorTables, Place
+from bascule.readers.cursor_tables import GROUP_PREFIX, CursorTables, Place, unread
 from bascule.readers.pace import Pace
+from bascule.readers.stored_cursors import NONE
 
 if TYPE_CHECKING:
     from bascule.metadata.controller import Controller
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from bascule.partition.registry import Partitions
 
 ASK_SECONDS: Final = 1.0
-GROUP_PREFIX: Final = "__group:"
 
 
 @dataclass(slots=True)
@@ -47,7 +47,10 @@ class Known:
 
     def add(self, places: Iterable[tuple[Place, dict[str, int]]], left_out: int) -> None:
         for place, cursors in places:
-            self.places.setdefault(place, {}).update(cursors)
+            at = self.places.setdefault(place, {})
+            for name, offset in cursors.items():
+                if offset != NONE or name not in at:
+                    at[name] = offset
         self.left_out += left_out
 
 
@@ -70,7 +73,23 @@ class KnownCursors:
                 found.unknown_partitions += 1
             else:
                 found.add(*answer)
+        await self._add_members(found)
         return found
+
+    async def _add_members(self, found: Known) -> None:
+        """The partitions of groups that have members and no cursor there yet."""
+        count, pace = sum(map(len, found.places.values())), Pace()
+        metadata, server_id = self._controller.metadata, self._controller.server_id
+        for group in list(metadata.groups.values()):
+            for name in {stream for member in group.members.values() for stream in member.streams}:
+                stream, cursors = metadata.streams.get(name), (GROUP_PREFIX + group.id,)
+                for place, cursor in list(unread(stream, cursors, server_id, found.places)):
+                    if count >= limits.METRICS_CURSORS_MAX:
+                        found.left_out += 1
+                        continue
+                    found.places.setdefault(place, {})[cursor] = NONE
+                    count += 1
+                await pace.rest()
 
     async def _ask(self, number: int) -> tuple[list[tuple[Place, dict[str, int]]], int] | None:
         partition = self._controller.metadata.find(CURSORS_STREAM, number)

@@ -210,14 +210,18 @@ class Brokers:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
-    async def call(self, method: str, request: bytes, *, timeout: float | None = None, once: bool = False) -> bytes:
+    async def call(
+        self, method: str, request: bytes, *, timeout: float | None = None, once: bool = False, changes: bool = False
+    ) -> bytes:
         """Call any broker, and retry until it succeeds or the timeout passes.
 
-        With `once` a request that may have been carried out is not repeated: OutcomeUnknown is raised instead.
+        With `once` a request that may have been carried out is not repeated: OutcomeUnknown is raised instead. With `changes` it is
+        repeated, and OutcomeUnknown is raised if an attempt may have been carried out and none was answered.
         """
         self.check_open()
         deadline = TimeLimit.after(self.timeout if timeout is None else timeout)
         backoff = Backoff()
+        in_doubt = False
         while True:
             try:
                 channel = await self.any_channel(deadline)
@@ -226,7 +230,8 @@ class Brokers:
                 maybe_done = error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED) and not error.unprocessed
                 if once and maybe_done:
                     raise unknown_outcome(f"{method} was sent", error.text) from None
-                hangs = error.status == Status.DEADLINE_EXCEEDED and not deadline.has_passed
+                in_doubt = in_doubt or (changes and maybe_done)
+                hangs = error.status == Status.DEADLINE_EXCEEDED and (in_doubt or not deadline.has_passed)
                 if not is_passing(error.status, error.text) and not hangs:
                     raise error_of(error.status, error.text) from None
                 problem: Exception = error_of(error.status, error.text)
@@ -236,6 +241,8 @@ class Brokers:
             except Unavailable as error:
                 problem = error
             if not await backoff.wait(deadline):
+                if in_doubt:
+                    raise unknown_outcome(f"{method} was sent", str(problem)) from None
                 raise problem from None
             self.check_open()
 
@@ -285,12 +292,16 @@ class Brokers:
         *,
         deadline: TimeLimit | None = None,
         settings: bool = False,
+        members: bool = False,
     ) -> Metadata:
-        """Fetch metadata. `streams` None means all streams; an empty list fetches only the brokers."""
+        """Fetch metadata. `streams` None means all streams; an empty list fetches only the brokers. `members`: of the groups; of all
+        groups if none is named."""
         timeout = self.timeout if deadline is None else deadline.left
         # On the wire an empty list means all streams: ask for a name that cannot exist instead.
         names = [] if streams is None else list(streams) or [" "]
-        request = wire.encode("FetchMetadataRequest", streams=names, groups=list(groups), includeSettings=settings)
+        request = wire.encode(
+            "FetchMetadataRequest", streams=names, groups=list(groups), includeSettings=settings, includeMembers=members
+        )
         found = metadata.parse(await self.call("FetchMetadata", request, timeout=timeout))
         kept = {name: info for name, info in self.known.streams.items() if streams is not None and name not in names}
         self.known = Metadata(found.brokers or self.known.brokers, {**kept, **found.streams}, found.groups)

@@ -87,6 +87,16 @@ class StreamInfo:
     partitions: dict[int, PartitionInfo]
     settings: SettingsInfo | None = None
     """None when the broker does not tell them, as Liftbridge's brokers do not."""
+    id: int = 0
+    """Identity: a stream that is created again under its name has another one. 0 from Liftbridge's brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberInfo:
+    id: str
+    streams: tuple[str, ...]
+    assignments: dict[str, tuple[int, ...]]
+    """The partitions that it reads, by stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,8 @@ class GroupInfo:
     id: str
     coordinator: str
     epoch: int
+    members: tuple[GroupMemberInfo, ...] = ()
+    """Empty unless they were requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +151,9 @@ def _stream(fields: Fields) -> StreamInfo:
     partitions = {entry["key"]: partition(entry["value"]) for entry in fields["partitions"] if entry["value"]}
     created = moment(fields["creationTimestamp"])
     settings = None if fields["settings"] is None else _settings(fields["settings"])
-    return StreamInfo(fields["name"], fields["subject"], created, dict(sorted(partitions.items())), settings)
+    return StreamInfo(
+        fields["name"], fields["subject"], created, dict(sorted(partitions.items())), settings, fields["id"]
+    )
 
 
 def _settings(fields: Fields) -> SettingsInfo:
@@ -148,7 +162,13 @@ def _settings(fields: Fields) -> SettingsInfo:
 
 
 def _group(fields: Fields) -> GroupInfo:
-    return GroupInfo(fields["groupId"], fields["coordinator"], fields["epoch"])
+    members = tuple(_member(entry) for entry in fields["members"])
+    return GroupInfo(fields["groupId"], fields["coordinator"], fields["epoch"], members)
+
+
+def _member(fields: Fields) -> GroupMemberInfo:
+    assignments = {entry["stream"]: tuple(entry["partitions"]) for entry in fields["assignments"]}
+    return GroupMemberInfo(fields["consumerId"], tuple(fields["streams"]), assignments)
 
 
 def partition(fields: Fields) -> PartitionInfo:

@@ -42,9 +42,9 @@ TABLE: Final = {
     "SubscribeRequest": (
         "1 stream string, 2 partition int32, 3 startPosition int32, 4 startOffset int64, 5 startTimestamp int64, "
         "6 readISRReplica bool, 7 resume bool, 8 stopPosition int32, 9 stopOffset int64, 10 stopTimestamp int64, "
-        "11 consumer Consumer, 12 reverse bool"
+        "11 consumer Consumer, 12 reverse bool, 1000 streamId uint64"
     ),
-    "FetchMetadataRequest": "1 streams *string, 2 groups *string, 1000 includeSettings bool",
+    "FetchMetadataRequest": "1 streams *string, 2 groups *string, 1000 includeSettings bool, 1001 includeMembers bool",
     "FetchMetadataResponse": (
         "1 brokers *Broker, 2 streamMetadata *StreamMetadata, 3 groupMetadata *ConsumerGroupMetadata"
     ),
@@ -62,9 +62,12 @@ TABLE: Final = {
     ),
     "PublishToSubjectResponse": "1 ack Ack",
     "HeadersEntry": "1 key string, 2 value bytes",
-    "SetCursorRequest": "1 stream string, 2 partition int32, 3 cursorId string, 4 offset int64, 1000 expected NullableInt64",
+    "SetCursorRequest": (
+        "1 stream string, 2 partition int32, 3 cursorId string, 4 offset int64, 1000 expected NullableInt64, "
+        "1001 streamId uint64, 1002 delete bool"
+    ),
     "FetchCursorRequest": "1 stream string, 2 partition int32, 3 cursorId string",
-    "FetchCursorResponse": "1 offset int64",
+    "FetchCursorResponse": "1 offset int64, 1000 streamId uint64",
     "JoinConsumerGroupRequest": "1 groupId string, 2 consumerId string, 3 streams *string",
     "JoinConsumerGroupResponse": (
         "1 coordinator string, 2 epoch uint64, 3 consumerTimeout int64, 4 coordinatorTimeout int64"
@@ -78,7 +81,7 @@ TABLE: Final = {
     "1001 answersPings bool",
     "StreamMetadata": (
         "1 name string, 2 subject string, 3 error int32, 4 partitions *PartitionsEntry, 5 creationTimestamp int64, "
-        "1000 settings StreamSettings"
+        "1000 settings StreamSettings, 1001 id uint64"
     ),
     "StreamSettings": (
         "1 retentionMaxBytes int64, 2 retentionMaxMessages int64, 3 retentionMaxAge int64, 4 cleanerInterval int64, "
@@ -88,7 +91,10 @@ TABLE: Final = {
         "17 syncInterval int64"
     ),
     "PartitionsEntry": "1 key int32, 2 value PartitionMetadata",
-    "ConsumerGroupMetadata": "1 groupId string, 2 error int32, 3 coordinator string, 4 epoch uint64",
+    "ConsumerGroupMetadata": (
+        "1 groupId string, 2 error int32, 3 coordinator string, 4 epoch uint64, 1000 members *GroupMemberMetadata"
+    ),
+    "GroupMemberMetadata": "1 consumerId string, 2 streams *string, 3 assignments *PartitionAssignment",
     "PartitionEventTimestamps": "1 firstTimestamp int64, 2 latestTimestamp int64",
     "PartitionMetadata": (
         "1 id int32, 2 leader string, 3 replicas *string, 4 isr *string, 5 highWatermark int64, 6 newestOffset int64, "

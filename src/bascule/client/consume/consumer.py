@@ -26,7 +26,7 @@ from bascule.client.connection import options, wire
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.retry import Backoff, TimeLimit
 from bascule.client.consume.coordination import Coordination
-from bascule.client.consume.cursors import fetch_cursor, replace_cursor, set_cursor
+from bascule.client.consume.cursors import FetchedCursor, fetch_cursor, replace_cursor, set_cursor
 from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, PartitionProgress, Place
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.consume.positions import Position, Range
@@ -36,7 +36,10 @@ from bascule.errors import (
     Conflict,
     NotGroupMember,
     OperatorError,
+    OutcomeUnknown,
     StateError,
+    StreamDeleted,
+    StreamNotFound,
     Unavailable,
 )
 from bascule.kernels.client.messages import Message, MessageBatch
@@ -75,6 +78,8 @@ class _Held:
     position: Position
     epoch: int
     reader: PartitionReader
+    stream_id: int
+    """Identity of the stream, 0 if the broker does not tell it: a checkpoint must not reach a new stream of the same name."""
     progress: PartitionProgress = field(default_factory=PartitionProgress)
     revoked: bool = False
     """No more of its messages are delivered."""
@@ -276,7 +281,7 @@ class Consumer:
                 f"partition {message.partition} of `{message.stream}` is no longer assigned to this consumer"
             )
         async with found.writing:
-            await self._set_cursor(CURSOR_PREFIX, found.place, message.offset)
+            await self._set_cursor(found.place, message.offset, found.stream_id)
             found.progress.checkpointed = message.offset
 
     async def _checkpoint_for_ever(self) -> None:
@@ -286,14 +291,14 @@ class Consumer:
                 if not held.revoked:
                     try:
                         await self._write(held)
-                    except (Unavailable, OperatorError):
-                        continue  # the next one will do
+                    except (Unavailable, OperatorError, OutcomeUnknown, StreamNotFound):
+                        continue  # the next one will do, or the stream was deleted
 
     async def _write(self, held: _Held) -> None:
         async with held.writing:
             offset = held.progress.to_checkpoint
             if offset is not None:
-                await self._set_cursor(CURSOR_PREFIX, held.place, offset)
+                await self._set_cursor(held.place, offset, held.stream_id)
                 held.progress.checkpointed = offset
 
     # ── assignments ──────────────────────────────────────────────────────────────────────────────
@@ -315,8 +320,8 @@ class Consumer:
     def _reader_news(self, place: Place) -> None:
         held = self._held.get(place)
         if held is not None and held.reader.ended:
-            if isinstance(held.reader.error, NotGroupMember) and not held.revoked:
-                # A newer member reads it: stop at once, and ask the coordinator for the assignments.
+            if isinstance(held.reader.error, NotGroupMember | StreamDeleted) and not held.revoked:
+                # A newer member reads it, or the stream is gone: stop at once, and ask the coordinator for the assignments.
                 held.revoked = True
                 self._wanted -= {place}
                 self._coordination.hurry()
@@ -368,7 +373,7 @@ class Consumer:
         try:
             if not lost and self._auto_checkpoint is not None and await self._is_noted(held.place):
                 await self._write(held)
-        except (Unavailable, StateError, OperatorError):
+        except (Unavailable, StateError, OperatorError, OutcomeUnknown):
             pass  # the next member begins at the last checkpoint
         await self._withdraw(held.place)
         self._held.pop(held.place, None)
@@ -376,12 +381,12 @@ class Consumer:
     async def _withdraw(self, place: Assignment) -> None:
         """Clear our hold, unless another member has replaced it."""
         # If that fails, the next member waits for the handover timeout.
-        with contextlib.suppress(Unavailable, StateError, OperatorError):
+        with contextlib.suppress(Unavailable, StateError, OperatorError, OutcomeUnknown):
             await self._replace_note(place, self._notes.get(place, NOBODY), NOBODY)
         self._notes.pop(place, None)
 
     async def _is_noted(self, place: Assignment) -> bool:
-        return await self._fetch_cursor(HOLD_PREFIX, place) == self._notes.get(place)
+        return (await self._fetch_cursor(HOLD_PREFIX, place)).offset == self._notes.get(place)
 
     async def _take(self, places: list[Place]) -> None:
         # All at once: if the previous member is dead, each partition takes the whole handover timeout.
@@ -407,7 +412,7 @@ class Consumer:
             # A newer member reads it: ask the coordinator whether it is still ours.
             self._wanted -= {place}
             self._coordination.hurry()
-        except (Unavailable, StateError):
+        except (Unavailable, StateError, OutcomeUnknown):
             pass  # it is tried again
         except OperatorError:
             if not self._has_taken:
@@ -421,26 +426,26 @@ class Consumer:
         cursor = await self._fetch_cursor(CURSOR_PREFIX, place)
         self._has_taken = True
         position = Position(self._wanted_range)
-        if cursor != NEVER:
-            position.last = max(cursor, -1)
-        reader = self._reader(place, position, epoch)
+        if cursor.offset != NEVER:
+            position.last = max(cursor.offset, -1)
+        reader = self._reader(place, position, epoch, cursor.stream_id)
         try:
             await reader.open(TimeLimit.after(self._brokers.timeout))
             begin = position.pinned_start
-            if cursor == NEVER and begin is not None:
+            if cursor.offset == NEVER and begin is not None:
                 # Pinned for the group: the next member must not start at what is newest by then.
-                await self._set_cursor(CURSOR_PREFIX, place, begin - 1 if begin else BEGINNING)
+                await self._set_cursor(place, begin - 1 if begin else BEGINNING, cursor.stream_id)
         except BaseException:
             reader.abandon()
             raise
-        held = self._held[place] = _Held(place, position, epoch, reader)
+        held = self._held[place] = _Held(place, position, epoch, reader, cursor.stream_id)
         return held
 
     async def _note(self, place: Assignment, epoch: int) -> None:
         """Write our hold as soon as the partition is free."""
         note = epoch << TAG_BITS | self._tag
         while True:
-            holder = await self._fetch_cursor(HOLD_PREFIX, place)
+            holder = (await self._fetch_cursor(HOLD_PREFIX, place)).offset
             if holder != NOBODY and holder & TAG_MASK != self._tag:
                 holder = await self._wait_for_release(place, epoch, holder)
             self._notes[place] = note  # even if the answer is lost
@@ -460,7 +465,7 @@ class Consumer:
             await reader.open(TimeLimit.after(self._brokers.timeout))
             backoff = Backoff()
             while await backoff.wait(deadline):
-                holder = await self._fetch_cursor(HOLD_PREFIX, place)
+                holder = (await self._fetch_cursor(HOLD_PREFIX, place)).offset
                 if holder == NOBODY:
                     break
                 if holder >> TAG_BITS > epoch:
@@ -477,7 +482,7 @@ class Consumer:
             error = held.reader.error
             if not isinstance(error, Unavailable | StateError | None):
                 raise error
-            reader = self._reader(held.place, held.position, held.epoch)
+            reader = self._reader(held.place, held.position, held.epoch, held.stream_id)
             try:
                 await reader.open(TimeLimit.after(self._brokers.timeout))
             except (Unavailable, StateError):
@@ -485,7 +490,7 @@ class Consumer:
             held.reader = reader
             self._news.set()
 
-    def _reader(self, place: Assignment, position: Position, epoch: int) -> PartitionReader:
+    def _reader(self, place: Assignment, position: Position, epoch: int, stream_id: int = 0) -> PartitionReader:
         return PartitionReader(
             self._brokers,
             place.stream,
@@ -494,15 +499,17 @@ class Consumer:
             self._reader_options,
             lambda: self._reader_news(place),
             consumer={"groupId": self.group, "consumerId": self.consumer_id, "groupEpoch": epoch},
+            stream_id=stream_id,
         )
 
     # ── cursors ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch_cursor(self, prefix: str, place: Assignment) -> int:
+    async def _fetch_cursor(self, prefix: str, place: Assignment) -> FetchedCursor:
         return await fetch_cursor(self._brokers, self._cursor(prefix, place), self._brokers.timeout)
 
-    async def _set_cursor(self, prefix: str, place: Assignment, offset: int) -> None:
-        await set_cursor(self._brokers, self._cursor(prefix, place), offset, self._brokers.timeout)
+    async def _set_cursor(self, place: Assignment, offset: int, stream_id: int) -> None:
+        cursor = self._cursor(CURSOR_PREFIX, place)
+        await set_cursor(self._brokers, cursor, offset, self._brokers.timeout, stream_id)
 
     async def _replace_note(self, place: Assignment, expected: int, note: int) -> None:
         await replace_cursor(self._brokers, self._cursor(HOLD_PREFIX, place), expected, note, self._brokers.timeout)

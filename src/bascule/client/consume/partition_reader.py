@@ -76,7 +76,8 @@ class _SubscribeRefused(Exception):
 
 
 class PartitionReader:
-    """`wake` is called when there may be messages to take, and at the end."""
+    """`wake` is called when there may be messages to take, and at the end. With `stream_id` it reads the stream of that identity alone,
+    and ends with StreamDeleted when a new stream has its name."""
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class PartitionReader:
         wake: Callable[[], None],
         *,
         consumer: Fields | None = None,
+        stream_id: int = 0,
     ) -> None:
         self.stream = stream
         self.partition = partition
@@ -102,6 +104,7 @@ class PartitionReader:
         self._options = options
         self._wake = wake
         self._consumer = consumer
+        self._stream_id = stream_id
         self._call: SubscribeClientStream | None = None
         self._left: deque[MessageBatch] = deque()
         self._changed = asyncio.Event()
@@ -325,6 +328,7 @@ class PartitionReader:
             resume=self._options.resume,
             readISRReplica=self._options.read_replica,
             consumer=self._consumer,
+            streamId=self._stream_id,
             **self.position.request(),
         )
 

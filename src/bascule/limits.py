@@ -233,6 +233,9 @@ INGEST_ACK_GATHER_RECORDS: Final = 48
 INGEST_ACK_CROWD: Final = 16
 """With at most this many partitions that hold messages with acks, those are written at once."""
 
+INGEST_JUDGED_BATCHES_MAX: Final = 1_000
+"""Batches with refusals that wait until the metadata group confirms the leader. The messages of further batches get UNKNOWN."""
+
 INGEST_POOL_BYTES_MAX: Final = 64 * MIB
 """Memory of written batches that is kept for the next ones."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -50,6 +51,7 @@ class BrokerProcess:
         seed: bool = True,
         arguments: Sequence[str] = (),
         handles: int | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.data = directory / "data"
@@ -61,6 +63,8 @@ class BrokerProcess:
         self.arguments = [*arguments]
         self.handles = handles
         """Hard limit of open files; None for the limit of the test."""
+        self.memory_bytes = memory_bytes
+        """Limit of the memory that the process may write to; None for the limit of the test."""
         if nats_url is None:
             self.config.setdefault("nats.embedded.port", 0)
             self.arguments.append("--embedded-nats")
@@ -91,6 +95,8 @@ class BrokerProcess:
             log.write(f"=== bascule.broker {' '.join(arguments)}\n".encode())
             log.flush()
             self.process = self._launched(arguments, log.fileno())
+        if self.memory_bytes is not None:
+            resource.prlimit(self.pid, resource.RLIMIT_DATA, (self.memory_bytes, self.memory_bytes))
         LIVE[id(self)] = self
 
     def _launched(self, arguments: list[str], log: int) -> subprocess.Popen[bytes] | ForkedProcess:

@@ -23,12 +23,13 @@ from bascule.raft.core.model.codec import U8, U16, Reader
 from bascule.raft.core.model.message_codec import decode_message
 from bascule.raft.core.model.messages import AppendEntries, Heartbeat
 from tests.support.api_client import Api, Status, grpc, pb
+from tests.support.broker_faults import Machine
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_client import NatsClient
 from tests.support.nats_cluster import NatsCluster
 from tests.support.nats_server import NatsServer
 from tests.support.small_disk import SmallDisk
-from tests.support.tcp_proxy import ProxyProcess
+from tests.support.tcp_proxy import DELAY_SECONDS, ProxyProcess
 from tests.support.waiting import eventually, pause
 
 SERVERS: Final = ("a", "b", "c")
@@ -67,7 +68,8 @@ class PartitionView:
 class Cluster:
     """`nats_servers` 3: each broker lives on a nats-server of its own and knows the others. `proxied`: a line that can be cut between
     each broker and NATS. `disks`: bytes of the small disk that a broker is given, see small_disk.py. `nats`: one that runs already.
-    `seeded`: the first server begins the cluster and the others join it; else they begin it together."""
+    `seeded`: the first server begins the cluster and the others join it; else they begin it together. `machines`: clocks and disks of
+    brokers can fail, see broker_faults.py. `handles`, `memory_bytes`: limits of each broker."""
 
     def __init__(
         self,
@@ -79,6 +81,9 @@ class Cluster:
         proxied: bool = False,
         seeded: bool = False,
         disks: Mapping[str, int] | None = None,
+        machines: bool = False,
+        handles: int | None = None,
+        memory_bytes: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
@@ -86,6 +91,7 @@ class Cluster:
         self.namespace = directory.name
         self.proxy: ProxyProcess | None = None
         self.disks: dict[str, SmallDisk] = {}
+        self.machines: dict[str, Machine] = {}
         self.paused: set[str] = set()
         self.cut: set[str] = set()
         self.brokers: dict[str, BrokerProcess] = {}
@@ -93,16 +99,18 @@ class Cluster:
         self._apis: dict[str, Api] = {}
         self._stack = ExitStack()
         self._config = {**SHORT_TIMEOUTS, **(config or {})}
-        self.nats = [nats] if nats is not None else self._new_nats(nats_servers)
+        self.routes = NatsCluster(directory, nats_servers) if nats is None and nats_servers > 1 else None
+        self.nats = [nats] if nats is not None else self._new_nats()
         self._nats_is_ours = nats is None
         self._proxied = proxied
         self._is_seeded = seeded
         self._disk_bytes = dict(disks or {})
+        self._has_machines = machines
+        self._handles = handles
+        self._memory_bytes = memory_bytes
 
-    def _new_nats(self, count: int) -> list[NatsServer]:
-        if count == 1:
-            return [NatsServer(self.directory / "nats")]
-        return [*NatsCluster(self.directory, count).servers]
+    def _new_nats(self) -> list[NatsServer]:
+        return [NatsServer(self.directory / "nats")] if self.routes is None else [*self.routes.servers]
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,13 +122,15 @@ class Cluster:
             raise
 
     def _start(self) -> None:
+        if self._proxied:
+            self.proxy = ProxyProcess()
+            self._stack.callback(self.proxy.close)
+            if self.routes is not None:
+                self.routes.route_through(self.proxy)
         if self._nats_is_ours:
             for server in self.nats:
                 self._stack.callback(server.stop)
                 server.start()
-        if self._proxied:
-            self.proxy = ProxyProcess()
-            self._stack.callback(self.proxy.close)
         for number, name in enumerate(self.servers):
             self.brokers[name] = self._make_broker(name, number)
             self._stack.callback(self.brokers[name].kill)
@@ -141,11 +151,16 @@ class Cluster:
             **({} if self._is_seeded else {"clustering.raft.bootstrap.peers": list(self.servers)}),
             **self._config,
         }
+        if self._has_machines:
+            self.machines[name] = Machine(self.directory / name / "machine")
         broker = BrokerProcess(
             self.directory / name,
             nats_url=",".join(self._nats_urls(name, number)),
             config=settings,
+            env=self.machines[name].environ if self._has_machines else None,
             seed=self._is_seeded and number == 0,
+            handles=self._handles,
+            memory_bytes=self._memory_bytes,
         )
         if name in self._disk_bytes:
             disk = self.disks[name] = SmallDisk(self.directory / name / "disk", self._disk_bytes[name])
@@ -241,11 +256,22 @@ class Cluster:
         for line in self._lines[name]:
             self.proxy.cut(line, how)
 
-    def slow_down(self, name: str) -> None:
-        """Whatever it says to NATS and hears from it is late, until it is healed."""
+    def slow_down(self, name: str, seconds: float = DELAY_SECONDS) -> None:
+        """Everything that it sends to NATS and receives from it is late, until it is healed."""
         assert self.proxy is not None, "the cluster has no lines that can be slow"
         for line in self._lines[name]:
-            self.proxy.slow_down(line)
+            self.proxy.slow_down(line, seconds)
+
+    def cut_routes(self, one: int, other: int, how: str) -> None:
+        """Between two NATS servers; clients still reach both."""
+        assert self.proxy is not None and self.routes is not None, "the cluster has no routes that can be cut"
+        for line in self.routes.lines_between(one, other):
+            self.proxy.cut(line, how)
+
+    def heal_routes(self, one: int, other: int) -> None:
+        assert self.proxy is not None and self.routes is not None
+        for line in self.routes.lines_between(one, other):
+            self.proxy.heal(line)
 
     def heal(self, name: str) -> None:
         assert self.proxy is not None

@@ -5,8 +5,9 @@
 It is a process of its own in every way that a test can see from outside: arguments, environment, signals, exit code, open files and
 limits. Only the imports are older than it is. tests/broker/cli also runs `python -m bascule.broker` itself.
 
-The server is one process per process of tests, without threads. A request is a JSON document with four descriptors: stdin, stdout,
-stderr, and a socket on which the server answers with the process id and a pidfd, and, when the process ends, with its status.
+The server is one process per process of tests, without threads, and a second one for brokers whose machine can fail: see
+broker_faults.py. A request is a JSON document with four descriptors: stdin, stdout, stderr, and a socket on which the server answers
+with the process id and a pidfd, and, when the process ends, with its status.
 When the last process of tests ends, so does the server, and everything that it has started.
 """
 
@@ -30,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from tests.support import broker_faults
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PRELOADED: Final = ("bascule.broker.main", "bascule.cli.main", "bascule.client.client")
@@ -87,12 +90,13 @@ class ForkedProcess:
 class _ForkServer:
     """The server, as the process of the tests sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_faults: bool) -> None:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._environ = _of_interpreter(_server_environ())
+        environ = _server_environ() | ({broker_faults.VARIABLE: ""} if has_faults else {})
+        self._environ = _of_interpreter(environ)
         command = [sys.executable, "-m", "tests.support.fork_server"]
         with theirs:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), env=_server_environ())
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), env=environ)
 
     def is_fit_for(self, environ: Mapping[str, str]) -> bool:
         """Whether an interpreter that is started in this environment would be like the one of the server."""
@@ -113,8 +117,8 @@ class _ForkServer:
         self._process.wait()
 
 
-_running: dict[int, _ForkServer] = {}
-"""The server of this process, by the process id: a copy of this process has none."""
+_running: dict[tuple[int, bool], _ForkServer] = {}
+"""The servers of this process, by the process id, because a copy of this process has none, and whether their machines can fail."""
 
 
 def start_copy(
@@ -129,11 +133,13 @@ def start_copy(
 ) -> ForkedProcess | None:
     """A process that runs `main` of a module, or None if an interpreter in this environment would differ from the server's. `handles`
     limits open files."""
-    server = _running.get(os.getpid())
+    key = (os.getpid(), broker_faults.VARIABLE in environ)
+    server = _running.get(key)
     if server is None:
-        server = _running[os.getpid()] = _ForkServer()
+        server = _running[key] = _ForkServer(key[1])
         atexit.register(server.stop)
     if not server.is_fit_for(environ):
+        assert not key[1], "only a copy of the fork server has a machine that can fail"
         return None
     request = {
         "module": module,
@@ -237,6 +243,8 @@ class _Server:
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process of the tests, which closes the line
+    if broker_faults.VARIABLE in os.environ:
+        broker_faults.install()
     for name in PRELOADED:
         importlib.import_module(name)
     gc.collect()
@@ -268,6 +276,8 @@ def _run(request: dict[str, object]) -> None:
     handles = request["handles"]
     if isinstance(handles, int):
         resource.setrlimit(resource.RLIMIT_NOFILE, (handles, handles))
+    if broker_faults.VARIABLE in os.environ:
+        broker_faults.attach(os.environ[broker_faults.VARIABLE])
     module = str(request["module"])
     sys.argv[:] = [module, *request["arguments"]]  # type: ignore[misc]
     importlib.import_module(module).main()

@@ -103,7 +103,7 @@ class LedPartition:
         opened: bool = True,
         replicas: tuple[str, ...] = ("me",),
         clock: Callable[[], float] = lambda: 1000.0,
-        **ingest: float,
+        **ingest: Any,
     ) -> None:
         self.disk = MoodyDisk()
         self._syncer = Syncer(3_600_000)  # nothing is synced behind a test's back, only when somebody waits for it
@@ -136,7 +136,7 @@ class LedPartition:
         self._replicator = Replicator(
             ReplicationLink(unconnected, "ns", "me"), "me", controller, self.source.schedule_flush, lambda *_: None
         )
-        self.ingest = Ingest(self.source, self.writer, clock=clock, **ingest)  # type: ignore[arg-type]
+        self.ingest = Ingest(self.source, self.writer, clock=clock, **ingest)
         settings = StreamSettings(options or LogOptions(), 300_000, 0, False, concurrency_control, min_insync_replicas)
         metadata = Partition(0, [*replicas], "me", [*replicas], 1, 1)
         self.partition = partitions.LedPartition(

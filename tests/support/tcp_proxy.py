@@ -5,7 +5,7 @@ Three ways to cut a line:
     swallow  what is sent is taken and thrown away; when the line is whole again its connections are reset. A firewall.
     reset    connections are reset, and new ones are reset at once. A server that is gone.
 And a way to make it worse without cutting it:
-    slow     everything arrives, each piece a tenth of a second late.
+    slow     everything arrives, each piece some time later: a tenth of a second, unless a test says otherwise.
 
 The process reads orders from its standard input, one JSON object a line, and answers each with one.
 """
@@ -58,7 +58,7 @@ class _Side(asyncio.Protocol):
             return
         if self.line.mode == SLOW:
             self.other._late.append(data)
-            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.other._arrive)
+            asyncio.get_running_loop().call_later(self.line.delay_seconds, self.other._arrive)
         else:
             self.other.transport.write(data)
 
@@ -125,6 +125,7 @@ class _Line:
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.mode = PASS
+        self.delay_seconds = DELAY_SECONDS
         self.sides: set[_Side] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -181,6 +182,7 @@ async def _serve() -> None:
             lines[given["line"]] = line = _Line((given["target"][0], given["target"][1]))
             answer["port"] = await line.open()
         else:
+            lines[given["line"]].delay_seconds = given.get("delay", DELAY_SECONDS)
             lines[given["line"]].set_mode(given["mode"])
         print(json.dumps(answer), flush=True)
 
@@ -214,8 +216,8 @@ class ProxyProcess:
         assert how in CUTS, how
         self._order(line=line, mode=how)
 
-    def slow_down(self, line: str) -> None:
-        self._order(line=line, mode=SLOW)
+    def slow_down(self, line: str, seconds: float = DELAY_SECONDS) -> None:
+        self._order(line=line, mode=SLOW, delay=seconds)
 
     def heal(self, line: str) -> None:
         self._order(line=line, mode=PASS)

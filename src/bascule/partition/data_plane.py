@@ -7,10 +7,11 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from bascule import limits
 from bascule.config.sections.server import ServerConfig
-from bascule.errors import StateError
+from bascule.errors import BasculeError, StateError
 from bascule.kernels.batches.pool import BatchPool
 from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.targets import Targets
@@ -31,6 +32,7 @@ from bascule.partition.auto_pause import AutoPause
 from bascule.partition.ingest import Ingest
 from bascule.partition.publisher import InFlight, InternalPublisher, PublishShell
 from bascule.partition.registry import Partitions
+from bascule.partition.replication.judgements import JudgedPartition
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.stream_data import StreamData
 from bascule.partition.succession_calls import SuccessionAnswers, SuccessionCalls
@@ -38,6 +40,9 @@ from bascule.raft.transport import Bus
 from bascule.security.authorization import Authorizer
 
 _logger = logging.getLogger(__name__)
+
+CONFIRM_SECONDS: Final = 3.0
+"""Time in which the metadata group confirms that this server leads; after it, refused publishers get UNKNOWN."""
 
 
 class DataPlane:
@@ -73,7 +78,9 @@ class DataPlane:
         self._internal = None if internal is None else SealedQueue(internal.open, server_id.encode())
         self.targets = Targets()
         self._pool = BatchPool(new_batch, bytes_max=limits.INGEST_POOL_BYTES_MAX)
-        self.ingest = Ingest(link, self.acks, linger_seconds=config.batch.max_time_ns / 1e9)
+        self.ingest = Ingest(
+            link, self.acks, still_lead=self._still_lead, linger_seconds=config.batch.max_time_ns / 1e9
+        )
         self.auto_pause = AutoPause(self._pause)
         replication_link = ReplicationLink(replication, namespace, server_id, channels.get("replication"))
         subjects = ControlSubjects(namespace)
@@ -155,6 +162,19 @@ class DataPlane:
         if self.is_cut_off:
             _logger.warning("no connection to the other servers: readers are sent to them")
             self.partitions.end_replicated_readers("this server has no connection to the others")
+
+    # ── leading ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _still_lead(self, partitions: list[JudgedPartition]) -> list[bool]:
+        try:
+            metadata = await self._controller.fresh_metadata(timeout=CONFIRM_SECONDS)
+        except BasculeError:
+            return [False] * len(partitions)
+        found = (metadata.find(one.stream, one.number) for one in partitions)
+        return [
+            seen is not None and seen.leader == self._controller.server_id and seen.leader_epoch == one.leader_epoch
+            for seen, one in zip(found, partitions, strict=True)
+        ]
 
     # ── pausing ──────────────────────────────────────────────────────────────────────────────────
 

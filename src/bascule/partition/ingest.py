@@ -27,6 +27,7 @@ from bascule.log.disk.slowness import SlowWrites
 from bascule.log.partition.batches import Appended
 from bascule.partition.replica import LedPartition
 from bascule.partition.replication.ack_times import AckTimes
+from bascule.partition.replication.judgements import Judgements, StillLead
 from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
@@ -64,13 +65,16 @@ class Ingest:
         link: IngestLink,
         acks: AckWriter,
         *,
+        still_lead: StillLead | None = None,
         linger_seconds: float = 0.0,
         buffer_bytes_max: int = limits.INGEST_BUFFER_BYTES_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`still_lead` is asked before a judgement is sent; without it this server leads its partitions for ever."""
         self._link = link
         self._reader = link.reader
         self._acks = acks
+        self._judgements = Judgements(acks, still_lead, link.schedule_flush)
         self._linger_seconds = linger_seconds
         self._buffer_bytes_max = buffer_bytes_max
         self._clock = clock
@@ -121,6 +125,7 @@ class Ingest:
         self._waiting.pop(partition.sink, None)
 
     def close(self) -> None:
+        self._judgements.close()
         self._writer.close()
 
     # ── another leader ───────────────────────────────────────────────────────────────────────────
@@ -237,7 +242,7 @@ class Ingest:
             return
         for batch in sink.take():
             if batch.has_errors:
-                self._acks.write_errors(batch, commit_timestamp=time.time_ns())
+                self._judgements.write_errors(partition, batch)
             if batch.count or batch.is_sequenced:
                 self._settle(partition, batch, partition.append(batch), received_at)
             else:
@@ -333,7 +338,8 @@ class Ingest:
         error = self._refusing.get(sink, Ack.Error.UNKNOWN)
         sink.forget_producers(error, for_good=True)
         for batch in sink.take():
-            self._acks.write_errors(batch)
+            self._acks.write_errors(batch, judged=False)
+            self._acks.write_judgements(batch, Ack.Error.UNKNOWN)
             self._acks.reject(batch, error)
             batch.release()
 
@@ -341,7 +347,7 @@ class Ingest:
         batches = []
         for batch in partition.sink.take():
             if batch.has_errors:
-                self._acks.write_errors(batch, commit_timestamp=time.time_ns())
+                self._judgements.write_errors(partition, batch)
             if batch.count or batch.is_sequenced:
                 batches.append(batch)
                 partition.in_flight_records += batch.count

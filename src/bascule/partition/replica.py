@@ -170,6 +170,11 @@ class LedPartition(LocalPartition):
     def expected_end_offset(self) -> int:
         return self.log.log_end_offset + self.in_flight_records + self.sink.waiting_records
 
+    @property
+    def is_only_replica(self) -> bool:
+        """Whether no other server can lead the partition without the help of this one."""
+        return self.leading is not None and not self.leading.core.followers
+
     def found_damage(self, reason: str) -> bool:
         return self.leading is not None and self.leading.found_damage(reason)
 

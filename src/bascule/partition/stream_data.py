@@ -63,14 +63,16 @@ class StreamData:
             self._store.close_log(stream, partition)
 
     def set_aside(self, stream: str, partition: int) -> Path:
-        """Move a damaged log to the quarantine folder for inspection. Only the latest one of each partition is kept."""
+        """Move a damaged log to the quarantine folder for inspection. Only the latest one of each partition is kept. If the disk fails
+        midway, the next call continues."""
         self._store.close_log(stream, partition)
         place = self._store.directory / "quarantine" / stream / str(partition)
-        if place.exists():
-            shutil.rmtree(place)
-        self._store.pool.disk.make_directory(str(place.parent))
-        (self._directory(stream) / str(partition)).rename(place)
         disk = self._store.pool.disk
+        disk.make_directory(str(place.parent))
+        if self.is_on_disk(stream, partition):
+            if place.exists():
+                shutil.rmtree(place)
+            (self._directory(stream) / str(partition)).rename(place)
         disk.sync_directory(str(place.parent))
         disk.sync_directory(str(self._directory(stream)))
         return place

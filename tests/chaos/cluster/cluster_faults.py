@@ -1,4 +1,7 @@
-"""What happens to a cluster: each fault strikes, stays for a while and is put right again. Names are what `make chaos` counts."""
+"""Faults of brokers, lines and NATS servers: each strikes, lasts for a while and is put right again. `make chaos` counts their names.
+
+Clocks, disks and limits of processes fail in machine_faults.py; operators.py does what operators do.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 from tests.chaos.cluster.cluster_history import PartitionHistory
@@ -17,6 +21,8 @@ from tests.support.tcp_proxy import HOLD, RESET, SWALLOW
 SHORT_SECONDS: Final = (0.1, 1.0)
 LONG_SECONDS: Final = (3.0, 6.0)
 """Longer than the time-outs of a test cluster: another leader is there before the fault is over."""
+SLOW_LINE_SECONDS: Final = 0.2
+"""Each way."""
 
 
 @dataclass
@@ -37,7 +43,7 @@ class Scene:
         return self.rng.choice(self.cluster.servers)
 
     def wait(self) -> None:
-        """For as long as the fault lasts: sometimes less than any time-out, sometimes more."""
+        """Return when the fault is to end: sometimes before any time-out, sometimes after."""
         time.sleep(self.rng.uniform(*self.rng.choice((SHORT_SECONDS, LONG_SECONDS))))
 
 
@@ -118,7 +124,7 @@ def kill_all(scene: Scene) -> None:
 
 
 def kill_again_and_again(scene: Scene) -> None:
-    """Whoever becomes leader is killed at once."""
+    """Each new leader is killed at once."""
     for _ in range(3):
         with killed(scene.cluster, scene.leader()):
             pass
@@ -186,11 +192,53 @@ def pause_nats(scene: Scene) -> None:
 
 def slow_line(scene: Scene) -> None:
     name = scene.anybody()
-    scene.cluster.slow_down(name)
+    scene.cluster.slow_down(name, SLOW_LINE_SECONDS)
     try:
         scene.wait()
     finally:
         scene.cluster.heal(name)
+
+
+def slow_lines(scene: Scene) -> None:
+    """All brokers."""
+    for name in scene.cluster.servers:
+        scene.cluster.slow_down(name, SLOW_LINE_SECONDS)
+    try:
+        scene.wait()
+    finally:
+        for name in scene.cluster.servers:
+            scene.cluster.heal(name)
+
+
+@contextmanager
+def routes_cut(scene: Scene, pairs: list[tuple[int, int]]) -> Iterator[None]:
+    how = scene.rng.choice((HOLD, SWALLOW, RESET))
+    for pair in pairs:
+        scene.cluster.cut_routes(*pair, how)
+    try:
+        yield
+    finally:
+        for pair in pairs:
+            scene.cluster.heal_routes(*pair)
+        scene.cluster.revive()
+
+
+def cut_one_route(scene: Scene) -> None:
+    """Two NATS servers do not reach each other; both reach the third."""
+    one, other = scene.rng.sample(range(len(scene.cluster.nats)), 2)
+    with routes_cut(scene, [(one, other)]):
+        scene.wait()
+
+
+def cut_routes_of_one(scene: Scene) -> None:
+    alone, *others = scene.rng.sample(range(len(scene.cluster.nats)), len(scene.cluster.nats))
+    with routes_cut(scene, [(alone, other) for other in others]):
+        scene.wait()
+
+
+def cut_all_routes(scene: Scene) -> None:
+    with routes_cut(scene, list(combinations(range(len(scene.cluster.nats)), 2))):
+        scene.wait()
 
 
 def fill_disk_of_leader(scene: Scene) -> None:
@@ -230,9 +278,16 @@ FAULTS: Final[dict[str, Fault]] = {
     "broker cut off": cut_off_anybody,
     "leader cut off and killed": cut_off_leader_and_kill_it,
     "broker on a slow line": slow_line,
+    "all brokers on slow lines": slow_lines,
     "NATS restarted": restart_nats,
     "NATS paused": pause_nats,
 }
+ROUTE_FAULTS: Final[dict[str, Fault]] = {
+    "route between two NATS servers cut": cut_one_route,
+    "routes of a NATS server cut": cut_routes_of_one,
+    "all routes between NATS servers cut": cut_all_routes,
+}
+"""Only for a cluster with several NATS servers."""
 DISK_FAULTS: Final[dict[str, Fault]] = {
     "disk of the leader full": fill_disk_of_leader,
     "disk full": fill_disk_of_anybody,

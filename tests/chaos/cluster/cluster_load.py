@@ -1,14 +1,16 @@
-"""Writers and readers of a cluster that go on whatever happens to it, and remember everything in a PartitionHistory.
+"""Writers and readers of a cluster that continue through all faults, and record everything in a PartitionHistory.
 
 Three ways of writing, with ALL acks or LEADER acks: our own client's publisher, unary Publish with grpcio at any broker, and
-envelopes straight over NATS. Three ways of reading: our own client at the leader and at any in-sync replica, and grpcio at one in-sync
-replica after the other. Nobody ever sends a message again: what was not acked may or may not be stored.
+envelopes straight over NATS. They never send a message again: one that was not acked may or may not be stored. A fourth writer is our
+client's idempotent publisher, which does. Three ways of reading: our own client at the leader and at any in-sync replica, and grpcio
+at one in-sync replica after the other. A fourth reader is slow, so brokers hold messages for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 import bascule
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, OutcomeUnknown
 from tests.chaos.cluster.cluster_history import ALL, LEADER, PartitionHistory, Reader, Writer
 from tests.support import envelopes
 from tests.support.api_client import Api, grpc, pb
@@ -30,6 +32,8 @@ DRAIN_SECONDS: Final = 1.0
 STAY_SECONDS: Final = 4.0
 """How long the reader of replicas stays with one of them."""
 RETRY_SECONDS: Final = 0.05
+DAWDLE_SECONDS: Final = 1.0
+"""The longest pause of a slow reader between two batches."""
 WINDOW: Final = 200
 BURST: Final = 10
 PROGRESS_SECONDS: Final = 120.0
@@ -48,6 +52,8 @@ class Pace:
     """After so long without an ack, a writer goes on without it."""
     call_seconds: float = 3.0
     """The same for unary calls."""
+    more: bool = False
+    """With idempotent writers and slow readers."""
 
 
 class ClusterLoad:
@@ -131,7 +137,7 @@ class ClusterLoad:
         self._raise()
 
     def abort(self) -> None:
-        """Nobody waits for anything any more; for a test that has failed."""
+        """End without waiting; for a test that has failed."""
         self._stopping.set()
         self._reading_done.set()
 
@@ -177,31 +183,44 @@ class ClusterLoad:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _client_work(self, client: bascule.Client, history: PartitionHistory) -> list[Any]:
-        return [
+        work = [
             self._publisher(client, history, history.new_writer("client publisher", ALL)),
             self._publisher(client, history, history.new_writer("client publisher", LEADER)),
-            self._client_reader(client, history, history.new_reader("client leader"), read_replica=False),
+            self._client_reader(client, history, history.new_reader("client leader")),
             self._client_reader(client, history, history.new_reader("client replica"), read_replica=True),
         ]
+        if self._pace.more:
+            idempotent = history.new_writer("client idempotent publisher", ALL)
+            work += [
+                self._publisher(client, history, idempotent, is_idempotent=True),
+                self._client_reader(client, history, history.new_reader("client slow"), is_slow=True),
+            ]
+        return work
 
-    async def _publisher(self, client: bascule.Client, history: PartitionHistory, writer: Writer) -> None:
+    async def _publisher(
+        self, client: bascule.Client, history: PartitionHistory, writer: Writer, *, is_idempotent: bool = False
+    ) -> None:
         self._count(1)
+        choices: dict[str, Any] = (
+            {"idempotent": True, "timeout": PATIENCE_SECONDS}
+            if is_idempotent
+            else {"resend": False, "timeout": self._pace.ack_seconds}
+        )
         publisher = client.publisher(
             history.stream,
             ack="all" if writer.policy == ALL else "leader",
             partition=history.partition,
             window=WINDOW,
-            timeout=self._pace.ack_seconds,
             on_error=lambda _error: None,
-            resend=False,
+            **choices,
         )
         while not self._stopping.is_set():
             for _ in range(BURST):
-                number, value = writer.begin(anywhere=True)
+                number, value = writer.begin(anywhere=not is_idempotent)
                 try:
-                    future = await publisher.send(value)
+                    future = await publisher.send(value, key=history.key(writer, number))
                 except BasculeError:
-                    writer.never_sent.add(number)
+                    writer.refused.add(number)
                     break
                 future.add_done_callback(partial(_settle, writer, number))
             await asyncio.sleep(BURST / self._pace.windowed)
@@ -210,7 +229,13 @@ class ClusterLoad:
         self._count(-1)
 
     async def _client_reader(
-        self, client: bascule.Client, history: PartitionHistory, reader: Reader, *, read_replica: bool
+        self,
+        client: bascule.Client,
+        history: PartitionHistory,
+        reader: Reader,
+        *,
+        read_replica: bool = False,
+        is_slow: bool = False,
     ) -> None:
         while True:
             try:
@@ -223,6 +248,8 @@ class ClusterLoad:
                     async for batch in subscription.batches():
                         for place, value in enumerate(batch.values()):
                             reader.take(batch.offsets[place], value, batch.timestamps[place])
+                        if is_slow and not self._stopping.is_set():
+                            await asyncio.sleep(random.uniform(0.0, DAWDLE_SECONDS))
             except BasculeError:
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -240,6 +267,7 @@ class ClusterLoad:
                 answer = api.Publish(
                     stream=history.stream,
                     partition=history.partition,
+                    key=history.key(writer, number) or b"",
                     value=value,
                     ackPolicy=pb.ALL,
                     timeout=self._pace.call_seconds,
@@ -247,8 +275,7 @@ class ClusterLoad:
             except grpc.RpcError:
                 api = next(turns)
                 continue
-            if answer.ack.ackError == pb.Ack.OK:
-                writer.settle(number, answer.ack.offset)
+            _note(writer, number, answer.ack)
         for one in apis:
             one.close()
         self._count(-1)
@@ -304,15 +331,19 @@ class ClusterLoad:
                 for _ in range(BURST):
                     number, value = writer.begin()
                     wrapped = envelopes.message(
-                        value, ackInbox=inbox, correlationId=str(number), ackPolicy=policy, checksum=bool(number % 2)
+                        value,
+                        key=history.key(writer, number) or b"",
+                        ackInbox=inbox,
+                        correlationId=str(number),
+                        ackPolicy=policy,
+                        checksum=bool(number % 2),
                     )
                     nats.send(nats.publication(subject, wrapped))
                     outstanding.add(number)
             pause_until = time.monotonic() + BURST / self._pace.windowed
             while (left := pause_until - time.monotonic()) > 0 and (message := nats.poll(left)) is not None:
                 ack = envelopes.ack_in(message.payload)
-                if ack.ackError == pb.Ack.OK:
-                    writer.settle(int(ack.correlationId), ack.offset)
+                _note(writer, int(ack.correlationId), ack)
                 outstanding.discard(int(ack.correlationId))
                 last_ack = time.monotonic()
             if outstanding and time.monotonic() - last_ack > self._pace.ack_seconds:
@@ -320,6 +351,19 @@ class ClusterLoad:
                 last_ack = time.monotonic()
 
 
+def _note(writer: Writer, number: int, ack: Any) -> None:
+    """With UNKNOWN the message may be stored."""
+    if ack.ackError == pb.Ack.OK:
+        writer.settle(number, ack.offset)
+    elif ack.ackError != pb.Ack.UNKNOWN:
+        writer.refused.add(number)
+
+
 def _settle(writer: Writer, number: int, future: asyncio.Future[bascule.Ack]) -> None:
-    if not future.cancelled() and future.exception() is None:
+    if future.cancelled():
+        return
+    error = future.exception()
+    if error is None:
         writer.settle(number, future.result().offset)
+    elif isinstance(error, BasculeError) and not isinstance(error, OutcomeUnknown):
+        writer.refused.add(number)

@@ -8,20 +8,32 @@ from pathlib import Path
 import pytest
 
 from bascule.log import LogOptions, PartitionLog
-from tests.chaos.cluster.cluster_history import ALL, LEADER, FinalLog, PartitionHistory, read_value, value_of
+from tests.chaos.cluster.cluster_checks import lost_leader_acks, violations
+from tests.chaos.cluster.cluster_history import (
+    ALL,
+    KEEPS_ALL,
+    KEYS,
+    LEADER,
+    Cleaning,
+    FinalLog,
+    PartitionHistory,
+    key_of,
+    read_value,
+    value_of,
+)
 from tests.chaos.cluster.cluster_verdict import read_files, unequal_batches
 from tests.support.logs import Draft, ManualSyncer, batch_of
 
 MESSAGES = 20
 
 
-def good_history() -> tuple[PartitionHistory, list[FinalLog]]:
+def good_history(messages: int = MESSAGES, cleaning: Cleaning = KEEPS_ALL) -> tuple[PartitionHistory, list[FinalLog]]:
     """Two writers that take turns, a reader, two replicas."""
-    history = PartitionHistory("s")
+    history = PartitionHistory("s", 0, cleaning)
     writers = [history.new_writer("unary", ALL), history.new_writer("envelope", LEADER)]
     reader = history.new_reader("test")
     logs = [FinalLog("a"), FinalLog("b")]
-    for offset in range(MESSAGES):
+    for offset in range(messages):
         writer = writers[offset % 2]
         number, value = writer.begin()
         for log in logs:
@@ -33,8 +45,8 @@ def good_history() -> tuple[PartitionHistory, list[FinalLog]]:
 
 def test_a_history_in_order_has_no_violations() -> None:
     history, logs = good_history()
-    assert history.violations(logs) == []
-    assert history.lost_leader_acks(logs[0]) == (0, 0)
+    assert violations(history, logs) == []
+    assert lost_leader_acks(history, logs[0]) == (0, 0)
     assert (history.acked(ALL), history.acked(LEADER), history.published) == (10, 10, MESSAGES)
 
 
@@ -69,8 +81,8 @@ def store_twice(_history: PartitionHistory, logs: list[FinalLog]) -> None:
         log.add(MESSAGES, value_of(0, 3), 0)
 
 
-def store_what_was_never_sent(history: PartitionHistory, _logs: list[FinalLog]) -> None:
-    history.writers[1].never_sent.add(2)
+def store_a_refused_message(history: PartitionHistory, _logs: list[FinalLog]) -> None:
+    history.writers[1].refused.add(2)
 
 
 def store_nonsense(_history: PartitionHistory, logs: list[FinalLog]) -> None:
@@ -101,17 +113,17 @@ def skip_for_a_reader(history: PartitionHistory, logs: list[FinalLog]) -> None:
         (swap_two_acks, "behind one at"),
         (leave_a_gap, "not dense"),
         (store_twice, "twice"),
-        (store_what_was_never_sent, "surely not sent"),
-        (store_nonsense, "nobody wrote"),
+        (store_a_refused_message, "surely not stored"),
+        (store_nonsense, "no writer sent"),
         (show_something_else, "offset 7 that is another one"),
-        (show_too_much, "was shown 21 messages"),
+        (show_too_much, "without it"),
         (skip_for_a_reader, "where 20 is next"),
     ],
 )
 def test_a_broken_promise_is_seen(plant: Callable[[PartitionHistory, list[FinalLog]], None], said: str) -> None:
     history, logs = good_history()
     plant(history, logs)
-    found = history.violations(logs)
+    found = violations(history, logs)
     assert any(said in one for one in found), found
 
 
@@ -120,7 +132,7 @@ def test_a_message_sent_after_an_ack_of_somebody_else_has_to_be_behind_it() -> N
     other = history.new_writer("unary", ALL)
     other.begin()
     other.settle(0, 5)  # long after offset 19 was acked
-    assert any("had been acked" in one for one in history.violations(logs))
+    assert any("had been acked" in one for one in violations(history, logs))
 
 
 def test_leader_acks_may_be_lost_and_are_counted() -> None:
@@ -128,8 +140,74 @@ def test_leader_acks_may_be_lost_and_are_counted() -> None:
     history.writers[1].offsets[0] = 3  # the message is at offset 1
     for log in logs:
         log.writers[5] = 7
-    assert history.lost_leader_acks(logs[0]) == (1, 1)
-    assert not [one for one in history.violations(logs) if "was acked" in one]
+    assert lost_leader_acks(history, logs[0]) == (1, 1)
+    assert not [one for one in violations(history, logs) if "was acked" in one]
+
+
+def keep(log: FinalLog, wanted: Callable[[int], bool]) -> FinalLog:
+    """A log without the records at other places."""
+    kept = FinalLog(log.replica)
+    for place, offset in enumerate(log.offsets):
+        if wanted(place):
+            kept.add(offset, value_of(log.writers[place], log.numbers[place]), offset)
+    return kept
+
+
+def newest_only(log: FinalLog) -> FinalLog:
+    newest = set(log.newest_of_key.values())
+    return keep(log, lambda place: log.offsets[place] in newest)
+
+
+RETAINED = Cleaning(retained_min=10)
+COMPACTED = Cleaning(is_compacted=True)
+
+
+def test_retention_may_remove_old_messages_at_its_own_time_on_each_replica() -> None:
+    history, (one, other) = good_history(cleaning=RETAINED)
+    logs = [keep(one, lambda place: place >= 5), keep(other, lambda place: place >= 10)]
+    assert violations(history, logs) == []
+    too_few = [one, keep(other, lambda place: place >= 11)]
+    assert any("may not leave less" in fault for fault in violations(history, too_few))
+    history.cleaning = KEEPS_ALL
+    assert any("may not leave less" in fault for fault in violations(history, logs))
+
+
+def test_retention_leaves_no_gaps_and_loses_no_end() -> None:
+    history, (one, other) = good_history(cleaning=RETAINED)
+    assert any("not dense" in fault for fault in violations(history, [one, keep(other, lambda place: place != 12)]))
+    lost = violations(history, [one, keep(other, lambda place: 3 <= place < 18)])
+    assert any("was acked at offset 18" in fault for fault in lost)
+    assert any("or not the same" in fault for fault in lost)
+
+
+@pytest.mark.parametrize(("start", "is_right"), [(8, True), (6, False)])
+def test_a_reader_may_miss_what_retention_has_removed(start: int, is_right: bool) -> None:
+    history, (one, other) = good_history(cleaning=RETAINED)
+    reader = history.new_reader("late")
+    for offset in range(8, MESSAGES):
+        reader.take(offset, value_of(offset % 2, offset // 2), offset)
+    found = violations(history, [one, keep(other, lambda place: place >= start)])
+    assert found == [] if is_right else any("6 was not cleaned away" in fault for fault in found)
+
+
+def test_compaction_may_remove_messages_with_newer_ones() -> None:
+    history, (one, other) = good_history(4 * KEYS, COMPACTED)
+    assert violations(history, [one, newest_only(other)]) == []
+    history.cleaning = KEEPS_ALL
+    assert violations(history, [one, newest_only(other)])
+
+
+def test_compaction_keeps_the_newest_message_of_each_key() -> None:
+    history, (one, other) = good_history(4 * KEYS, COMPACTED)
+    newest = other.newest_of_key[key_of(0, 0)]
+    found = violations(history, [one, keep(newest_only(other), lambda place: place % KEYS != 3)])
+    assert any("was acked at offset" in fault for fault in found)
+    assert any("or not the same" in fault for fault in found)
+    reader = history.new_reader("skipping")
+    for offset in range(4 * KEYS):
+        if offset != newest:
+            reader.take(offset, value_of(offset % 2, offset // 2), offset)
+    assert any(f"{newest} was not cleaned away" in fault for fault in violations(history, [one, newest_only(other)]))
 
 
 def test_values_are_only_good_whole() -> None:

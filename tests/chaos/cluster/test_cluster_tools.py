@@ -1,4 +1,4 @@
-"""What the cluster tests break things with does as it says: lines that are cut, disks that are full, NATS servers with routes."""
+"""The tools of the cluster tests work: lines that are cut, disks that are full, routes of NATS, machines whose clock and disk fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api_client import grpc, pb
+from tests.support.broker_faults import Machine
+from tests.support.broker_process import BrokerProcess
 from tests.support.nats_client import NatsClient
 from tests.support.nats_cluster import NatsCluster
 from tests.support.nats_server import NatsServer
@@ -130,3 +133,106 @@ def test_nats_servers_have_routes_and_may_be_restarted(tmp_path: Path) -> None:
         eventually(lambda: passes(0, 1), "two go on without the third")
         cluster.servers[2].start()
         eventually(lambda: passes(2, 0), "the third is back")
+
+
+def test_a_cut_route_separates_two_nats_servers_that_both_reach_the_third(tmp_path: Path, proxy: ProxyProcess) -> None:
+    cluster = NatsCluster(tmp_path)
+    cluster.route_through(proxy)
+
+    def passes(here: int, there: int) -> bool:
+        with NatsClient(cluster.servers[here].url) as sender, NatsClient(cluster.servers[there].url) as receiver:
+            receiver.subscribe("x")
+            receiver.flush()
+            sender.publish("x")
+            return receiver.poll(SILENCE_SECONDS) is not None
+
+    with cluster:
+        for pair in ((0, 1), (1, 2), (2, 0)):
+            eventually(lambda pair=pair: passes(*pair), f"a message gets from {pair[0]} to {pair[1]}")  # type: ignore[misc]
+        for line in cluster.lines_between(0, 1):
+            proxy.cut(line, RESET)
+        eventually(lambda: not passes(0, 1), "the route is cut")
+        for pair in ((0, 2), (2, 1), (1, 2), (2, 0)):
+            assert passes(*pair)
+        assert not passes(1, 0)
+        for line in cluster.lines_between(0, 1):
+            proxy.heal(line)
+        eventually(lambda: passes(0, 1) and passes(1, 0), "the route is back")
+
+
+# ── machines ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+@pytest.fixture
+def broker(tmp_path: Path, nats: NatsServer, machine: Machine) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker", nats_url=nats.url, env=machine.environ) as process:
+        yield process
+
+
+def test_a_clock_jumps_under_a_broker_both_ways(broker: BrokerProcess, machine: Machine) -> None:
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+
+    def committed_at() -> float:
+        return float(api.publish("s", b"x").commitTimestamp) / 1e9
+
+    for seconds in (3600.0, -3600.0, 0.0):
+        machine.set(clock_seconds=seconds)
+        assert abs(committed_at() - time.time() - seconds) < 600
+    received = [message.timestamp for message in api.subscribe("s", stopPosition=pb.STOP_LATEST).rest()]
+    assert len(received) == 3
+    assert received == sorted(received), "timestamps of a log never decrease"
+    api.close()
+
+
+def test_a_disk_with_errors_refuses_messages_and_has_the_others_when_it_is_good_again(
+    broker: BrokerProcess, machine: Machine
+) -> None:
+    """EIO on writes and on reads. The only replica has nobody to hand over to: it continues, or leaves and is started again."""
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    acked = [api.publish("s", b"before").offset]
+    machine.set(write_chance=1.0)
+    with pytest.raises(grpc.RpcError):
+        api.publish("s", b"refused")
+    assert machine.counts["writes refused"] > 0
+    machine.heal()
+    machine.set(read_chance=1.0)
+    with pytest.raises(grpc.RpcError):
+        next(iter(api.subscribe("s", startPosition=pb.EARLIEST, timeout=20.0).call))
+    assert machine.counts["reads refused"] > 0
+    machine.heal()
+
+    def works() -> bool:
+        if not broker.is_running:
+            broker.kill()
+            broker.start()
+        try:
+            return bool(api.publish("s", b"after").ackError == pb.Ack.OK)
+        except grpc.RpcError:
+            return False
+
+    eventually(works, "the broker stores messages again")
+    values = [
+        message.value for message in api.subscribe("s", startPosition=pb.EARLIEST, stopPosition=pb.STOP_LATEST).rest()
+    ]
+    assert values[0] == b"before" and values[-1] == b"after"
+    assert b"refused" not in values
+    assert acked == [0]
+    api.close()
+
+
+def test_a_slow_disk_delays_acks_and_loses_nothing(broker: BrokerProcess, machine: Machine) -> None:
+    api = broker.api()
+    api.CreateStream(name="s", subject="s")
+    api.publish("s", b"fast")
+    machine.set(delay_seconds=0.02, sync_delay_seconds=0.1)
+    for _ in range(5):
+        api.publish("s", b"slow", timeout=30.0)
+    assert machine.counts["operations slowed"] >= 5
+    api.close()

@@ -98,3 +98,25 @@ def test_a_damaged_marker_is_reported_and_deletes_nothing(tmp_path: Path, damage
     (tmp_path / FILE_NAME).write_bytes(damage)
     with pytest.raises(StorageError, match="damaged"):
         read_marker(PosixDisk(), tmp_path)
+
+
+def test_a_log_is_set_aside_although_the_disk_fails_midway(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt neither fails nor deletes the log that the first one has moved."""
+    data = StreamData(store)
+    data.claim(stream("orders", 5))
+    write(data, "orders", b"damaged")
+
+    def fail(_disk: PosixDisk, path: str) -> None:
+        if "quarantine" in path:
+            raise StorageError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PosixDisk, "sync_directory", fail)
+        with pytest.raises(StorageError, match="planted"):
+            data.set_aside("orders", 0)
+    place = data.set_aside("orders", 0)
+    assert not data.is_on_disk("orders", 0)
+    assert any(b"damaged" in file.read_bytes() for file in place.iterdir())
+    write(data, "orders", b"damaged again")
+    assert data.set_aside("orders", 0) == place
+    assert any(b"damaged again" in file.read_bytes() for file in place.iterdir())

@@ -34,6 +34,13 @@ cdef class AckBundle:
     cdef uint64_t count
 
 
+# Entries of a batch: stored ones, those with an error that is true whatever the log has, and those with one that follows from the log.
+cdef enum:
+    WITHOUT_ERROR = 0
+    CERTAIN = 1
+    JUDGED = 2
+
+
 cdef class AckWriter:
     # Answers the ack entries of batches: over NATS, or straight to a receiver of this process.
     cdef readonly NatsReader reader                     # its output, whether it is connected, how large a payload may be
@@ -50,7 +57,7 @@ cdef class AckWriter:
     cdef int send_bundles(self) except -1
     cdef int send_bundle(self, AckBundle bundle) except -1
     cdef int send_errors(
-        self, PreparedBatch batch, int32_t error, bint recorded, int64_t reception_timestamp, int64_t commit_timestamp
+        self, PreparedBatch batch, int32_t error, int which, int64_t reception_timestamp, int64_t commit_timestamp
     ) except -1
 
 

@@ -60,8 +60,16 @@ class AckWriter:
         """Ack every stored message of the batch whose policy is `which` (LEADER or ALL)."""
     def reject(self, batch: PreparedBatch, error: int, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
         """The batch could not be appended: everybody who waits for one of its records gets `error`."""
-    def write_errors(self, batch: PreparedBatch, reception_timestamp: int = 0, commit_timestamp: int = 0) -> None:
-        """Answer the messages that were refused while scanning. TOO_LARGE carries no commit timestamp."""
+    def write_errors(
+        self, batch: PreparedBatch, reception_timestamp: int = 0, commit_timestamp: int = 0, judged: bool = True
+    ) -> None:
+        """Answer the messages that were refused while scanning, all or only those that are not judgements. TOO_LARGE carries no commit
+        timestamp."""
+    def has_judgements(self, batch: PreparedBatch) -> bool:
+        """Whether messages were refused for a reason that follows from the log: INCORRECT_OFFSET, PRODUCER_FENCED, OUT_OF_SEQUENCE. The
+        reason is right as long as this server leads."""
+    def write_judgements(self, batch: PreparedBatch, error: int = 0, commit_timestamp: int = 0) -> None:
+        """Answer the judgements of the batch: as they are, or all with `error`."""
 
 @final
 class AckSink(MessageSink):

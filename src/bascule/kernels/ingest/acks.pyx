@@ -21,7 +21,7 @@ from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_LEADER, ACK_OK, ACK_TOO_LARGE, ack_envelope_size, ack_size, read_ack, write_ack, write_ack_envelope,
 )
 from bascule.kernels.batches.collected cimport NO_DUPLICATE, AckEntry
-from bascule.kernels.ingest.sink cimport PreparedBatch
+from bascule.kernels.ingest.sink cimport PreparedBatch, is_judgement
 from bascule.kernels.nats.protocol cimport begin_pub, end_pub, is_subject
 from bascule.kernels.wire.numbers cimport load_u32, store_u32
 
@@ -235,24 +235,38 @@ cdef class AckWriter:
     def reject(self, PreparedBatch batch not None, int32_t error, int64_t reception_timestamp=0, int64_t commit_timestamp=0):
         if error == ACK_OK:
             raise ValueError("a rejected batch needs an error")
-        self.send_errors(batch, error, False, reception_timestamp, commit_timestamp)
+        self.send_errors(batch, error, WITHOUT_ERROR, reception_timestamp, commit_timestamp)
 
-    def write_errors(self, PreparedBatch batch not None, int64_t reception_timestamp=0, int64_t commit_timestamp=0):
-        self.send_errors(batch, ACK_OK, True, reception_timestamp, commit_timestamp)
+    def write_errors(
+        self, PreparedBatch batch not None, int64_t reception_timestamp=0, int64_t commit_timestamp=0, bint judged=True
+    ):
+        self.send_errors(batch, ACK_OK, CERTAIN, reception_timestamp, commit_timestamp)
+        if judged:
+            self.send_errors(batch, ACK_OK, JUDGED, reception_timestamp, commit_timestamp)
+
+    def has_judgements(self, PreparedBatch batch not None):
+        cdef uint32_t index
+        for index in range(batch.collected.entry_count if batch.collected.errors else 0):
+            if is_judgement(batch.collected.entries[index].error):
+                return True
+        return False
+
+    def write_judgements(self, PreparedBatch batch not None, int32_t error=ACK_OK, int64_t commit_timestamp=0):
+        self.send_errors(batch, error, JUDGED, 0, commit_timestamp)
 
     cdef int send_errors(
-        self, PreparedBatch batch, int32_t error, bint recorded, int64_t reception_timestamp, int64_t commit_timestamp
+        self, PreparedBatch batch, int32_t error, int which, int64_t reception_timestamp, int64_t commit_timestamp
     ) except -1:
-        # Either the errors found while scanning, or `error` for all messages without one. The offset is 0: there is none.
+        # The errors found while scanning, or `error` in their place. The offset is 0: there is none.
         cdef uint32_t index
         cdef AckEntry* entry
         cdef AckView ack
         for index in range(batch.collected.entry_count):
             entry = &batch.collected.entries[index]
-            if (entry.error != ACK_OK) != recorded:
+            if which != (WITHOUT_ERROR if entry.error == ACK_OK else JUDGED if is_judgement(entry.error) else CERTAIN):
                 continue
             batch.view(entry, &ack)
-            if not recorded:
+            if error != ACK_OK:
                 ack.error = error
             ack.reception_timestamp = reception_timestamp
             ack.commit_timestamp = 0 if ack.error == ACK_TOO_LARGE else commit_timestamp

@@ -4,7 +4,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.batches.collected cimport AckEntry, Collected
 from bascule.kernels.batches.pool cimport BatchPool
-from bascule.kernels.envelope.messages cimport AckView, HeaderView, PublishView
+from bascule.kernels.envelope.messages cimport (
+    ACK_INCORRECT_OFFSET, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED, AckView, HeaderView, PublishView,
+)
 from bascule.kernels.ingest.copies cimport Copies, NotedHashes
 from bascule.kernels.ingest.held_messages cimport HeldMessages
 from bascule.kernels.nats.protocol cimport MessageSink, NatsMessage
@@ -69,6 +71,11 @@ cdef class PartitionSink(MessageSink):
     cdef PreparedBatch prepared(self, Collected* collected)
 
 
+# Errors that the leader concludes from its log: another leader may decide otherwise.
+cdef inline bint is_judgement(uint32_t error) noexcept nogil:
+    return error == ACK_INCORRECT_OFFSET or error == ACK_PRODUCER_FENCED or error == ACK_OUT_OF_SEQUENCE
+
+
 cdef class PreparedBatch:
     # A batch that a sink has collected, on its way into the log; then the acks on their way to its publishers.
     cdef PartitionSink sink
@@ -76,5 +83,6 @@ cdef class PreparedBatch:
     cdef Collected collected                    # without the buffer, which `records` has
     cdef uint32_t record_count
     cdef size_t record_bytes
+    cdef uint32_t holds                         # calls of release() that do nothing
     # Stream, subjects, inbox, correlation id, policy and error of an entry; offset and times are the caller's.
     cdef void view(self, AckEntry* entry, AckView* ack) noexcept

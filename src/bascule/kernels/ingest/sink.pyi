@@ -143,6 +143,8 @@ class PreparedBatch:
     @property
     def has_errors(self) -> bool:
         """Messages that were refused while scanning; their publishers get an error from AckWriter.write_errors()."""
+    def hold(self) -> None:
+        """The next call of release() does nothing: the batch has another user."""
     def release_records(self) -> None:
         """The records are in the log: their memory goes back to the pool, the ack entries stay."""
     def release(self) -> None:

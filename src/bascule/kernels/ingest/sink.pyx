@@ -628,8 +628,14 @@ cdef class PreparedBatch:
         self.sink.pool.builder_back(builder, &memory)
         self.sink.pool.give_back(&memory)
 
+    def hold(self):
+        self.holds += 1
+
     def release(self):
         cdef BatchBuilder builder = self.records
+        if self.holds:
+            self.holds -= 1
+            return
         self.records = None
         if builder is not None:
             self.sink.pool.builder_back(builder, &self.collected)

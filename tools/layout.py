@@ -88,6 +88,8 @@ readers                 errors limits names proto kernels.records kernels.calls 
                         log.disk log.segments log raft metadata partition.replication partition
 operations              errors limits proto net net.nats net.grpc config.sections metadata.core.model metadata.core
                         raft.core.model raft metadata partition readers
+liftbridge              errors limits names proto kernels.wire kernels.records net.nats config.sections config
+                        metadata.core.model log.disk log metadata readers
 flight                  errors limits kernels.arrow
 client.connection       errors limits names kernels.grpc net net.grpc
 client.publish          errors producers kernels.nats kernels.window kernels.client net.nats net.grpc
@@ -109,7 +111,7 @@ broker.metrics          errors limits names proto net.nats net.grpc net.http met
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
 broker                  errors limits names child_process exits proto kernels.nats kernels.calls net net.nats net.grpc config.values
                         config.sections config metadata.core.model log.disk log security.policy security security.audit metadata
-                        partition readers operations broker.api broker.flight broker.metrics broker.http
+                        partition readers operations liftbridge broker.api broker.flight broker.metrics broker.http
 lake                    errors limits kernels.wire flight client.arrow
 lake.latest             errors kernels.wire flight client.arrow lake
 spark.options           errors limits config.values config.sections flight client.connection
@@ -133,7 +135,7 @@ cli.cluster             errors config.values client.connection client client.adm
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
-                        log.recovery client.connection client client.admin spark cli.terminal cli.target
+                        log.recovery liftbridge client.connection client client.admin spark cli.terminal cli.target
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
                         client client.admin cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access

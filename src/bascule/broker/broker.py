@@ -38,6 +38,7 @@ from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.address import Address
 from bascule.errors import BasculeError, OperatorError
+from bascule.liftbridge.directory import refuse_liftbridge_directory
 from bascule.log import LogStore
 from bascule.log.disk.operations import PosixDisk
 from bascule.log.key_rotation import KeyRotation
@@ -83,6 +84,7 @@ SERVICE: Final = "proto.API"
 
 async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBroker:
     """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
+    refuse_liftbridge_directory(config.data_dir)
     closing = Closing()
     raise_handle_limit()
     store, keys = _open_store(config, closing)

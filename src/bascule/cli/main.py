@@ -14,7 +14,7 @@ from bascule.cli.cluster import keys, top
 from bascule.cli.cluster import status as cluster
 from bascule.cli.pipeline import commands as pipeline
 from bascule.cli.pipeline import spark
-from bascule.cli.server import config, context, doctor, log
+from bascule.cli.server import config, context, doctor, imports, log
 from bascule.cli.server import start as server
 from bascule.cli.stream import bench, cursor, group, publish, subscribe
 from bascule.cli.stream import streams as stream
@@ -70,6 +70,7 @@ app.command("server", context_settings=server.PASS_ALL_ON, add_help_option=False
 )
 app.command("demo", context_settings=server.PASS_ALL_ON, add_help_option=False, rich_help_panel=SERVERS)(server.demo)
 app.add_typer(log.app, name="log", rich_help_panel=SERVERS)
+app.add_typer(imports.app, name="import", rich_help_panel=SERVERS)
 app.add_typer(config.app, name="config", rich_help_panel=SERVERS)
 
 

@@ -18,6 +18,9 @@ AUDIT_STREAM: Final = "__audit"
 NAMESPACE_DEFAULT: Final = "bascule-default"
 """The default of `clustering.namespace`. It differs from Liftbridge's, so that both can use one NATS system."""
 
+TOMBSTONE_HEADER: Final = "bascule-tombstone"
+"""Of a message with an empty value: it has no value. A broker does not store the header, and adds it to what it delivers."""
+
 SERVER_SUBJECTS: Final = ("$SYS.>", "$JS.API.>")
 """Subjects that command nats-server itself: a message there would have the permissions of the broker's account."""
 

@@ -25,7 +25,7 @@ from bascule.client.client import connect as connect_async
 from bascule.client.connection.options import Bytes, TlsOptions
 from bascule.client.consume.consumer import Assignment, Consumer
 from bascule.client.consume.subscription import Subscription
-from bascule.client.publish.publisher import BasePublisher
+from bascule.client.publish.publisher import BasePublisher, Sendable
 from bascule.errors import ClientClosed
 from bascule.kernels.client.messages import Message, MessageBatch
 from bascule.kernels.window.window import Ack
@@ -221,7 +221,7 @@ class BlockingPublisher(_Part[BasePublisher]):
 
     def send(
         self,
-        value: Bytes,
+        value: Bytes | None,
         *,
         key: Bytes | None = None,
         headers: Mapping[str, Bytes] | None = None,
@@ -240,7 +240,7 @@ class BlockingPublisher(_Part[BasePublisher]):
         self._portal.run(send())
         return found
 
-    def send_all(self, messages: Iterable[Bytes | tuple[Bytes | None, Bytes]]) -> None:
+    def send_all(self, messages: Iterable[Sendable]) -> None:
         """Send values, or pairs of key and value: faster than one by one. `flush` raises the first failure."""
         self._portal.run(self._part.send_all(messages))
 

@@ -13,7 +13,7 @@ from bascule.kernels.calls.internal import InternalGate
 from bascule.kernels.calls.publish import PublishAsyncStream, PublishGate, PublishStream
 from bascule.kernels.calls.targets import Targets
 from bascule.kernels.ingest.acks import AckRouter
-from bascule.names import publish_subject_fault, reserved_subject_fault
+from bascule.names import TOMBSTONE_HEADER, publish_subject_fault, reserved_subject_fault
 from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.net.nats.link import NatsLink
 from bascule.proto.api_pb2 import Ack, AckPolicy, PublishRequest
@@ -151,20 +151,21 @@ class InternalPublisher:
         partition: int,
         *,
         key: bytes = b"",
-        value: bytes = b"",
+        value: bytes | None = b"",
         headers: Mapping[str, bytes] | None = None,
         ack_policy: int,
         timeout: float,
         correlation_id: str = "",
         expected_offset: int = -1,
     ) -> Ack | None:
-        """Publish and return the ack, or None without an ack policy. Raises GrpcError as the API would."""
+        """Publish and return the ack, or None without an ack policy. A value of None makes a tombstone. Raises GrpcError as the API
+        would."""
         request = PublishRequest(
             stream=stream,
             partition=partition,
             key=key,
-            value=value,
-            headers=headers or {},
+            value=value or b"",
+            headers=(headers or {}) if value is not None else {**(headers or {}), TOMBSTONE_HEADER: b"1"},
             ackPolicy=AckPolicy.Name(ack_policy),
             correlationId=correlation_id,
             expectedOffset=expected_offset,

@@ -168,7 +168,7 @@ class CursorStore:
 
     async def _store(self, key: bytes, cursor: Cursor, timeout: float, *, delete: bool = False) -> None:
         number = cursors_partition(key, len((await self._stream(timeout)).partitions))
-        value = b"" if delete else cursor.SerializeToString()
+        value = None if delete else cursor.SerializeToString()
         in_doubt = False
 
         async def attempt(seconds: float) -> None:
@@ -190,7 +190,7 @@ class CursorStore:
                 raise GrpcError(Status.DEADLINE_EXCEEDED, text) from None
             raise GrpcError(Status.INTERNAL, f"the cursor was not stored: {_text(error)}") from None
 
-    async def _publish(self, number: int, key: bytes, value: bytes, seconds: float) -> None:
+    async def _publish(self, number: int, key: bytes, value: bytes | None, seconds: float) -> None:
         await self._publisher.publish(CURSORS_STREAM, number, key=key, value=value, ack_policy=ALL, timeout=seconds)
 
     # ── the identity of streams ──────────────────────────────────────────────────────────────────

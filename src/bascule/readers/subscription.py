@@ -31,6 +31,7 @@ from bascule.kernels.records.records import Record
 from bascule.log import LogReader, ReverseReader
 from bascule.log.disk.slowness import SlowReads
 from bascule.log.segments.slices import BatchSlice
+from bascule.names import TOMBSTONE_HEADER
 from bascule.net.grpc.status import Status
 from bascule.partition.replica import LocalPartition
 from bascule.proto.api_pb2 import Message
@@ -316,6 +317,7 @@ class ReverseSubscription:
     def _encode(self, record: Record) -> bytes:
         subject, reply = record.subject, record.reply
         headers = {name.decode(errors="replace"): value for name, value in record.headers}
+        extra = {TOMBSTONE_HEADER: b"1"} if record.value is None else {}
         message = Message(
             offset=record.offset,
             key=record.key or b"",
@@ -325,7 +327,7 @@ class ReverseSubscription:
             partition=self._partition.number,
             subject=subject.decode(errors="replace"),
             replySubject=reply.decode(errors="replace"),
-            headers=headers | {"subject": subject, "reply": reply},
+            headers=headers | {"subject": subject, "reply": reply} | extra,
         )
         return message.SerializeToString()
 

@@ -139,7 +139,7 @@ def values(cluster: Cluster, stream: str, partition: int = 0) -> list[bytes]:
         addresses = [cluster.brokers[name].address for name in cluster.well]
         async with bascule.connect(addresses, timeout=PATIENCE_SECONDS) as client:
             found = client.subscribe(stream, partition=partition, start="earliest", stop="latest")
-            return [bytes(message.value) async for message in found]
+            return [message.value or b"" async for message in found]
 
     return asyncio.run(read())
 

@@ -80,7 +80,7 @@ class Streams:
             for at in range(0, count, 50):
                 values = [b"%d/%d" % (number, place) for place in range(at, min(at + 50, count))]
                 self.client.publish(self.source, values[0], partition=number, headers={"h": b"x" * 3})
-                self.client.publish(self.source, b"", key=b"deleted", partition=number)
+                self.client.publish(self.source, None, key=b"deleted", partition=number)
                 self._publish(number, values[1:])
 
     def _publish(self, number: int, values: list[bytes]) -> None:

@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 async def read(client: bascule.Client, group: str, stream: str, count: int) -> list[bytes]:
     async with client.consumer(group, [stream]) as consumer:
-        return [(await soon(anext(consumer))).value for _ in range(count)]
+        return [(await soon(anext(consumer))).value or b"" for _ in range(count)]
 
 
 async def read_twice(addresses: list[str], name: str, replicas: int) -> None:

@@ -207,7 +207,7 @@ def test_compaction_leaves_messages_for_the_lag_and_tombstones_for_their_retenti
         api.CreateStream(name=names[kind], subject=names[kind], **COMPACTED, **settings)
         for number in range(20):
             api.publish(names[kind], b"%d" % number, key=b"same")
-        api.publish(names[kind], b"", key=b"same")
+        api.publish(names[kind], b"", key=b"same", headers={"bascule-tombstone": b"1"})
         for number in range(20):
             api.publish(names[kind], b"%d" % number, key=b"other")
 

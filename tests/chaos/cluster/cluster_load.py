@@ -247,7 +247,7 @@ class ClusterLoad:
                 ) as subscription:
                     async for batch in subscription.batches():
                         for place, value in enumerate(batch.values()):
-                            reader.take(batch.offsets[place], value, batch.timestamps[place])
+                            reader.take(batch.offsets[place], value or b"", batch.timestamps[place])
                         if is_slow and not self._stopping.is_set():
                             await asyncio.sleep(random.uniform(0.0, DAWDLE_SECONDS))
             except BasculeError:

@@ -17,7 +17,7 @@ from bascule.errors import InvalidOption
 MOMENT = 1_700_000_000_123_456_789
 
 
-def message(value: bytes = b"lamp", **fields: object) -> Message:
+def message(value: bytes | None = b"lamp", **fields: object) -> Message:
     return Message(7, value, timestamp=MOMENT, stream="orders", partition=2, subject="orders.eu", **fields)  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def test_raw_is_the_value_and_a_line_break() -> None:
 
 
 def test_json_is_exact() -> None:
-    one = message(b"\xff", key=b"k", headers={"subject": b"orders.eu", "trace": b"1", "raw": b"\xfe"})
+    one = message(b"\xff", key=b"k", headers={"trace": b"1", "raw": b"\xfe"})
     document = json.loads(rendered(one, "json"))
     assert document == {
         "stream": "orders",
@@ -58,6 +58,17 @@ def test_what_json_prints_can_be_published_again() -> None:
     one = message(b"\xff\x00", key=b"\xfe", headers={"trace": b"1", "raw": b"\xfe"})
     again = message_input.parse(rendered(one, "json"), "line 1")
     assert again == InputMessage(b"\xff\x00", b"\xfe", {"trace": b"1", "raw": b"\xfe"}, 2)
+
+
+def test_no_value_is_no_empty_value() -> None:
+    tombstone, empty = message(None, key=b"k"), message(b"", key=b"k")
+    assert [json.loads(rendered(one, "json"))["value"] for one in (tombstone, empty)] == [None, ""]
+    for one in (tombstone, empty):
+        assert message_input.parse(rendered(one, "json"), "line 1").value == one.value
+    assert rendered(tombstone, "pretty").decode().endswith("  k  (no value)\n")
+    assert rendered(tombstone, "hex").decode().endswith(" key 6b (no value)\n")
+    assert rendered(tombstone) == b"\n"
+    assert rendered(tombstone, template="{key}={value}") == b"k="
 
 
 def test_hex_shows_bytes_and_letters() -> None:
@@ -134,7 +145,7 @@ def test_json_lines(pipe: tuple[int, int]) -> None:
     assert read(pipe, lines, "json") == [
         InputMessage(b"a", b"k", {"n": b"1"}, 3),
         InputMessage(b'{"x":[1]}'),
-        InputMessage(b"", b"only"),
+        InputMessage(None, b"only"),
     ]
 
 
@@ -155,7 +166,7 @@ def test_json_lines(pipe: tuple[int, int]) -> None:
 )
 def test_a_wrong_line_is_named(line: str, words: str | None) -> None:
     if words is None:
-        assert message_input.parse(line.encode(), "line 9") == InputMessage(b"")
+        assert message_input.parse(line.encode(), "line 9") == InputMessage(None)
         return
     with pytest.raises(InvalidOption) as refused:
         message_input.parse(line.encode(), "line 9")

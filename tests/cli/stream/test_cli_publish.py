@@ -49,6 +49,18 @@ def test_key_headers_and_partition(bascule: Run, make_stream: MakeStream) -> Non
     assert (found["key"], found["value"], found["headers"], found["partition"]) == ("k", "v", {"a": "1", "b": "2"}, 2)
 
 
+def test_a_tombstone_has_no_value(bascule: Run, make_stream: MakeStream) -> None:
+    name = make_stream().name
+    bascule("publish", name, "-k", "a", "--tombstone").ok()
+    bascule("publish", name, "-k", "a", "").ok()
+    copy = bascule("subscribe", name, "-e", "--json").ok()
+    assert [json_of(line)["value"] for line in copy.lines] == [None, ""]
+    bascule("publish", name, "-i", "json", *copy.lines).ok()
+    assert [json_of(line)["value"] for line in bascule("subscribe", name, "-e", "--json").ok().lines] == [None, ""] * 2
+    bascule("publish", name, "--tombstone").failed(2, "`--tombstone` is given without `--key`")
+    bascule("publish", name, "-k", "a", "--tombstone", "lamp").failed(2, "together with messages")
+
+
 def test_the_same_key_goes_to_the_same_partition(bascule: Run, make_stream: MakeStream) -> None:
     name = make_stream(partitions=3).name
     first = bascule("publish", name, "1", "2", "-k", "customer-7", "--json").ok().lines

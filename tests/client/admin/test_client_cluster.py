@@ -50,7 +50,7 @@ async def test_partitions_are_reached_wherever_they_are_led(cluster: Brokers, na
         async with bascule.connect(broker.address, timeout=60) as client:
             stream = await spread(client, f"{name}-{broker.address.rpartition(':')[2]}")
             await client.publish_many(stream, [b"%d" % number for number in range(600)], partitioner="round-robin")
-            seen: dict[int, list[bytes]] = {}
+            seen: dict[int, list[bytes | None]] = {}
             async for message in client.subscribe(stream, partition="all", start="earliest", stop="latest"):
                 seen.setdefault(message.partition, []).append(message.value)
             assert seen == {n: [b"%d" % number for number in range(n, 600, 6)] for n in range(6)}

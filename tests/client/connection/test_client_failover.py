@@ -58,7 +58,7 @@ class Reading:
     async def _read(self, client: bascule.Client, stream: str, options: dict[str, Any]) -> None:
         async for batch in client.subscribe(stream, start="earliest", **options).batches():
             self.offsets.extend(batch.offsets)
-            self.values.extend(batch.values())
+            self.values.extend(value or b"" for value in batch.values())
 
     async def finish(self, values: set[bytes]) -> None:
         """Once all of these are read. Nothing was skipped, and no offset came twice."""

@@ -48,7 +48,7 @@ async def test_restarts(start_broker: StartBroker, name: str) -> None:
 
     async def read(client: bascule.Client) -> None:
         async for batch in client.subscribe(name, start="earliest").batches():
-            seen.extend(zip(batch.offsets, batch.values(), strict=True))
+            seen.extend(zip(batch.offsets, [value or b"" for value in batch.values()], strict=True))
 
     async with bascule.connect(broker.address, timeout=60) as client:
         await client.create_stream(name)

@@ -125,7 +125,7 @@ async def test_batches_are_columns(broker: BrokerProcess, name: str) -> None:
         await client.create_stream(name)
         values = [bytes([number % 251]) * (number % 300) for number in range(5000)]
         await client.publish_many(name, values)
-        found: list[bytes] = []
+        found: list[bytes | None] = []
         rows: list[int] = []
         async for batch in client.subscribe(name, start="earliest", stop="latest").batches():
             assert isinstance(batch, bascule.MessageBatch)

@@ -41,7 +41,12 @@ def expected(record: Any, stream: str, partition: int) -> Any:
         partition=partition,
         subject=readable(record.subject),
         replySubject=readable(record.reply),
-        headers={**headers, "subject": record.subject, "reply": record.reply},
+        headers={
+            **headers,
+            "subject": record.subject,
+            "reply": record.reply,
+            **({"bascule-tombstone": b"1"} if record.value is None else {}),
+        },
     )
 
 
@@ -108,9 +113,15 @@ def batches_rise(data: bytes) -> bool:
     return True
 
 
-def delivered(*, headers: tuple[tuple[bytes, bytes], ...] = (), subject: bytes = b"orders", reply: bytes = b"") -> Any:
+def delivered(
+    *,
+    value: bytes | None = b"v",
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    subject: bytes = b"orders",
+    reply: bytes = b"",
+) -> Any:
     batch = new_batch()
-    batch.add(b"k", b"v", headers, subject, reply)
+    batch.add(b"k", value, headers, subject, reply)
     with batch.stamp(0, 0, 5) as data:
         written, outcome = deliver_all(bytes(data), delivery.Cursor(), EVERYTHING, None)
     assert outcome == delivery.ALL_DONE
@@ -122,6 +133,13 @@ def test_subject_and_reply_are_the_servers() -> None:
     message = delivered(headers=((b"subject", b"forged"), (b"reply", b"forged"), (b"a", b"1")), reply=b"_INBOX.1")
     assert dict(message.headers) == {"subject": b"orders", "reply": b"_INBOX.1", "a": b"1"}
     assert (message.subject, message.replySubject) == ("orders", "_INBOX.1")
+
+
+def test_a_record_without_a_value_has_a_header_that_says_so() -> None:
+    tombstone, empty = delivered(value=None, headers=((b"a", b"1"),), reply=b"r"), delivered(value=b"")
+    assert dict(tombstone.headers) == {"subject": b"orders", "reply": b"r", "a": b"1", "bascule-tombstone": b"1"}
+    assert dict(empty.headers) == {"subject": b"orders", "reply": b""}
+    assert (tombstone.value, empty.value) == (b"", b"")
 
 
 def test_the_header_reply_is_there_without_a_reply() -> None:

@@ -40,13 +40,13 @@ def google(data: bytes) -> twin.Received | None:
     return twin.Received(
         found.offset,
         found.key or None,
-        found.value,
+        twin.value_of(found.value, found.headers),
         found.timestamp,
         found.stream,
         found.partition,
         found.subject,
         found.replySubject,
-        dict(found.headers),
+        twin.publishers(found.headers, found.value),
     )
 
 
@@ -74,6 +74,7 @@ def any_run(rng: random.Random) -> list[bytes]:
     tails = [any_message(rng, 9) for _ in range(rng.randint(1, 3))]
     tails.append(encoded(0, b"", stream="s", subject="a.b", headers={"subject": b"a.b", "reply": b""}))
     tails.append(encoded(0, b"", stream="s", subject="a.c", headers={"subject": b"a.c", "reply": b"", "x": b"\xff"}))
+    tails.append(encoded(0, b"", stream="s", subject="a.b", headers={"reply": b"", "x": b"", twin.TOMBSTONE: b"1"}))
     run = []
     for _ in range(rng.randrange(12)):
         head = encoded(
@@ -101,13 +102,14 @@ def test_a_batch_is_its_messages(rng: random.Random) -> None:
     assert batch.timestamps.tolist() == [one.timestamp for one in wanted]
     assert batch.values() == [one.value for one in wanted]
     assert batch.keys() == [one.key for one in wanted]
-    assert batch.value_bytes == b"".join(one.value for one in wanted)
+    assert batch.value_bytes == b"".join(one.value or b"" for one in wanted)
     assert batch.key_bytes == b"".join(one.key or b"" for one in wanted)
     assert batch.value_offsets.tolist() == [0, *batch.value_ends.tolist()]
     assert batch.key_offsets.tolist() == [0, *batch.key_ends.tolist()]
     for index, one in enumerate(wanted):
         start, end = batch.value_offsets[index], batch.value_offsets[index + 1]
-        assert batch.value_bytes[start:end] == one.value == batch.value(index)
+        assert batch.value_bytes[start:end] == (one.value or b"")
+        assert batch.value(index) == one.value
         assert batch.key(index) == one.key
         assert (batch.subject(index), batch.reply(index), batch.headers(index)) == (one.subject, one.reply, one.headers)
         assert fields_of(batch[index - len(wanted)]) == one
@@ -163,6 +165,20 @@ def test_headers_belong_to_their_message() -> None:
     one.headers["b"] = b"2"
     assert one.headers == {"a": b"1", "b": b"2"}
     assert other.headers == batch.headers(0) == {"a": b"1"}
+
+
+def test_a_message_without_a_value_is_no_message_with_an_empty_one() -> None:
+    added = {"subject": b"a", "reply": b"", "own": b"1"}
+    tombstone = encoded(0, b"", key=b"k", headers={**added, twin.TOMBSTONE: b"1"})
+    empty = encoded(1, b"", key=b"k", headers=added)
+    batch = kernel.decode_batch([tombstone, empty, tombstone])
+    assert [message.value for message in batch] == batch.values() == [None, b"", None]
+    assert [message.headers for message in batch] == [{"own": b"1"}] * 3
+    assert kernel.decode_message(tombstone) == batch[0] == pickle.loads(pickle.dumps(batch[0]))
+    assert kernel.decode_message(tombstone) != kernel.decode_message(empty)
+    # a value counts, whatever the header says
+    forged = kernel.decode_message(encoded(0, b"v", headers={twin.TOMBSTONE: b"1"}))
+    assert (forged.value, forged.headers) == (b"v", {twin.TOMBSTONE: b"1"})
 
 
 def test_of_two_entries_with_one_name_the_last_counts() -> None:

@@ -31,7 +31,7 @@ INBOXES = (
     "\x7f",
     PREFIX.decode() + "5",
 )
-NAMES = ("", "a", "b", "c", "subject", "Content-Type", "bascule-other", "bascule-epoch")
+NAMES = ("bascule-tombstone", "", "a", "b", "c", "subject", "Content-Type", "bascule-other", "bascule-epoch")
 PRODUCERS = (b"p", b"q", b"p" * 64, "größe".encode())
 BAD_PRODUCER_HEADERS = (
     {"bascule-producer": b""},

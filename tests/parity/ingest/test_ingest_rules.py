@@ -65,9 +65,26 @@ def test_what_is_no_publish_envelope_is_a_value(payload: bytes) -> None:
     assert [one.value for one in stored(plain(payload))] == [payload]
 
 
-def test_a_key_without_a_value_is_a_tombstone_and_an_empty_message_is_none() -> None:
+def test_an_empty_value_is_a_value() -> None:
     found = stored(envelope(key=b"k"), envelope(), envelope(key=b"k", value=b"v"), plain(b""))
-    assert [(one.key, one.value) for one in found] == [(b"k", None), (None, b""), (b"k", b"v"), (None, b"")]
+    assert [(one.key, one.value) for one in found] == [(b"k", b""), (None, b""), (b"k", b"v"), (None, b"")]
+
+
+def test_a_header_says_that_there_is_no_value() -> None:
+    block = b"NATS/1.0\r\nbascule-tombstone: 1\r\na: 1\r\n\r\n"
+    found = stored(
+        envelope(key=b"k", headers={"bascule-tombstone": b""}),
+        envelope(key=b"k", headers={"a": b"1", "bascule-tombstone": b"1", "b": b"2"}),
+        envelope(key=b"k", headers_block=block),
+        plain(b"", headers=block),
+    )
+    assert [(one.key, one.value) for one in found] == [(b"k", None)] * 3 + [(None, None)]
+    assert [dict(one.headers) for one in found] == [{}, {b"a": b"1", b"b": b"2"}, {b"a": b"1"}, {b"a": b"1"}]
+
+
+def test_a_value_counts_whatever_the_header_says() -> None:
+    (record,) = stored(envelope(key=b"k", value=b"v", headers={"bascule-tombstone": b"1"}))
+    assert (record.value, record.headers) == (b"v", ((b"bascule-tombstone", b"1"),))
 
 
 def test_headers_of_the_envelope_win_over_those_of_nats() -> None:

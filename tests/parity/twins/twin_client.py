@@ -17,13 +17,15 @@ from tests.parity.twins.twin_messages import (
     varint,
 )
 
+TOMBSTONE: Final = "bascule-tombstone"
+
 
 class Received(NamedTuple):
     """A message as a subscriber sees it."""
 
     offset: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
     timestamp: int
     stream: str
     partition: int
@@ -56,17 +58,28 @@ def message(data: bytes) -> Received | None:
         found = parse(data, MESSAGE_KINDS)
     except NotProtobuf:
         return None
+    headers = {name.decode(): value for name, value in found.entries}
     return Received(
         offset=found.signed(1, 64),
         key=found.text(2) or None,
-        value=found.text(3),
+        value=value_of(found.text(3), headers),
         timestamp=found.signed(4, 64),
         stream=found.text(5).decode(),
         partition=found.signed(6, 32),
         subject=found.text(7).decode(),
         reply=found.text(8).decode(),
-        headers={name.decode(): value for name, value in found.entries},
+        headers=publishers(headers, found.text(3)),
     )
+
+
+def value_of(value: bytes, headers: Mapping[str, bytes]) -> bytes | None:
+    return None if not value and TOMBSTONE in headers else value
+
+
+def publishers(headers: Mapping[str, bytes], value: bytes) -> dict[str, bytes]:
+    """Without the headers that servers add."""
+    added = ("subject", "reply") if value else ("subject", "reply", TOMBSTONE)
+    return {name: one for name, one in headers.items() if name not in added}
 
 
 def acked(data: bytes) -> Acked | None:

@@ -11,6 +11,7 @@ LEADER, ALL = 0, 1
 OK, UNKNOWN, INCORRECT_OFFSET, TOO_LARGE = 0, 1, 2, 3
 INVALID_PRODUCER, PRODUCER_FENCED, OUT_OF_SEQUENCE = 1001, 1002, 1003
 INBOX_BYTES_MAX = 1900
+TOMBSTONE = b"bascule-tombstone"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -150,8 +151,11 @@ class Sink:
             assert envelope.headers is not None
             pairs += envelope.headers
             key = envelope.key or None
-            value = envelope.value if envelope.value or key is None else None
+            value = envelope.value
         headers = last_of_each(pairs) if len(pairs) <= HEADER_ENTRIES_MAX else None
+        if headers is not None and not value and TOMBSTONE in dict(headers):
+            value = None
+            headers = tuple(pair for pair in headers if pair[0] != TOMBSTONE)
         error = OK
         if (
             self._payload_too_large(message)

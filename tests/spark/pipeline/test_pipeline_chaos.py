@@ -102,7 +102,7 @@ checkpoint: state
 
     good = [number for number in range(publisher.count) if number % 7]
     wanted = Counter(number for number in good if number % 3)
-    read = Counter(json.loads(message.value)["id"] for message in everything(client, copy))
+    read = Counter(json.loads(message.value or b"")["id"] for message in everything(client, copy))
     assert read == wanted
     written = pq.read_table(tmp_path / "table", columns=["offset", "partition"])
     assert written.num_rows == sum(wanted.values())

@@ -46,7 +46,7 @@ def read(client: BlockingClient, stream: str) -> list[bytes]:
     if last < 0:
         return []
     with client.subscribe(stream, start="earliest", stop=last) as messages:
-        return [message.value for message in messages]
+        return [message.value or b"" for message in messages]
 
 
 def test_spark_submit_runs_a_pipeline(

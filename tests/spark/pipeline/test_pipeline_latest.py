@@ -49,7 +49,7 @@ def publish(client: BlockingClient, stream: str, *messages: tuple[str | None, st
     for key, value in messages:
         client.publish(
             stream,
-            b"" if value is None else value.encode(),
+            None if value is None else value.encode(),
             key=None if key is None else key.encode(),
             partition=partition,
         )
@@ -70,10 +70,10 @@ def test_the_newest_of_each_key_is_there_and_what_was_deleted_is_not(
 ) -> None:
     stream, path = make_stream(partitions=2), tmp_path / "table"
     options = options_of(tables, stream, path)
-    publish(client, stream, ("a", "1"), ("b", "1"), ("a", "2"), (None, "no key"), ("c", "1"))
+    publish(client, stream, ("a", "1"), ("b", "1"), ("a", "2"), (None, "no key"), ("c", ""))
     publish(client, stream, ("d", "1"), ("b", None), partition=1)
     run_latest(spark, options, once=True)
-    assert rows_of(path) == {b"a": b"2", b"c": b"1", b"d": b"1", None: b"no key"}
+    assert rows_of(path) == {b"a": b"2", b"c": b"", b"d": b"1", None: b"no key"}
     publish(client, stream, ("c", None), ("a", "3"), ("b", "back"), ("never", None))
     snapshot = run_latest(spark, options, once=True)
     assert rows_of(path) == {b"a": b"3", b"b": b"back", b"d": b"1", None: b"no key"}

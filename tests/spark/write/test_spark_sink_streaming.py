@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
 from tests.spark.conftest import MakeStream, forget, publish
-from tests.spark.write.test_spark_sink import own_headers, stored, values
+from tests.spark.write.test_spark_sink import stored, values
 from tests.support.broker_process import ROOT, BrokerProcess
 from tests.support.pausing_source import Pauses
 from tests.support.spark_processes import kill_workers
@@ -109,7 +109,7 @@ def test_at_least_once_says_nothing_and_a_batch_that_comes_again_is_there_twice(
     copy.forget_commit(0)
     copy.run(source, target)
     assert Counter(values(client, target)) == {b"0/%d" % number: 2 for number in range(5)}
-    assert not any(own_headers(message) for message in stored(client, target)[0])
+    assert not any(message.headers for message in stored(client, target)[0])
 
 
 def test_a_batch_that_comes_again_is_stored_once(client: BlockingClient, make_stream: MakeStream, copy: Copy) -> None:

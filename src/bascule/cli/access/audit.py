@@ -123,7 +123,7 @@ async def _check_stream(client: Client, check: AuditCheck, start: int | None) ->
         AUDIT_STREAM, start="earliest" if start is None else start, stop="latest"
     ) as subscription:
         async for message in subscription:
-            check.add(message.offset, message.value)
+            check.add(message.offset, message.value or b"")
 
 
 async def _must_exist(client: Client) -> None:
@@ -253,12 +253,12 @@ async def _tail_stream(client: Client, show: _Printer, count: int, follow: bool)
             if len(newest) > count:
                 break
     for message in reversed(newest[:count]):
-        show(message.value)
+        show(message.value or b"")
     if follow:
         start = newest[0].offset + 1 if newest else "earliest"
         async with client.subscribe(AUDIT_STREAM, start=start) as subscription:
             async for message in subscription:
-                show(message.value)
+                show(message.value or b"")
 
 
 def _is_replaced(path: Path, handle: Any) -> bool:

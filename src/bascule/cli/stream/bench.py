@@ -176,7 +176,7 @@ async def _subscribe(
                 if objects:
                     async for message in subscription:
                         read += 1
-                        total += len(message.value)
+                        total += len(message.value or b"")
                         if not read % CHUNK:
                             bar.update(read)
                 else:

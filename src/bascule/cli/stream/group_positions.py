@@ -61,7 +61,7 @@ class GroupCursors:
         for message in messages:
             try:
                 # A cursor is stored in the encoding of the request that set it.
-                fields = wire.decode("SetCursorRequest", message.value)
+                fields = wire.decode("SetCursorRequest", message.value or b"")
             except BasculeError:
                 continue
             cursor = fields["cursorId"]

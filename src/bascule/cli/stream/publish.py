@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -116,6 +116,9 @@ def publish(
         str | None, typer.Option("--key", "-k", help="Key of messages without one.", show_default=False)
     ] = None,
     header: Header = None,
+    tombstone: Annotated[
+        bool, typer.Option("--tombstone", help="Publish one message without a value, which deletes its key.")
+    ] = False,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Publish to this partition.", show_default=False)
     ] = None,
@@ -150,6 +153,11 @@ def publish(
         raise InvalidOption("`--partition` and `--partitioner` are given together", hint="choose one of them")
     if texts and file is not None:
         raise InvalidOption(f"both messages and `--file {file}` are given", hint="choose one of them")
+    if tombstone and (texts or file is not None or key is None):
+        raise InvalidOption(
+            "`--tombstone` is given " + ("without `--key`" if key is None else "together with messages"),
+            hint="`bascule publish STREAM --key KEY --tombstone` deletes a key",
+        )
     wanted = PublishOptions(
         stream,
         values.choice("--ack", ack, ACKS),
@@ -164,7 +172,11 @@ def publish(
         as_json,
     )
     values.choice("--input", form, message_input.INPUTS)
-    with _source(texts or [], file, form, repeat) as pieces:
+    with (
+        nullcontext([[InputMessage(None)]] * repeat)
+        if tombstone
+        else _source(texts or [], file, form, repeat) as pieces
+    ):
         outcome = target.run(_publish, wanted, pieces)
     if not (quiet or as_json):
         say(_summary(wanted, outcome))
@@ -288,7 +300,7 @@ class _Sender:
         found = self._wanted.partition if message.partition is None else message.partition
         if found is None:
             key = self._wanted.key if message.key is None else message.key
-            return self._choose(key, message.value, self._partitions)
+            return self._choose(key, message.value or b"", self._partitions)
         if found >= self._partitions:
             raise values.no_partition(found, facts.partitions_of(self._stream))
         return found

@@ -205,7 +205,7 @@ class Few:
     def __iter__(self) -> Iterator[Message]:
         return iter(self._found)
 
-    def values(self) -> list[bytes]:
+    def values(self) -> list[bytes | None]:
         return [message.value for message in self._found]
 
 

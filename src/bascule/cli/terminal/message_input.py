@@ -2,8 +2,9 @@
 
     {"value": "lamp", "key": "customer-7", "headers": {"trace": "4711"}, "partition": 0}
 
-`value` may be any JSON: a string is sent as its text, everything else as JSON. `value_base64`, `key_base64` and `headers_base64` carry
-bytes. Fields that `bascule subscribe --format json` adds (`offset`, `time`, …) are ignored: a stream can be copied through a pipe.
+`value` may be any JSON: a string is sent as its text, null as no value (a tombstone), everything else as JSON. `value_base64`,
+`key_base64` and `headers_base64` carry bytes. Fields that `bascule subscribe --format json` adds (`offset`, `time`, …) are ignored: a
+stream can be copied through a pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RIGHT: Final = 'write one JSON object per line, such as {"key": "a", "value": "l
 class InputMessage:
     """A message to publish."""
 
-    value: bytes
+    value: bytes | None
     key: bytes | None = None
     headers: dict[str, bytes] = field(default_factory=dict)
     partition: int | None = None
@@ -108,7 +109,7 @@ def parse(line: bytes, place: str) -> InputMessage:
     partition = document.get("partition")
     if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int) or partition < 0):
         raise InvalidOption(f"`partition` of {place} is `{partition}`", hint="it must be an integer, 0 or greater")
-    return InputMessage(_content(document, "value", place) or b"", _content(document, "key", place), headers, partition)
+    return InputMessage(_content(document, "value", place), _content(document, "key", place), headers, partition)
 
 
 def _content(document: dict[str, Any], name: str, place: str) -> bytes | None:

@@ -27,7 +27,8 @@ HEX_COLUMNS: Final = 16
 FIELDS: Final = ("offset", "partition", "stream", "subject", "reply", "key", "value", "timestamp", "time", "headers")
 """Fields of a template. A single header is `{headers[name]}`."""
 
-_SERVER_HEADERS: Final = ("subject", "reply")
+NO_VALUE: Final = "(no value)"
+"""In readable lines: the message is a tombstone."""
 
 
 class Messages(Protocol):
@@ -35,7 +36,7 @@ class Messages(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Message]: ...
-    def values(self) -> list[bytes]: ...
+    def values(self) -> list[bytes | None]: ...
 
 
 def document(message: Message) -> dict[str, object]:
@@ -51,9 +52,11 @@ def document(message: Message) -> dict[str, object]:
     if message.reply:
         found["reply"] = message.reply
     _put(found, "key", message.key)
+    if message.value is None:
+        found["value"] = None
     _put(found, "value", message.value)
     texts, binary = {}, {}
-    for name, value in own_headers(message).items():
+    for name, value in message.headers.items():
         try:
             texts[name] = value.decode()
         except UnicodeDecodeError:
@@ -72,11 +75,6 @@ def _put(found: dict[str, object], name: str, value: bytes | None) -> None:
         found[name] = value.decode()
     except UnicodeDecodeError:
         found[f"{name}_base64"] = base64.b64encode(value).decode()
-
-
-def own_headers(message: Message) -> dict[str, bytes]:
-    """The publisher's headers, without those that the server adds."""
-    return {name: value for name, value in message.headers.items() if name not in _SERVER_HEADERS}
 
 
 # ── formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -100,14 +98,16 @@ def _each(render: Render) -> Callable[[Messages], bytes]:
 
 
 def _raw(batch: Messages) -> bytes:
-    return b"\n".join(batch.values()) + b"\n" if len(batch) else b""
+    return b"\n".join([value or b"" for value in batch.values()]) + b"\n" if len(batch) else b""
 
 
 def _hex(message: Message) -> str:
     head = f"# partition {message.partition} offset {message.offset} {iso_ns(message.timestamp)}"
     if message.key is not None:
         head += f" key {message.key.hex()}"
-    return "\n".join([head, *_dump(message.value)]) + "\n"
+    if message.value is None:
+        head += f" {NO_VALUE}"
+    return "\n".join([head, *_dump(message.value or b"")]) + "\n"
 
 
 def _dump(data: bytes) -> Iterable[str]:
@@ -124,8 +124,8 @@ def pretty(message: Message, *, colour: bool, partitions: bool) -> str:
     parts = [_paint(place, "36", colour), _paint(time, "2", colour)]
     if message.key is not None:
         parts.append(_paint(printable(text_of(message.key)), "33", colour))
-    parts.append(printable(text_of(message.value)))
-    found = own_headers(message)
+    parts.append(NO_VALUE if message.value is None else printable(text_of(message.value)))
+    found = message.headers
     if found:
         shown = " ".join(f"{printable(name)}={printable(text_of(value))}" for name, value in found.items())
         parts.append(_paint(shown, "2", colour))
@@ -161,13 +161,13 @@ def _is_field(field: str) -> bool:
 def _field(message: Message, name: str) -> bytes:
     match name:
         case "value":
-            return message.value
+            return message.value or b""
         case "key":
             return message.key or b""
         case "time":
             return iso_ns(message.timestamp).encode()
         case "headers":
-            shown = {key: text_of(value) for key, value in own_headers(message).items()}
+            shown = {key: text_of(value) for key, value in message.headers.items()}
             return json_line(shown).encode()
         case _ if name.startswith("headers["):
             return message.headers.get(name[len("headers[") : -1], b"")

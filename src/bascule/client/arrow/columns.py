@@ -71,6 +71,8 @@ class MessageColumns:
     timestamps: Buffer | None = None
     """Times that messages have of their own, int64 in ns and negative for none, kept in a header `bascule-timestamp`."""
     producer: Producer | None = None
+    tombstones: Buffer | None = None
+    """A byte for each message, not 0 if it has no value; None if all have one."""
 
 
 @dataclass(slots=True)
@@ -91,13 +93,15 @@ class _Batch:
     def of(cls, columns: MessageColumns, headers_field: int = 5) -> _Batch:
         value_ends = memoryview(columns.value_ends)
         count = len(value_ends)
-        own, times, producer = columns.headers, columns.timestamps, columns.producer
+        own, times, producer, tombstones = columns.headers, columns.timestamps, columns.producer, columns.tombstones
         numbers: dict[str, Any] = {}
         if producer is not None:
             numbers = {"producer": producer.id, "epoch": producer.epoch, "sequence": producer.sequence}
         headers = header_ends = None
-        if own is not None or times is not None or producer is not None:
-            headers, header_ends = encode_publish_headers(count, own, times, field=headers_field, **numbers)
+        if own is not None or times is not None or producer is not None or tombstones is not None:
+            headers, header_ends = encode_publish_headers(
+                count, own, times, tombstones=tombstones, field=headers_field, **numbers
+            )
         return cls(
             memoryview(columns.values),
             value_ends,

@@ -28,7 +28,14 @@ def message_columns(rows: pa.RecordBatch) -> MessageColumns:
     dropped = PRODUCER_HEADERS | ({TIMESTAMP_HEADER} if "timestamp" in names else frozenset())
     headers = header_entries(rows.column("headers"), dropped) if "headers" in names else None
     times: Any = timestamps_ns(rows.column("timestamp")) if "timestamp" in names else None
-    return MessageColumns(values, value_ends, keys, key_ends, headers, times)
+    return MessageColumns(
+        values, value_ends, keys, key_ends, headers, times, tombstones=tombstones(rows.column("value"))
+    )
+
+
+def tombstones(values: pa.Array) -> Any:
+    """A byte for each value, 1 if it is null; None without a null."""
+    return values.is_null().to_numpy(zero_copy_only=False).astype(np.uint8) if values.null_count else None
 
 
 def bytes_and_ends(array: pa.Array) -> tuple[Any, Any]:

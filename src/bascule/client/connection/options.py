@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from bascule import limits
 from bascule.client.connection.wire import Fields
 from bascule.errors import InvalidConfig, InvalidOption
-from bascule.names import stream_name_fault, subject_fault
+from bascule.names import TOMBSTONE_HEADER, stream_name_fault, subject_fault
 from bascule.net.tls import client_tls
 
 PORT_DEFAULT: Final = 9292
@@ -160,6 +160,20 @@ def headers(value: Mapping[str, Bytes] | None) -> dict[str, bytes] | None:
             f"`headers` has {len(value)} entries", hint=f"at most {limits.RECORD_HEADERS_MAX} are stored"
         )
     return {name: payload(f"headers[{name!r}]", one) for name, one in value.items()}
+
+
+NO_VALUE: Final = {TOMBSTONE_HEADER: b"1"}
+"""The header of a message without a value."""
+
+
+def value_and_headers(
+    value: Bytes | None, given: Mapping[str, Bytes] | None, option: str = "value"
+) -> tuple[bytes, dict[str, bytes] | None]:
+    """Value and headers of a message. One without a value, a tombstone, has the header that says so."""
+    found = headers(given)
+    if value is None:
+        return b"", {**(found or {}), **NO_VALUE}
+    return payload(option, value), found
 
 
 def partition_numbers(option: str, value: Iterable[int] | int) -> list[int]:

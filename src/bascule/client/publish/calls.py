@@ -21,6 +21,7 @@ from bascule.client.publish.resend_rule import ResendRule
 from bascule.client.publish.rows import ColumnRows, RowBatch
 from bascule.client.publish.unary import LARGE_BYTES, is_large
 from bascule.errors import BasculeError
+from bascule.kernels.window.headers import encode_publish_headers
 from bascule.kernels.window.message import PublishMessage
 from bascule.kernels.window.window import (
     Ack,
@@ -50,7 +51,7 @@ class PublishMethods(ClientCore):
     async def publish(
         self,
         stream: str,
-        value: Bytes,
+        value: Bytes | None,
         *,
         key: Bytes | None = None,
         headers: Mapping[str, Bytes] | None = None,
@@ -63,7 +64,8 @@ class PublishMethods(ClientCore):
         resend: bool | None = None,
     ) -> Ack | None:
         """Publish one message and wait until it is stored (`ack="leader"`), stored by all in-sync replicas (`"all"`), or only
-        sent (`"none"`, which returns None).
+        sent (`"none"`, which returns None). A `value` of None makes a tombstone, which deletes its key in a compacted stream;
+        `b""` is a value.
 
         The partition is `partition`, or the partitioner's choice: `"key"`, `"round-robin"`, a function; else 0. A stream with
         optimistic concurrency control stores the message only at `expected_offset`, if one is given, and raises IncorrectOffset
@@ -76,9 +78,8 @@ class PublishMethods(ClientCore):
         policy = options.ack_policy(ack)
         resends = options.resends(resend, policy) and expected_offset is None
         seconds = self._publish_seconds(timeout, resends=resends)
-        body = options.payload("value", value)
+        body, extra = options.value_and_headers(value, headers)
         key_bytes = None if key is None else options.payload("key", key)
-        extra = options.headers(headers)
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
         target = PublishTarget(stream, number, policy)
@@ -104,7 +105,7 @@ class PublishMethods(ClientCore):
     async def publish_to_subject(
         self,
         subject: str,
-        value: Bytes,
+        value: Bytes | None,
         *,
         key: Bytes | None = None,
         headers: Mapping[str, Bytes] | None = None,
@@ -115,11 +116,12 @@ class PublishMethods(ClientCore):
         """Publish to a NATS subject through a broker, whatever streams it has. The ack is that of the first stream that stored
         the message; without such a stream OutcomeUnknown is raised."""
         policy = options.ack_policy(ack)
+        body, extra = options.value_and_headers(value, headers)
         request = encode_publish_to_subject(
             options.subject_name(subject),
-            options.payload("value", value),
+            body,
             None if key is None else options.payload("key", key),
-            options.headers(headers),
+            extra,
             correlation_id=correlation_id.encode(),
             ack_policy=policy,
         )
@@ -133,7 +135,7 @@ class PublishMethods(ClientCore):
     async def publish_many(
         self,
         stream: str,
-        values: Sequence[Bytes],
+        values: Sequence[Bytes | None],
         keys: Sequence[Bytes | None] | None = None,
         *,
         partition: int | None = None,
@@ -151,12 +153,13 @@ class PublishMethods(ClientCore):
         policy = options.ack_policy(ack)
         resends = options.resends(resend, policy)
         seconds = self._publish_seconds(timeout, resends=resends)
-        bodies = [options.payload("values", value) for value in values]
+        bodies = [b"" if value is None else options.payload("values", value) for value in values]
+        tombstones = bytes(value is None for value in values) if None in values else None
         names = None if keys is None else [None if key is None else options.payload("keys", key) for key in keys]
         if names is not None and len(names) != len(bodies):
             raise options.wrong("keys", f"{len(names)} keys", f"as long as `values`, {len(bodies)}")
         rows = await self._split(options.stream_name(stream), partition, partitioner, bodies, names, seconds)
-        batch = _Lists(bodies, names)
+        batch = _Lists(bodies, names, tombstones)
         deadline = monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             for number, places in rows.items():
@@ -280,9 +283,11 @@ def call_message(lane: Lane, method: str, request: bytes, deadline: float) -> Pu
 class _Lists:
     """Values and keys as lists: a batch, see rows.py."""
 
-    def __init__(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
+    def __init__(self, values: list[bytes], keys: list[bytes | None] | None, tombstones: bytes | None) -> None:
         self.values = values
         self.keys = keys
+        self.tombstones = tombstones
+        """A byte for each message, 1 if it has no value; None if all have one."""
         self.offsets = [-1] * len(values)
         self.errors: dict[int, BasculeError] = {}
         longest_key = max((len(key or b"") for key in keys), default=0) if keys else 0
@@ -290,6 +295,9 @@ class _Lists:
 
     def key(self, place: int) -> bytes | None:
         return None if self.keys is None else self.keys[place]
+
+    def headers(self, place: int) -> dict[str, bytes] | None:
+        return options.NO_VALUE if self.tombstones is not None and self.tombstones[place] else None
 
     def split(self, places: list[int]) -> Iterator[tuple[bool, list[int]]]:
         """Runs of places whose messages are large, or are not."""
@@ -302,7 +310,13 @@ class _Lists:
         is_all = len(rows) == len(self.values)
         values = self.values if is_all else [self.values[place] for place in rows]
         keys = self.keys if is_all or self.keys is None else [self.keys[place] for place in rows]
-        return PublishColumns(target, values, keys=keys, waiter=waiter, deadline=deadline)
+        headers = header_ends = None
+        if self.tombstones is not None:
+            tombstones = self.tombstones if is_all else bytes(self.tombstones[place] for place in rows)
+            headers, header_ends = encode_publish_headers(len(rows), tombstones=tombstones)
+        return PublishColumns(
+            target, values, keys=keys, headers=headers, header_ends=header_ends, waiter=waiter, deadline=deadline
+        )
 
     def store(self, rows: Sequence[int], offsets: memoryview) -> None:
         if len(rows) == len(self.offsets):
@@ -320,7 +334,9 @@ async def _deliver(lane: Lane, batch: _Lists, places: list[int], deadline: float
             continue
         for place in some:
             future: asyncio.Future[Ack | None] = asyncio.get_running_loop().create_future()
-            message = PublishMessage(lane, batch.values[place], batch.key(place), None, -1, future, deadline, True)
+            message = PublishMessage(
+                lane, batch.values[place], batch.key(place), batch.headers(place), -1, future, deadline, True
+            )
             await deliver_alone(lane, message, batch, place)
 
 

@@ -42,6 +42,8 @@ SMALL_BYTES: Final = 512 << 10
 
 OnError = Callable[[BasculeError], None]
 AckFuture = asyncio.Future[Ack]
+Sendable = Bytes | None | tuple[Bytes | None, Bytes | None]
+"""A value, or a pair of key and value; a value of None is a tombstone."""
 
 
 class BasePublisher(ABC):
@@ -90,22 +92,26 @@ class BasePublisher(ABC):
 
     async def send(
         self,
-        value: Bytes,
+        value: Bytes | None,
         *,
         key: Bytes | None = None,
         headers: Mapping[str, Bytes] | None = None,
         partition: int | None = None,
         expected_offset: int | None = None,
     ) -> AckFuture:
-        """Send a message as soon as the window has room. The future's result is its ack; with ack='none' it is None, at once.
+        """Send a message as soon as the window has room; a value of None makes a tombstone. The future's result is its ack; with
+        ack='none' it is None, at once.
 
         Raises Unavailable when the message could not be sent within the publisher's timeout: then it surely was not.
         """
         if self._closed or self._engine.end_reason is not None:
             self._engine.check_open()
-        body = value if type(value) is bytes else options.payload("value", value)
+        if type(value) is bytes and headers is None:
+            body: bytes = value
+            extra = None
+        else:
+            body, extra = options.value_and_headers(value, headers)
         key_bytes = None if key is None else options.payload("key", key)
-        extra = None if headers is None else options.headers(headers)
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = self._fixed
         if number is None or partition is not None:
@@ -121,7 +127,7 @@ class BasePublisher(ABC):
         self.sent += 1
         return future
 
-    async def send_all(self, messages: Iterable[Bytes | tuple[Bytes | None, Bytes]]) -> list[AckFuture]:
+    async def send_all(self, messages: Iterable[Sendable]) -> list[AckFuture]:
         """Send values, or pairs of key and value; a future for each."""
         futures = []
         for message in messages:

@@ -3,14 +3,15 @@
 #   Message   1 offset · 2 key · 3 value · 4 timestamp · 5 stream · 6 partition · 7 subject · 8 replySubject · 9 headers
 #
 # The fields that all records of one subject share are encoded once: 5 to 7, the header `subject`, and the header `reply` of a message
-# without one. Most records are four fields and a copy of these.
+# without one. Most records are four fields and a copy of these. A record without a value gets the header `bascule-tombstone`.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from bascule.kernels.records.records cimport BatchView, open_body, read_record, view_batch
+from bascule.kernels.envelope.messages cimport TOMBSTONE_HEADER_SIZE
+from bascule.kernels.records.records cimport HAS_VALUE, BatchView, open_body, read_record, view_batch
 from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.numbers cimport read_bytes, varint_size
 from bascule.kernels.wire.protobuf cimport (
@@ -26,9 +27,11 @@ DAMAGED = DELIVERED_DAMAGED
 cdef enum:
     PREFIX_SIZE = 5                 # gRPC: not compressed, length u32 big-endian
     EMPTY_REPLY_SIZE = 11           # the header `reply` with no value
+    TOMBSTONE_SIZE = 24             # the header `bascule-tombstone`
 
 cdef const uint8_t* SUBJECT = <const uint8_t*> b"subject"
 cdef const uint8_t* REPLY = <const uint8_t*> b"reply"
+cdef const uint8_t* TOMBSTONE = <const uint8_t*> b"bascule-tombstone"
 
 
 cdef inline size_t header_size(size_t name_size, size_t value_size) noexcept nogil:
@@ -191,6 +194,8 @@ cdef class Delivery:
             size += bytes_field_size(reply_text) + bytes_field_size(header_size(5, record.reply_size))
         if record.header_count:
             size += user_headers_size(record)
+        if not record.flags & HAS_VALUE:
+            size += TOMBSTONE_SIZE
         size += tail_size
         if size > INT32_MAX:
             return -1
@@ -212,7 +217,9 @@ cdef class Delivery:
             out = write_text(write_length(out, 8, reply_text), record.reply, record.reply_size, reply_text)
             out = write_header(out, REPLY, 5, 5, record.reply, record.reply_size)
         if record.header_count:
-            write_user_headers(out, record)
+            out = write_user_headers(out, record)
+        if not record.flags & HAS_VALUE:
+            write_header(out, TOMBSTONE, TOMBSTONE_HEADER_SIZE, TOMBSTONE_HEADER_SIZE, <const uint8_t*> b"1", 1)
         output.commit(PREFIX_SIZE + size)
         return 0
 

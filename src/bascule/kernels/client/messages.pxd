@@ -30,6 +30,7 @@ cdef struct TailView:
     uint32_t reply_size
     uint32_t headers_at             # the tag of the first map entry; headers_end is 0 when there is none
     uint32_t headers_end
+    bint is_tombstone               # it has the header `bascule-tombstone`: an empty value is none
 
 cdef enum:
     TAIL_BROKEN = -1                # not protobuf
@@ -52,7 +53,7 @@ cdef class Origin:
     cdef str stream(self)
     cdef str subject(self)
     cdef str reply(self)
-    cdef dict headers(self)         # a new one each time
+    cdef dict headers(self, bint has_value)     # a new one each time
 
 
 cdef class Message:
@@ -87,6 +88,7 @@ cdef class MessageBatch:
     cdef void complete(self) noexcept                       # nothing more will be added
     cdef Origin origin_of(self, Py_ssize_t index)
     cdef Message message_at(self, Py_ssize_t index)
+    cdef bint is_tombstone(self, Py_ssize_t index) noexcept
     cdef bytes value_at(self, Py_ssize_t index)
     cdef bytes key_at(self, Py_ssize_t index)
     cdef Py_ssize_t checked(self, Py_ssize_t index) except -1

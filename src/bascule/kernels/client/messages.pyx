@@ -12,7 +12,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from bascule.kernels.envelope.messages cimport HeaderView, read_entry
+from bascule.kernels.envelope.messages cimport HeaderView, is_tombstone_header, read_entry
 from bascule.kernels.window.columns cimport Column, new_column
 from bascule.kernels.wire.buffers cimport Bytes
 from bascule.kernels.wire.protobuf cimport (
@@ -79,6 +79,7 @@ cdef const uint8_t* read_tail_field(
     cdef uint32_t size = 0
     cdef uint64_t number = 0
     cdef HeaderView header
+    cdef int found
     if tag == PARTITION_TAG:
         at = read_number(at, end, &number)
         tail.partition = <int32_t> <uint32_t> number
@@ -87,10 +88,13 @@ cdef const uint8_t* read_tail_field(
     if at == NULL:
         return NULL
     if tag == HEADERS_TAG:
-        if read_entry(data, size, &header) < 0:
+        found = read_entry(data, size, &header)
+        if found < 0:
             return NULL
         if tail.headers_end == 0:
             tail.headers_at = tag_at
+        if found and is_tombstone_header(header.name, header.name_size):
+            tail.is_tombstone = True
         tail.headers_end = <uint32_t> (at - start)
         return at
     if not is_utf8(data, size):
@@ -141,6 +145,13 @@ cdef bint is_empty_message(MessageHead* head, TailView* tail) noexcept nogil:
     )
 
 
+cdef inline bint is_servers(HeaderView* header) noexcept nogil:
+    # Servers add these two, which are the fields `subject` and `reply` again.
+    return (header.name_size == 7 and memcmp(header.name, b"subject", 7) == 0) or (
+        header.name_size == 5 and memcmp(header.name, b"reply", 5) == 0
+    )
+
+
 # ── single messages ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -167,7 +178,8 @@ cdef class Origin:
             self.reply_text = text(self.tail, self.view.reply_at, self.view.reply_size)
         return self.reply_text
 
-    cdef dict headers(self):
+    cdef dict headers(self, bint has_value):
+        # A publisher's headers. Without a value the header that says so is left out.
         cdef dict result = {}
         cdef const uint8_t* start
         cdef const uint8_t* at
@@ -186,12 +198,15 @@ cdef class Origin:
                 at = skip_field(at, end, tag, GROUP_DEPTH_MAX)
             elif at != NULL:
                 at = read_span(at, end, &data, &size)
-                if at != NULL and read_entry(data, size, &header) > 0:
+            if at == NULL:
+                raise AssertionError("headers were read and cannot be read again")
+            if tag == HEADERS_TAG:
+                if read_entry(data, size, &header) <= 0 or is_servers(&header):
+                    continue
+                if has_value or not is_tombstone_header(header.name, header.name_size):
                     result[PyUnicode_DecodeUTF8(<const char*> header.name, header.name_size, NULL)] = (
                         PyBytes_FromStringAndSize(<const char*> header.value, header.value_size)
                     )
-            if at == NULL:
-                raise AssertionError("headers were read and cannot be read again")
         return result
 
 
@@ -214,7 +229,7 @@ cdef class Message:
         self.origin = NOWHERE
 
     def __init__(
-        self, int64_t offset=0, bytes value not None=b"", *, bytes key=None, int64_t timestamp=0, str stream not None="",
+        self, int64_t offset=0, bytes value=b"", *, bytes key=None, int64_t timestamp=0, str stream not None="",
         int32_t partition=0, str subject not None="", str reply not None="", dict headers=None,
     ):
         cdef Origin origin = Origin.__new__(Origin)
@@ -249,7 +264,7 @@ cdef class Message:
     @property
     def headers(self):
         if self.own_headers is None:
-            self.own_headers = self.origin.headers()
+            self.own_headers = self.origin.headers(self.value is not None)
         return self.own_headers
 
     def __eq__(self, other):
@@ -413,9 +428,16 @@ cdef class MessageBatch:
             self.origins[which] = origin
         return origin
 
+    cdef bint is_tombstone(self, Py_ssize_t index) noexcept:
+        cdef int32_t which = (<const int32_t*> self.origin_column.data)[index]
+        return (<TailView*> self.view_column.data)[which].is_tombstone
+
     cdef bytes value_at(self, Py_ssize_t index):
         cdef int64_t start = number_at(self.value_end_column, index)
-        return copied(self.value_column.data + start, number_at(self.value_end_column, index + 1) - start)
+        cdef int64_t end = number_at(self.value_end_column, index + 1)
+        if start == end and self.is_tombstone(index):
+            return None
+        return copied(self.value_column.data + start, end - start)
 
     cdef bytes key_at(self, Py_ssize_t index):
         cdef int64_t start = number_at(self.key_end_column, index)
@@ -472,7 +494,8 @@ cdef class MessageBatch:
         return self.origin_of(self.checked(index)).reply()
 
     def headers(self, Py_ssize_t index):
-        return self.origin_of(self.checked(index)).headers()
+        index = self.checked(index)
+        return self.origin_of(index).headers(self.value_at(index) is not None)
 
     @property
     def stream(self):
@@ -541,7 +564,7 @@ def decode_message(data):
     message.offset = head.offset
     message.timestamp = head.timestamp
     message.key = copied(head.key, head.key_size) if head.key_size else None
-    message.value = copied(head.value, head.value_size)
+    message.value = copied(head.value, head.value_size) if head.value_size or not view.is_tombstone else None
     message.origin = origin_from(head.tail, &view)
     return message
 

@@ -7,6 +7,7 @@
 # Texts that a publisher chose without protobuf around them (NATS subjects) are made valid UTF-8 while they are written.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 cdef enum AckPolicy:
     ACK_LEADER = 0
@@ -76,6 +77,13 @@ cdef struct AckView:
     int32_t ack_policy
     int32_t error
     bint duplicate                  # stored before: `offset` is the original's, −1 when it is no longer known
+
+# The header of a message without a value, which protobuf and NATS cannot express: the record gets no value, and the header is not stored.
+# Delivery adds it again. It counts only if the value is empty.
+cdef enum:
+    TOMBSTONE_HEADER_SIZE = 17
+cdef inline bint is_tombstone_header(const uint8_t* name, uint32_t size) noexcept nogil:
+    return size == TOMBSTONE_HEADER_SIZE and memcmp(name, b"bascule-tombstone", TOMBSTONE_HEADER_SIZE) == 0
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 

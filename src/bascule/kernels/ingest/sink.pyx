@@ -4,9 +4,10 @@
 # take() turns that into PreparedBatch objects. Memory comes from a pool and goes back to it with release().
 #
 #   payload                          record
-#   publish envelope                 its key, value and headers; empty value with a key: no value (a tombstone)
+#   publish envelope                 its key, value and headers
 #   anything else                    the payload is the value, whatever it looks like
 #   NATS headers                     headers; those of an envelope win over them
+#   header bascule-tombstone         with an empty value: the record has no value, and not this header
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -17,7 +18,7 @@ from bascule.kernels.batches.collected cimport NO_DUPLICATE, free_memory, make_r
 from bascule.kernels.batches.pool cimport BatchPool
 from bascule.kernels.envelope.messages cimport (
     ACK_ALL, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_LEADER, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED, ACK_TOO_LARGE,
-    ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, keep_last, read_publish_envelope,
+    ACK_UNKNOWN, HEADER_ENTRIES_MAX, collect_headers, is_tombstone_header, keep_last, read_publish_envelope,
 )
 from bascule.kernels.envelope.nats_headers cimport split_nats_headers
 from bascule.kernels.ingest.copies cimport (
@@ -135,7 +136,7 @@ cdef class PartitionSink(MessageSink):
             if view.has_key:
                 record.key = view.key
                 record.key_size = view.key_size
-                record.flags = HAS_KEY | HAS_VALUE if view.value_size else HAS_KEY
+                record.flags = HAS_KEY | HAS_VALUE
         outcome = STORED
         if message.headers != NULL or (view != NULL and view.header_entries):
             producer.seen = 0
@@ -324,7 +325,7 @@ cdef class PartitionSink(MessageSink):
         self, NatsMessage* message, PublishView* view, RecordView* record, ProducerView* producer
     ) noexcept nogil:
         cdef HeaderView* headers = self.pool.headers
-        cdef Py_ssize_t count = 0, more, index
+        cdef Py_ssize_t count = 0, kept = 0, more, index
         cdef size_t size = 0
         cdef uint8_t* at
         if message.headers != NULL:
@@ -336,19 +337,25 @@ cdef class PartitionSink(MessageSink):
             count = keep_last(headers, count)
         if count < 0:
             return TOO_LARGE
-        if count == 0:
-            return STORED
         for index in range(count):
+            if record.value_size == 0 and is_tombstone_header(headers[index].name, headers[index].name_size):
+                record.flags &= ~HAS_VALUE
+                continue
+            if kept != index:
+                headers[kept] = headers[index]
+            kept += 1
             size += varint_size(headers[index].name_size) + headers[index].name_size
             size += varint_size(headers[index].value_size) + headers[index].value_size
             look_at_header(headers[index].name, headers[index].name_size, headers[index].value, headers[index].value_size, producer)
+        if kept == 0:
+            return STORED
         at = self.pool.room_for_headers(size)
         if at == NULL:
             return NO_MEMORY
         record.headers = at
         record.headers_size = <uint32_t> size
-        record.header_count = <uint32_t> count
-        for index in range(count):
+        record.header_count = <uint32_t> kept
+        for index in range(kept):
             at = write_bytes(at, headers[index].name, headers[index].name_size)
             at = write_bytes(at, headers[index].value, headers[index].value_size)
         return STORED

@@ -1,7 +1,8 @@
 # Headers of many messages at once, as map entries of a PublishRequest, or with another field number of another request.
 #
 # Those of the caller come as columns: where the entries of each message end, where each name and value ends. The message's own
-# timestamp follows, then the headers of an idempotent producer: id and epoch, the same for all, and a sequence that increases by one.
+# timestamp follows, then the header of a message without a value, then the headers of an idempotent producer: id and epoch, the same for
+# all, and a sequence that increases by one.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
@@ -19,6 +20,7 @@ cdef enum:
 
 cdef bytes SEQUENCE_NAME = b"bascule-sequence"
 cdef bytes TIMESTAMP_NAME = b"bascule-timestamp"
+cdef bytes TOMBSTONE_NAME = b"bascule-tombstone"
 
 
 cdef inline size_t entry_size(size_t name_size, size_t value_size) noexcept nogil:
@@ -105,7 +107,7 @@ cdef Bytes checked_timestamps(object timestamps, Py_ssize_t count):
 
 
 def encode_publish_headers(
-    Py_ssize_t count, entries=None, timestamps=None, *, bytes producer=None, int64_t epoch=0, int64_t sequence=0,
+    Py_ssize_t count, entries=None, timestamps=None, *, tombstones=None, bytes producer=None, int64_t epoch=0, int64_t sequence=0,
     uint8_t field=REQUEST_HEADERS_FIELD,
 ):
     if count < 0 or epoch < 0 or not 0 <= sequence <= INT64_MAX - count:
@@ -121,6 +123,11 @@ def encode_publish_headers(
     cdef size_t each = 0 if producer is None else fixed_size + entry_size(name_size, CORRELATION_ID_MAX)
     if times is not None:
         each += entry_size(PyBytes_GET_SIZE(TIMESTAMP_NAME), CORRELATION_ID_MAX)
+    cdef Bytes without_value = None if tombstones is None else Bytes(tombstones)
+    if without_value is not None:
+        if <Py_ssize_t> without_value.size != count:
+            raise ValueError(f"tombstones have to be a buffer of {count} bytes")
+        each += entry_size(PyBytes_GET_SIZE(TOMBSTONE_NAME), 1)
     cdef size_t size = (own.measure() if own is not None else 0) + each * <size_t> count
     cdef bytes text = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t* start = <uint8_t*> PyBytes_AS_STRING(text)
@@ -132,6 +139,8 @@ def encode_publish_headers(
             out = own.write_row(out, field, row)
         if times is not None and (<const int64_t*> times.data)[row] >= 0:
             out = write_decimal_entry(out, field, TIMESTAMP_NAME, (<const int64_t*> times.data)[row])
+        if without_value is not None and without_value.data[row]:
+            out = write_decimal_entry(out, field, TOMBSTONE_NAME, 1)
         if producer is not None:
             memcpy(out, PyBytes_AS_STRING(fixed), fixed_size)
             out = write_decimal_entry(out + fixed_size, field, SEQUENCE_NAME, sequence + row)

@@ -310,7 +310,7 @@ class _ReplayLane:
         for batch in self._job._tables.read(target, number, min(known), max(known) + 1, ("offset", "key", "value")):
             for at, key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 row = known.get(at)
-                if row is None or (key or b"", value or b"") == (_bytes(rows["key"][row]), _bytes(rows["value"][row])):
+                if row is None or (key or b"", value) == (rows["key"][row].as_py() or b"", rows["value"][row].as_py()):
                     continue
                 raise RowsChanged(
                     f"the source is not what it was when the replay `{self._job.id}` began: offset "
@@ -318,10 +318,6 @@ class _ReplayLane:
                     f"`{target}`/{number}, offset {at}",
                     hint="compaction or retention have changed it; replay it anew into another stream",
                 )
-
-
-def _bytes(scalar: Any) -> bytes:
-    return scalar.as_py() or b""
 
 
 def _partitions(piece: pa.RecordBatch, way: str, count: int) -> Numbers:

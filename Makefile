@@ -62,7 +62,7 @@ soak: build ## run the long tests for about MINUTES minutes (make soak MINUTES=6
 chaos: build ## run a cluster under load while brokers, NATS and disks fail, for MINUTES minutes (make chaos MINUTES=60)
 	$(PY) -m tests.chaos.cluster.cluster_chaos --minutes $(MINUTES)
 
-mutants: build ## plant bugs in Raft, its log and replication; each must be found by its test
+mutants: build ## plant bugs, one at a time; each must be found by its test
 	$(PY) -m tools.mutants
 
 # The kernels in build/sanitize report memory errors and undefined behaviour, and end the process: a test, or a broker, fails. Every process

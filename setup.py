@@ -1,6 +1,7 @@
 """Builds the Cython kernels. pyproject.toml has all other settings of the project.
 
-`KERNEL_FLAGS` replaces the compiler's flags for optimization; `make sanitize` uses it.
+`KERNEL_FLAGS` replaces the compiler's flags for optimization; `make sanitize` uses it. `KERNEL_SOURCES` names the only .pyx files to
+compile; `make mutants` uses it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ package_dir = {
 if "--inplace" in sys.argv:  # no wheel contains the kernels of the tests
     sources += sorted(TEST_KERNELS.glob("*.pyx"))
     package_dir["tests"] = "tests"
+
+if chosen := os.environ.get("KERNEL_SOURCES", "").split():
+    sources = [source for source in sources if str(source) in chosen]
 
 setup(
     package_dir=package_dir,

@@ -33,14 +33,17 @@ class ServerCall(CallStream):
 
 
 class CallPair:
-    """One connection; every call of the client to `/test` gets a ServerCall, the newest is `call`."""
+    """One connection; every call of the client to `/test` gets a ServerCall, the newest is `call`. `routes` are more calls of the
+    server."""
 
-    def __init__(self, rng: random.Random | None = None, **bounds: int) -> None:
+    def __init__(
+        self, rng: random.Random | None = None, routes: dict[bytes, Callable[[], Any]] | None = None, **bounds: int
+    ) -> None:
         self.calls: list[ServerCall] = []
         self.faults: list[Exception] = []
         self._rng = rng
         self.client = ClientConnection(connection_limits(**bounds))
-        self.server = GrpcConnection(connection_limits(), routes={b"/test": self._accept})
+        self.server = GrpcConnection(connection_limits(), routes={b"/test": self._accept, **(routes or {})})
         self.client.on_fault = self.server.on_fault = self.faults.append
 
     def _accept(self) -> ServerCall:

@@ -183,6 +183,7 @@ class FakePublisher:
             # The test's naps take no time. Without this wait the retries would keep the loop from everything else.
             await asyncio.sleep(0.01)
             raise GrpcError(Status.UNKNOWN, "down")
+        await asyncio.sleep(0)  # an ack takes a while: others may act meanwhile
         if self.failures:
             raise self.failures.pop(0)
         found = self.server.controller.metadata.streams.get(stream)

@@ -1,15 +1,37 @@
 """Planted bugs, each of which a named test must kill: `make mutants`.
 
-A mutant is a replacement in one source file. It is made in a copy of `src/`, the named test is run against the copy, and has to
-fail. What survives is a test that proves less than its name says. With `--simulate N` the simulators alone hunt each mutant, over N
-seeds, to see what random search finds without being told where to look.
+A mutant is a replacement in one source file. It is made in a private copy of the tree, the named test is run in the copy, and has to
+fail. A survivor is a test that proves less than its name says. A kernel with a bug is compiled again, in the copy. With `--simulate N`
+the simulators alone hunt each mutant, over N seeds, to see what random search finds without a test that names the bug.
 """
 
 from __future__ import annotations
 
-from tools.mutants import hand_over, raft, replication, retention
-from tools.mutants.mutant import ROOT, Mutant, applied, by_test, run
+from tools.mutants import (
+    archives,
+    client_consume,
+    cursors,
+    groups,
+    hand_over,
+    ingest_memory,
+    raft,
+    replication,
+    retention,
+    subscriptions,
+)
+from tools.mutants.mutant import ROOT, Mutant, applied
 
-__all__ = ["MUTANTS", "ROOT", "Mutant", "applied", "by_test", "run"]
+__all__ = ["MUTANTS", "ROOT", "Mutant", "applied"]
 
-MUTANTS = (*raft.MUTANTS, *replication.MUTANTS, *hand_over.MUTANTS, *retention.MUTANTS)
+MUTANTS = (
+    *raft.MUTANTS,
+    *replication.MUTANTS,
+    *hand_over.MUTANTS,
+    *retention.MUTANTS,
+    *subscriptions.MUTANTS,
+    *cursors.MUTANTS,
+    *groups.MUTANTS,
+    *ingest_memory.MUTANTS,
+    *client_consume.MUTANTS,
+    *archives.MUTANTS,
+)

@@ -10,11 +10,35 @@ LEADER: Final = "src/bascule/partition/hand_over.py"
 SUCCESSOR: Final = "src/bascule/partition/succession.py"
 CALLS: Final = "src/bascule/partition/succession_calls.py"
 INGEST: Final = "src/bascule/partition/ingest.py"
+REGISTRY: Final = "src/bascule/partition/registry.py"
+LEADING: Final = "src/bascule/partition/replication/leading.py"
 
 HAND_OVER: Final = "tests/unit/partition/test_hand_over.py"
+STOPPING: Final = "tests/unit/partition/test_stop_receiving.py"
 SUCCESSION: Final = "tests/unit/partition/test_succession.py"
 
 MUTANTS: Final = (
+    Mutant(
+        "a deposed leader sends LEADER acks",
+        REGISTRY,
+        "                local.leading.holds_leader_acks = True  # another server leads: LEADER acks would be false\n",
+        "                pass\n",
+        f"{STOPPING}::test_a_deposed_leader_sends_no_leader_acks_for_its_last_messages",
+    ),
+    Mutant(
+        "messages of the server's own clients are not waited for",
+        REGISTRY,
+        "            await self._round_trip()\n        self._link.unsubscribe(local.subscription_id)\n",
+        "            pass\n        self._link.unsubscribe(local.subscription_id)\n",
+        f"{STOPPING}::test_a_deposed_leader_sends_no_leader_acks_for_its_last_messages",
+    ),
+    Mutant(
+        "LEADER acks of a leader that holds them are due",
+        LEADING,
+        "            hands_over=self.holds_leader_acks,\n",
+        "            hands_over=False,\n",
+        f"{HAND_OVER}::test_leader_acks_wait_for_the_successor_while_the_partition_is_handed_over",
+    ),
     Mutant(
         "LEADER acks are sent during a hand-over",
         LEADER,

@@ -359,7 +359,7 @@ def scan(
             marks.append((header.base_offset, position + at, header.first_timestamp))
             last_mark = at
         if epochs is not None and header.leader_epoch > last_epoch:
-            epochs.append((header.leader_epoch, header.base_offset))
+            epochs.append((header.leader_epoch, next_offset))
         if batches == 0:
             first_timestamp = header.first_timestamp
         batches += 1

@@ -25,6 +25,7 @@ from tests.unit.log.log_helpers import (
     put,
     put_values,
     refuse,
+    stored,
 )
 
 
@@ -278,6 +279,46 @@ def test_an_append_in_a_new_epoch_does_not_wait_for_a_slow_disk(logs: Logs, oper
     saving.join()
     log.settle()
     assert read_epochs(PosixDisk(), log.directory) == cache((1, 0), (2, 1), (3, 2))
+
+
+@pytest.mark.parametrize("was_rolled", [False, True])
+@pytest.mark.parametrize("is_covered", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_epoch_that_follows_a_gap_begins_with_the_gap_also_after_a_crash(
+    logs: Logs, was_rolled: bool, is_covered: bool, is_lost: bool
+) -> None:
+    leader = logs.open("leader")
+    leader.reset_to(5)
+    put(leader, (b"k", b"x"), epoch=7)
+    log = logs.open(compact=True)
+    put(log, (b"k", b"x"), (b"k", b"y"), epoch=3)
+    if was_rolled:
+        log.roll()
+    log.sync()
+    if is_covered:
+        log.write_checkpoint()
+    log.append_replicated(stored(leader))
+    assert log.epoch_entries == (EpochEntry(3, 0), EpochEntry(7, 2))
+    crashed = logs.after_crash(log)
+    if is_lost and epochs_file(crashed).exists():
+        epochs_file(crashed).unlink()
+    assert crashed.epoch_entries == (EpochEntry(3, 0), EpochEntry(7, 2))
+    assert offsets(crashed) == [0, 1, 5]
+
+
+def test_an_epoch_without_records_that_a_truncation_removed_does_not_come_back(logs: Logs) -> None:
+    """From the file it would: records of an earlier epoch, which came from another replica, would look refused."""
+    log = logs.open()
+    put(log, (None, b"first"), epoch=3)
+    log.begin_epoch(9)
+    log = logs.reopen(log)
+    assert read_epochs(PosixDisk(), log.directory) == cache((3, 0), (9, 1))
+    log.truncate(1)
+    put(log, (None, b"of another replica"), epoch=4)
+    log.sync()
+    crashed = logs.after_crash(log)
+    assert [record.value for record in everything(crashed)] == [b"first", b"of another replica"]
+    assert crashed.epoch_entries == (EpochEntry(3, 0), EpochEntry(4, 1))
 
 
 @pytest.mark.parametrize("is_covered", [False, True])

@@ -213,7 +213,7 @@ def scan(
                     marks.append((view.base_offset, position + here, view.first_timestamp))
             if wants_epochs and view.leader_epoch > last_epoch:
                 with gil:
-                    epochs.append((view.leader_epoch, view.base_offset))
+                    epochs.append((view.leader_epoch, next_offset))
             if first_timestamp < 0:
                 first_timestamp = view.first_timestamp
             gap = False

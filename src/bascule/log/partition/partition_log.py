@@ -2,7 +2,6 @@
 
 `log_end_offset` is the offset of the next record, `newest_offset` that of the last record; the high watermark is the last
 *committed* offset, −1 if there is none; records below `synced_end_offset` survive a power failure.
-
 Threads: appends, truncation and changes of segments hold one lock; reads hold none. A read sees the end of the log as it was when the
 read began. If the cleaner replaces its segment meanwhile, the read looks the segment up again.
 """
@@ -595,7 +594,9 @@ class PartitionLog:
         with self.maintenance, self.durability.lock, self.lock:
             self._must_take_appends()
             if offset >= self._end_offset:
-                self.epochs.clear_latest(self._end_offset)  # an epoch without records may begin there
+                with self.durability.whole_or_failed():
+                    if self.epochs.clear_latest(self._end_offset):
+                        self.settle()  # opening must not find it: it would remove records of earlier epochs that follow
                 return
             if not allow_committed:
                 truncation.check_uncommitted(self.directory, offset, self._high_watermark)

@@ -89,11 +89,13 @@ class LeaderEpochs:
         self.entered = latest
         return latest
 
-    def clear_latest(self, offset: int) -> None:
-        """Remove the epochs that begin at or after `offset`."""
+    def clear_latest(self, offset: int) -> bool:
+        """Remove the epochs that begin at or after `offset`. Return whether there were any."""
         self.entered = -1
-        if self._cache.clear_latest(offset):
+        has_changed = self._cache.clear_latest(offset)
+        if has_changed:
             self._unsaved, self._begun = True, False
+        return has_changed
 
     def clear_earliest(self, offset: int) -> None:
         """Remove the epochs that end at or before `offset`."""
@@ -161,13 +163,14 @@ def _decode(data: bytes) -> EpochCache | None:
 
 
 def _epochs_of(segments: list[Segment]) -> EpochCache:
-    """Return the epochs in the batch headers. Skips damage."""
+    """Return the epochs in the batch headers. Skips damage. An epoch after a gap begins where the gap begins."""
     cache = EpochCache()
+    end_offset = segments[0].base_offset
     for segment in segments:
         for found in walk(segment):
             if isinstance(found, Run):
                 seen: list[tuple[int, int]] = []
-                records.scan(found.data, 0, gap=True, checksums=False, epochs=seen)
+                end_offset = records.scan(found.data, end_offset, gap=True, checksums=False, epochs=seen).next_offset
                 for epoch, start_offset in seen:
                     cache.assign(epoch, start_offset)
     return cache

@@ -64,7 +64,9 @@ class SegmentLoader:
         self.checkpoint = checkpoint
         self.report = report
         self.epochs: list[tuple[int, int]] = []
-        """(epoch, first offset) in the batches that were verified."""
+        """(epoch, first offset) in the batches that were verified. An epoch after a gap begins where the gap begins."""
+        self.end_offset = None if checkpoint is None else checkpoint.recovery_point
+        """The end of the last batch that is synced or was verified, before the gap that may follow it."""
         self.epoch_entries = () if epochs_on_disk is None else epochs_on_disk.entries
 
     def load(self, bases: list[int]) -> list[Segment]:
@@ -216,6 +218,14 @@ class SegmentLoader:
         _SegmentVerification(self, segment, size, end, trust).run()
         return segment
 
+    def note_epochs(self, epochs: list[tuple[int, int]], base_offset: int, end_offset: int) -> None:
+        """Note the epochs of batches up to `end_offset` in the segment that begins at `base_offset`."""
+        for epoch, start_offset in epochs:
+            if start_offset == base_offset and self.end_offset is not None:
+                start_offset = min(start_offset, self.end_offset)
+            self.epochs.append((epoch, start_offset))
+        self.end_offset = max(end_offset, self.end_offset or 0)
+
     def start_index(self, segment: Segment, end: _KnownEnd) -> None:
         """Write the index of the active segment. That of a sealed one is replaced once, at the end: in between it would lack the end of
         the gap after the segment."""
@@ -326,7 +336,7 @@ class _SegmentVerification:
             return reason
         segment = self.segment
         segment.index().add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
-        self.loader.epochs += epochs
+        self.loader.note_epochs(epochs, segment.base_offset, found.next_offset)
         self.loader.report.verified_bytes += found.end
         self.position, self.next_offset = start + found.end, found.next_offset
         self.timestamp, self.epoch = found.last_timestamp, found.last_epoch

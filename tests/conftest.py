@@ -31,10 +31,12 @@ def soak_seconds() -> float:
     return float(os.environ.get("BASCULE_SOAK_SECONDS", "60"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def patient_clients() -> Iterator[None]:
-    """A minute for every call of a client unless a test says otherwise, not five seconds: a machine that is busy is no failure of
-    ours."""
+@pytest.fixture(autouse=True)
+def patient_clients(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Clients have the product's defaults, unless the test kills, pauses or overloads servers: then a call may take a minute."""
+    if request.node.get_closest_marker("disturbs") is None and not {"chaos", "spark"} & {*request.path.parts}:
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
         for make in (bascule.connect, bascule.blocking.connect):
             patch.setattr(make, "__kwdefaults__", {**(make.__kwdefaults__ or {}), "timeout": 60.0})

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from bascule.cli import main
-from bascule.cli.target import target
 from tests.cli.command_line import Outcome, Run
 from tests.support.broker_process import BrokerProcess
-from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -28,7 +26,6 @@ def call(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     """`bascule`, called in this process: quick, and without a terminal."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
     monkeypatch.delenv("BASCULE_CONTEXT", raising=False)
-    monkeypatch.setattr(target, "TIMEOUT_DEFAULT", PATIENCE_SECONDS)
 
     def run(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["bascule", *arguments])
@@ -51,7 +48,7 @@ def connected(home: Path, broker: BrokerProcess) -> Path:
 def write_context(home: Path, broker: BrokerProcess) -> Path:
     file = home / "bascule" / "contexts.json"
     file.parent.mkdir(exist_ok=True)
-    document = {"current": "test", "contexts": {"test": {"server": broker.address, "timeout": "60s"}}}
+    document = {"current": "test", "contexts": {"test": {"server": broker.address}}}
     file.write_text(json.dumps(document), "utf-8")
     return home
 

@@ -22,6 +22,8 @@ from tests.support.cluster import LONG_TIMEOUTS, RECOVERY_SECONDS, Cluster
 from tests.support.nats_server import NatsServer
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.disturbs
+
 T = TypeVar("T")
 
 

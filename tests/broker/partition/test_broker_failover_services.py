@@ -20,6 +20,8 @@ from tests.support.replicas import assert_well, everybody_back, new_leader
 from tests.support.tcp_proxy import SWALLOW
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.disturbs
+
 CONFIG = {
     "cursors.stream.partitions": 2,
     "cursors.stream.replication.factor": 3,

@@ -22,6 +22,8 @@ from tests.support.nats_client import NatsClient
 from tests.support.replicas import assert_well, new_leader, read_all
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.disturbs
+
 PAUSE_SECONDS = 0.001
 HAND_OVERS = 6
 TICK = b"tick"

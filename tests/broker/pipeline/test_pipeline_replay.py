@@ -291,6 +291,7 @@ def test_a_death_between_any_two_pieces_doubles_and_loses_nothing(
     assert both[0] == both[1]
 
 
+@pytest.mark.disturbs
 def test_a_process_that_is_killed_goes_on_where_it_was(
     streams: Streams, serving: BrokerProcess, tmp_path: Path
 ) -> None:

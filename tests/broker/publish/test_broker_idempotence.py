@@ -18,6 +18,8 @@ from tests.support.nats_client import NatsClient
 from tests.support.replicas import new_leader
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.disturbs
+
 
 def headers(sequence: int, epoch: int = 0) -> dict[str, bytes]:
     return producer_headers(b"tester", epoch, sequence)

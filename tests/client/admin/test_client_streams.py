@@ -63,6 +63,7 @@ async def test_something_that_is_no_broker_is_told() -> None:
             await bascule.connect(f"127.0.0.1:{port}", timeout=3)
 
 
+@pytest.mark.disturbs
 @on_loop
 async def test_the_only_broker_there_is_may_be_slow_for_a_moment(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +220,7 @@ async def test_a_client_that_was_closed_says_so(broker: BrokerProcess, name: str
         client.subscribe(name)
 
 
+@pytest.mark.disturbs
 @on_loop
 async def test_calls_live_through_a_restart(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()

@@ -153,6 +153,7 @@ def test_numbered_columns_that_come_again_are_not_stored_again(
         publisher.publish(name, 0, second).result(timeout=60)
 
 
+@pytest.mark.disturbs
 def test_without_brokers_it_gives_up_in_time(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()
     with blocking.connect(broker.address) as client:

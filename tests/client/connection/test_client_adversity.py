@@ -7,9 +7,13 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 
+import pytest
+
 import bascule
 from tests.support.broker_fixtures import StartBroker
 from tests.support.on_loop import on_loop, soon, until
+
+pytestmark = pytest.mark.disturbs
 
 CUTS = 60
 

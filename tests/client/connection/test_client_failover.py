@@ -17,6 +17,8 @@ from tests.support.nats_server import NatsServer
 from tests.support.on_loop import on_loop, soon, until
 from tests.support.replicas import assert_well, everybody_back, new_leader
 
+pytestmark = pytest.mark.disturbs
+
 CONFIG = {
     "cursors.stream.partitions": 1,
     "cursors.stream.replication.factor": 3,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 import bascule
 from bascule import errors
 from tests.support.broker_fixtures import StartBroker
 from tests.support.broker_process import BrokerProcess
 from tests.support.on_loop import on_loop, soon, until
+
+pytestmark = pytest.mark.disturbs
 
 RESTARTS = 5
 

@@ -99,6 +99,7 @@ def test_closing_from_another_thread_wakes_who_waits(broker: BrokerProcess, name
     assert [type(error) for error in heard] == [errors.ClientClosed]
 
 
+@pytest.mark.disturbs
 def test_a_subscription_lives_through_a_restart(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()
     broker.config["listen"] = broker.address

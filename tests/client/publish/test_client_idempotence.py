@@ -116,6 +116,7 @@ async def test_what_is_too_large_does_not_hold_up_the_others(broker: BrokerProce
     assert values(api, name) == [b"before", b"after"]
 
 
+@pytest.mark.disturbs
 @on_loop
 async def test_a_broker_that_is_killed_again_and_again_stores_everything_once(
     start_broker: StartBroker, name: str

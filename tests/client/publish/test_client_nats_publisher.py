@@ -81,6 +81,7 @@ async def test_no_ack_is_an_unknown_outcome(broker: BrokerProcess, name: str) ->
                 await publisher.flush()
 
 
+@pytest.mark.disturbs
 @on_loop
 async def test_a_nats_server_that_comes_back(start_broker: StartBroker, tmp_path: Path, name: str) -> None:
     with NatsServer(tmp_path / "nats") as server:

@@ -234,6 +234,7 @@ async def test_an_ack_that_does_not_come_is_an_unknown_outcome(start_broker: Sta
         assert ack is not None
 
 
+@pytest.mark.disturbs
 @on_loop
 async def test_a_broker_that_dies_leaves_publishes_of_unknown_outcome(start_broker: StartBroker, name: str) -> None:
     broker = start_broker()

@@ -2,7 +2,7 @@
 
 The checker knows, of every partition, what is committed: the first leader to commit an offset says what stands there, for ever. Only
 an op that declares a loss (an unclean election, or the power failure of the only in-sync replica) takes anything of it back: then the
-truth is what the leader of that epoch begins with, and whoever still lives in an earlier epoch is no longer believed.
+truth is what the leader of that epoch begins with, and a server that is still in an earlier epoch does not count any more.
 
     durability     a leader begins with everything committed; declared loss takes no ALL ack under `sync: ack`, nothing under `always`
     agreement      every replica has the committed record wherever its high watermark has been
@@ -219,7 +219,7 @@ class Checker:
             if known is not None:
                 truth.superseded[key_of(known[1])] = kept
         del truth.committed[kept:]
-        # What it had taken for committed itself is so again.
+        # The offsets that it had committed itself are committed again.
         for offset in range(kept, log.high_watermark + 1):
             truth.committed.append(self._content(replica, offset))
         # A replica that an operator elected may not have synced what it has: no power failure so far has asked for it.
@@ -324,7 +324,7 @@ class Checker:
                 raise Violation(f"{replica} commits message {number} at {offset}, it is at {first} already")
 
     def _check_electable(self, leader: Replica, offset: int, *, needs_sync: bool) -> None:
-        """Whoever could be elected has it, really: that is what committing means."""
+        """Every replica that can be elected has it: that is the meaning of a commit."""
         stream = self.world.metadata_log.truth.streams.get(leader.stream)
         if stream is None or stream.id != leader.key[0]:
             return
@@ -377,7 +377,7 @@ class Checker:
             truth.durable_end_offset = max(truth.durable_end_offset, offset + 1)
 
     def read(self, replica: Replica, first: int, found: list[Content | None]) -> None:
-        """Somebody read the offsets from `first` on; None is damage, which is told as such."""
+        """A reader read the offsets from `first` on; None is damage, which is reported as such."""
         truth = self.truth(replica.key)
         self.counts["reads"] += 1
         if not self.is_believed(replica):

@@ -1,8 +1,8 @@
 """Where the ops of a simulated cluster come into one order: by a log that simply is in order, or by real Raft nodes.
 
 Either way a server applies ops later than they were decided, a controller may change at any time and forgets what was reported to
-it, and whoever proposes hears what its own copy of the metadata said, or, after a while, that nobody knows. Then the op may still
-be done, once, or never.
+it, and a proposer gets the result of its own copy of the metadata, or, after a while, an unknown outcome. Then the op may still be
+done, once, or never.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class OrderedLog:
         elif fate < self.loss / 4:
             world.at(
                 world.delay_ns(), proposal.tell, ProposalOutcome.UNKNOWN
-            )  # it was never sent on, but who knows of earlier ones
+            )  # it was never sent on, but earlier ones may have been
             return
         elif rng.random() < 0.5:
             self._arrive_in(rng.randint(100, 3000) * MS, proposal)

@@ -81,7 +81,7 @@ class People:
             self.world.at(self._pause_ns(rate), self._again, action, rate)
             action()
 
-    # ── whom it happens to ───────────────────────────────────────────────────────────────────────
+    # ── victims ───────────────────────────────────────────────────────────────────────
 
     def _up(self) -> Server | None:
         up = [server for server in self.world.servers.values() if server.is_up and not server.is_paused]

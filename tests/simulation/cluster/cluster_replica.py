@@ -329,7 +329,7 @@ class Replica:
         self.server.propose(op, settle)
 
     def reconnected(self) -> None:
-        """The line to the other servers was away for a moment: everybody begins to ask, and to notify, again."""
+        """The line to the other servers was away for a moment: all replicas begin to ask, and to notify, again."""
         if isinstance(self.role, Leader):
             self._step_leader(lead.LeaderReconnected())
         else:

@@ -197,7 +197,7 @@ class Server:
         return replica.log if replica is not None else self.logs.get(key)
 
     def _sync_all(self) -> None:
-        """What nobody waits for is synced now and then."""
+        """Records that no ack waits for are synced now and then."""
         self.call(self.world.sync_interval_ns, self._sync_all)
         for replica in self.replicas.values():
             if replica.log.synced_end_offset < replica.log.log_end_offset:

@@ -66,7 +66,7 @@ class ClusterSimulation:
         self.replication_factor = rng.choice((min(3, len(self.names)), -1, 2))
         self.policy = rng.choice(tuple(SyncPolicy))
         self.is_stormy = rng.random() < 0.25
-        """Leaders come and go, and write on where nobody follows them."""
+        """Leaders come and go, and write where no follower reaches them."""
         timeout_ns = (300 if self.is_stormy else rng.choice((600, 1000, 1500))) * MS
         self.options = ReplicaOptions(
             min_insync_replicas=rng.choice((1, 1, 2)),
@@ -156,7 +156,7 @@ class ClusterSimulation:
         self.acked_numbers.update(publish.numbers)
 
     def last_is_damaged(self, replica: Replica) -> None:
-        """The only in-sync replica cannot be read: somebody has to decide what is given up. Without another one, the machine is
+        """The only in-sync replica cannot be read: an operator has to decide what is given up. Without another one, the machine is
         started anew and what it cannot read stays unreadable."""
         partition = replica.partition
         assert partition is not None
@@ -211,7 +211,7 @@ class ClusterSimulation:
     # ── liveness ─────────────────────────────────────────────────────────────────────────────────
 
     def _recover(self) -> None:
-        """All faults stop; everybody is up. Then everything has to come back."""
+        """All faults stop, all servers are up. Then everything has to recover."""
         self.trace("calm")
         self.is_calm = True
         self.cut = set()
@@ -267,7 +267,7 @@ class ClusterSimulation:
         log = leader.log
         can_commit = len(partition.replicas) >= self.options.min_insync_replicas
         if can_commit and key not in wanted and log.high_watermark != log.log_end_offset - 1:
-            return f"{leader} does not commit what everybody has"
+            return f"{leader} does not commit what all replicas have"
         if can_commit and wanted.get(key) not in self.acked_numbers:
             if key not in wanted or self.rng.random() < 0.2:
                 wanted[key] = self.people.publish_one(leader)

@@ -22,7 +22,7 @@ from tests.simulation.cluster.cluster_checker import Violation
 from tests.simulation.cluster.cluster_simulator import simulate
 
 SECONDS: Final = 6.0
-SEEDS: Final = 3200
+SEEDS: Final = 4800
 PARTS: Final = 16
 SOAK_SECONDS: Final = 12.0
 

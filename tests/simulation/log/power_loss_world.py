@@ -69,7 +69,7 @@ class Memory:
     """Offsets that the leader's compaction had removed before this log got them."""
 
     truncating: int | None = None
-    """A truncation that did not return: what lies behind is there or not."""
+    """A truncation that did not return: later records are there or not."""
 
     resetting_to: int | None = None
     """Where a reset that did not return wanted to begin: of what was there before, anything may be left."""
@@ -78,7 +78,7 @@ class Memory:
     """What was rightly missing once. It may come back, where a removal was not synced; it need not."""
 
     damaged: set[int] = field(default_factory=set)
-    """What was rightly reported as damage once: nobody repairs it."""
+    """Offsets that were rightly reported as damage once: nothing repairs them."""
 
     @property
     def promised_end(self) -> int:

@@ -41,7 +41,7 @@ class Sample:
     stored: list[Stored]
     places: list[Place]
     synced_end_offset: int
-    """What lies behind may be cut by recovery."""
+    """Recovery may cut the records after it."""
 
     @property
     def paths(self) -> list[str]:

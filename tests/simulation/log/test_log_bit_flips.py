@@ -127,7 +127,7 @@ def check_cut(
 def check_reported(
     sample: Sample, place: Place, report: RecoveryReport, found: list[Stored], damage: list[CorruptBatch]
 ) -> None:
-    """Synced: only the batch itself is lost, and whoever reads over it hears which offsets."""
+    """Synced: only the batch itself is lost, and a reader that passes it gets its offsets."""
     assert found == [stored for stored in sample.stored if stored not in place.stored]
     assert report.cut_reason is None and not report.missing
     [said] = damage

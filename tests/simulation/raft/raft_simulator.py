@@ -1,11 +1,11 @@
 """A Raft group under everything that can happen to it, from a seed: production node, production log, production sessions.
 
-What is simulated is the network (loss, duplicates, any order, cuts in one or both directions, slow servers), time (servers tick at
-different rates), the disk (simulated_disk.py: a killed process, a power failure at any operation) and what people do (proposals and
-their retries, reads, snapshots, membership changes, hand-overs). How much of each there is depends on the seed too: a run that is
-calm but for one thing finds what an even mixture hides.
+The simulation covers the network (loss, duplicates, any order, cuts in one or both directions, slow servers), time (servers tick at
+different rates), the disk (simulated_disk.py: a killed process, a power failure at any operation) and the users (proposals and their
+retries, reads, snapshots, membership changes, hand-overs). How much of each there is depends on the seed too: a run that is calm
+but for one thing finds what an even mixture hides.
 
-After every step the invariants of the Raft paper, Figure 3, are checked, and what clients were told:
+After every step the invariants of the Raft paper, Figure 3, are checked, and the answers that clients got:
 
     election safety        one leader in a term; one vote of a server in a term, across restarts
     log matching           an entry of some index and term has one content and one predecessor, on every server
@@ -19,7 +19,7 @@ After every step the invariants of the Raft paper, Figure 3, are checked, and wh
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from bascule.raft.core.model.effects import Effects
@@ -43,177 +43,13 @@ from bascule.raft.core.model.membership import (
 )
 from bascule.raft.core.model.message_codec import decode_message, encode_message
 from bascule.raft.core.model.messages import RaftMessage, VoteReply, VoteRequest
-from bascule.raft.core.node import RaftNode
 from bascule.raft.core.options import RaftOptions
-from bascule.raft.core.sessions import Applied, ApplyOutcome, RaftSessions
-from bascule.raft.disk import Wal, create_wal, open_wal
-from tests.simulation.log.simulated_disk import PowerLoss, SimulatedDisk
+from bascule.raft.core.sessions import Applied, ApplyOutcome
+from tests.simulation.log.simulated_disk import PowerLoss
+from tests.simulation.raft.raft_server import CLUSTER, Client, Server, Violation, Write
 
-CLUSTER: Final = "simulated"
-DIRECTORY: Final = "/raft"
 SERVERS_MAX: Final = 7
 ROUNDS_TO_RECOVER: Final = 600
-
-
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-
-class Ledger:
-    """The state machine: every command that took effect, in order, and a digest of all of that."""
-
-    __slots__ = ("commands", "digest", "seen")
-
-    def __init__(self) -> None:
-        self.commands: list[bytes] = []
-        self.seen: set[bytes] = set()
-        self.digest = 0
-
-    def apply(self, index: int, command: bytes) -> bytes:
-        if command in self.seen:
-            raise Violation(f"{command!r} takes effect twice, at {index} for the second time")
-        self.seen.add(command)
-        self.commands.append(command)
-        self.digest = hash((self.digest, index, command)) & (1 << 63) - 1
-        return b"%d" % len(self.commands)
-
-    def snapshot(self) -> bytes:
-        return b"%d;" % self.digest + b",".join(self.commands)
-
-    def restore(self, data: bytes) -> None:
-        digest, _, rest = data.partition(b";")
-        self.commands = rest.split(b",") if rest else []
-        self.seen = set(self.commands)
-        self.digest = int(digest or 0)
-
-
-@dataclass(slots=True)
-class Write:
-    """A command of a client, proposed once or more often."""
-
-    data: bytes
-    session: int
-    sequence: int
-    floor: int
-    """How many commands had been observed when it began."""
-
-    is_done: bool = False
-
-
-@dataclass(slots=True)
-class Client:
-    name: str
-    session: int = 0
-    sequence: int = 0
-    pending: list[Write] = field(default_factory=list)
-
-
-class Server:
-    """One server: the shell around a node, as the driver is."""
-
-    __slots__ = (
-        "applied_index",
-        "asked",
-        "batch",
-        "disk",
-        "id",
-        "is_up",
-        "ledger",
-        "node",
-        "opening",
-        "reads",
-        "sessions",
-        "simulation",
-        "terms",
-        "tick_rate",
-        "wal",
-    )
-
-    def __init__(self, simulation: Simulation, server_id: str, membership: RaftMembership) -> None:
-        self.simulation = simulation
-        self.id = server_id
-        self.disk = SimulatedDisk(simulation.rng.randrange(1 << 32))
-        create_wal(self.disk, DIRECTORY, cluster_id=CLUSTER, server_id=server_id, membership=membership)
-        self.tick_rate = simulation.rng.choice(simulation.tick_rates)
-        self.is_up = False
-        self.start()
-
-    def start(self) -> None:
-        simulation = self.simulation
-        self.wal: Wal
-        self.wal, recovered = open_wal(
-            self.disk, DIRECTORY, cluster_id=CLUSTER, server_id=self.id, segment_bytes=simulation.segment_bytes
-        )
-        self.node = RaftNode(
-            self.id,
-            options=simulation.options,
-            seed=simulation.rng.randrange(1 << 32),
-            hard_state=recovered.hard_state,
-            snapshot=recovered.snapshot,
-            entries=recovered.entries,
-        )
-        self.ledger = Ledger()
-        self.sessions = RaftSessions(self.ledger, sessions_max=simulation.sessions_max, window=4)
-        self.sessions.restore(recovered.snapshot.data)
-        self.applied_index = recovered.snapshot.index
-        self.batch: list[Effects] = []
-        self.asked: dict[tuple[int, int], Write] = {}
-        self.opening: dict[bytes, Client] = {}
-        self.reads: dict[int, int] = {}
-        self.terms = {recovered.snapshot.index: recovered.snapshot.term}
-        self.terms.update((entry.index, entry.term) for entry in recovered.entries)
-        self.is_up = True
-
-    # ── stopping ─────────────────────────────────────────────────────────────────────────────────
-
-    def kill(self) -> None:
-        self.is_up = False
-        self.disk = self.disk.kill()
-
-    def lose_power(self) -> None:
-        self.is_up = False
-        self.disk = self.disk.crash(self.simulation.rng)
-
-    # ── running ──────────────────────────────────────────────────────────────────────────────────
-
-    def step(self, event: Event) -> None:
-        effects = self.node.step(event)
-        self.simulation.counts["node steps"] += 1
-        self.simulation.check_step(self)
-        self.batch.append(effects)
-
-    def flush(self) -> None:
-        """Persist, then send, then apply."""
-        batch, self.batch = self.batch, []
-        self.wal.save(*batch)
-        for effects in batch:
-            self.simulation.check_saved(self, effects)
-            self.simulation.send(self, effects.messages)
-        for effects in batch:
-            self._apply(effects)
-
-    def term_before(self, index: int) -> int | None:
-        """Of the entry before this one, if this process has saved it."""
-        return self.terms.get(index - 1)
-
-    def _apply(self, effects: Effects) -> None:
-        snapshot = effects.snapshot_installed
-        if snapshot is not None:
-            self.sessions.restore(snapshot.data)
-            self.applied_index = snapshot.index
-            self.simulation.check_digest(self, snapshot.index)
-            self.simulation.counts["snapshots installed"] += 1
-        for entry in effects.committed:
-            if entry.index != self.applied_index + 1:
-                raise Violation(f"{self.id} applies {entry.index} after {self.applied_index}")
-            self.applied_index = entry.index
-            applied = self.sessions.apply(entry)
-            self.simulation.check_applied(self, entry, applied)
-        for read in effects.reads:
-            if self.applied_index < read.index:
-                raise Violation(f"{self.id} may read at {read.index} but has applied {self.applied_index}")
-            if read.request in self.reads:
-                self.simulation.check_read(self, self.reads.pop(read.request))
 
 
 class Simulation:
@@ -242,7 +78,7 @@ class Simulation:
         self.clients = [Client(f"c{number}") for number in range(rng.choice((1, 3)))]
         self.next_number = 0
         self.observed = 0
-        """Commands whose effect somebody outside has seen, by the position of the last one."""
+        """Commands whose effect a client has seen, by the position of the last one."""
 
         self.leaders: dict[int, str] = {}
         self.votes: dict[tuple[str, int], str] = {}
@@ -279,7 +115,7 @@ class Simulation:
         self.power_failure = rng.choice((0, 0.002, 0.02))
         self.isolation = rng.choice((0, 0.05, 0.3))
         self.promotion = rng.choice((0, 0.35, 0.35))
-        self.tick_rates = rng.choice(((1.0,), (0.3, 1.0, 1.0), (0.05, 1.0, 1.0, 1.0)))
+        self.tick_rates: Sequence[float] = rng.choice(((1.0,), (0.3, 1.0, 1.0), (0.05, 1.0, 1.0, 1.0)))
         self.slow = rng.choice((None, None, "s0", "s1"))
         weights = {
             "deliver": 0.60 * rng.choice((0.4, 1, 2)),
@@ -596,7 +432,7 @@ class Simulation:
     # ── liveness ─────────────────────────────────────────────────────────────────────────────────
 
     def _recover(self) -> None:
-        """All faults stop: everybody is up, the network delivers everything, in order and at once."""
+        """All faults stop: all servers are up, the network delivers everything, in order and at once."""
         self.is_calm = True
         self.cut = set()
         for server in self.servers.values():
@@ -641,7 +477,7 @@ class Simulation:
                     self._run_step(self.servers[message.to], Receive(message))
 
     def _check_acknowledged(self) -> None:
-        """Nothing acknowledged is lost: the fullest ledger has all of it, at the place that was told."""
+        """Nothing acknowledged is lost: the fullest ledger has all of it, at the acknowledged place."""
         ledger = max((server.ledger for server in self.servers.values()), key=lambda ledger: len(ledger.commands))
         for data, position in self.acknowledged:
             if position > len(ledger.commands) or ledger.commands[position - 1] != data:

@@ -14,7 +14,8 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.raft.raft_simulator import Violation, simulate
+from tests.simulation.raft.raft_server import Violation
+from tests.simulation.raft.raft_simulator import simulate
 
 STEPS: Final = 1500
 SEEDS_PER_PART: Final = 100

@@ -19,6 +19,7 @@ from typing import Any
 from bascule import __version__
 from bascule.broker.broker import RunningBroker, start_broker
 from bascule.broker.ending import BrokerEnding
+from bascule.broker.exhaustion import end_when_exhausted
 from bascule.broker.logs import set_up_logging
 from bascule.config import Loaded, load_with_sources
 from bascule.config.sections.server import KEYS, ServerConfig
@@ -108,6 +109,7 @@ async def run(config: ServerConfig) -> None:
     """Serve until a signal, an operator's call or a failure ends the broker."""
     ending, hurry = BrokerEnding(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    end_when_exhausted(loop)
 
     def on_signal() -> None:
         (hurry if ending.requested.is_set() else ending.requested).set()

@@ -50,6 +50,8 @@ DISK_BYTES_MIN: Final = 192 << 20
 HANDLES: Final = 1024
 MEMORY_BYTES: Final = 512 << 20
 """Of each broker: a broker that needs more ends."""
+COPY_SECONDS: Final = 600.0
+"""Time in which a cluster recovers. After an EIO a replica copies its log anew, and after an hour that is a quarter of a gigabyte."""
 IMPATIENT: Final = 0.3
 """How often the next fault does not wait until all replicas are in sync again."""
 SYNCS: Final = ("ack", "interval", "always")
@@ -127,8 +129,8 @@ class Chaos:
     def _recover(self, load: ClusterLoad) -> None:
         """A broker whose disk was full may leave a moment after it has room again."""
         for one in self.histories:
-            self.cluster.wait_until_in_sync(one.stream, one.partition, revive=True)
-        load.wait_for_progress()
+            self.cluster.wait_until_in_sync(one.stream, one.partition, COPY_SECONDS, revive=True)
+        load.wait_for_progress(timeout=COPY_SECONDS)
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._started:8.1f} s  {what}", flush=True)

@@ -69,7 +69,7 @@ def judge(cluster: Cluster, load: ClusterLoad, groups: GroupLoad | None = None, 
     load.join_writers()
     ends = {}
     for history in load.histories:
-        cluster.wait_until_in_sync(history.stream, history.partition)
+        cluster.wait_until_in_sync(history.stream, history.partition, 2 * RECOVERY_SECONDS)
         ends[history.name] = _wait_until_committed(cluster, history)
     load.finish(ends)
     if groups is not None:

@@ -87,7 +87,7 @@ partition               errors limits names proto kernels.records kernels.nats k
 readers                 errors limits names proto kernels.records kernels.calls net net.nats net.grpc metadata.core.model
                         log.disk log.segments log raft metadata partition.replication partition
 operations              errors limits proto net net.nats net.grpc config.sections metadata.core.model metadata.core
-                        raft.core.model raft metadata partition readers
+                        log.disk raft.core.model raft metadata partition readers
 liftbridge              errors limits names proto kernels.wire kernels.records net.nats config.sections config
                         metadata.core.model log.disk log metadata readers
 flight                  errors limits kernels.arrow
@@ -106,7 +106,7 @@ broker.api              errors limits names proto kernels.calls net.grpc config.
                         readers operations flight
 broker.flight           errors limits kernels.arrow net net.grpc config.values config.sections
                         metadata.core.model log.segments log.partition log security metadata partition flight
-broker.metrics          errors limits names proto net.nats net.grpc net.http metadata.core.model metadata.core log.disk
+broker.metrics          errors limits names proto net net.nats net.grpc net.http metadata.core.model metadata.core log.disk
                         log.partition log security security.audit metadata partition.replication partition readers operations
 broker.http             errors limits net net.grpc net.http config.sections security broker.metrics
 broker                  errors limits names child_process exits proto kernels.nats kernels.calls net net.nats net.grpc config.values
@@ -128,7 +128,7 @@ pipeline                errors exits config.values lake spark.options spark.erro
                         pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
-cli.stream              errors exits config.values client.connection client.publish client.consume client
+cli.stream              errors exits config.values client.connection client.publish client.consume client client.admin
                         cli.terminal cli.target
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream

@@ -160,6 +160,9 @@ class FakePartitions:
     def get(self, stream: str, number: int) -> FakePartition | None:
         return self.running.get((stream, number))
 
+    def last_known(self, stream: str, number: int) -> None:
+        """No log of these partitions is ever closed."""
+
     def status(self, stream: str, number: int) -> PartitionStatus:
         found = self.get(stream, number) is not None
         return PartitionStatus(found, found)
@@ -291,7 +294,14 @@ def _calls(server: Server) -> dict[str, Any]:
         server.controller, server.directory, server.starts, server.authorizer, cluster, require_keys, audit
     )
     metadata = MetadataApi(
-        server.controller, server.directory, partitions, server.authorizer, cluster, lambda: False, uses_tls=False
+        server.controller,
+        server.directory,
+        partitions,
+        server.authorizer,
+        cluster,
+        lambda: False,
+        server.config.metadata.cache_max_age_ns,
+        uses_tls=False,
     )
     cursors = CursorApi(server.cursors, server.authorizer)
     groups = GroupApi(server.controller, server.directory, server.groups, server.authorizer, cluster.groups)

@@ -143,7 +143,7 @@ class LedPartition:
             Stream("orders", 1, "orders", "", 0, {}, []),
             metadata,
             settings,
-            lambda: self.log,
+            lambda _settings: self.log,
             self.sink,
             self.writer,
             lambda log: self._lead(metadata, settings, log),

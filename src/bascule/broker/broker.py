@@ -19,6 +19,7 @@ from typing import Final
 
 from bascule import __version__, limits
 from bascule.broker.api.routes import all_routes
+from bascule.broker.api.stream_calls import LocalLogs
 from bascule.broker.auditing import Auditing
 from bascule.broker.cluster_secret import ClusterSecret
 from bascule.broker.embedded_nats import EmbeddedNats, EmbeddedNatsOptions
@@ -29,7 +30,9 @@ from bascule.broker.foreign_cluster import ForeignWatch, refuse_foreign_namespac
 from bascule.broker.handles import connections_for, raise_handle_limit
 from bascule.broker.http.service import HttpService
 from bascule.broker.keys import KeyCalls, key_source, load_keys
+from bascule.broker.metrics.counts import CountCalls
 from bascule.broker.metrics.cursors import KnownCursors
+from bascule.broker.metrics.scrape import Scrape
 from bascule.broker.metrics.sources import Sources
 from bascule.broker.nats_options import BROKER_USER, link_options
 from bascule.broker.policies import ClusterPolicies
@@ -50,6 +53,7 @@ from bascule.metadata.namespace import store_namespace
 from bascule.metadata.run_marker import RunMarker
 from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.metadata.start import ControllerStart, start_controller
+from bascule.net.gate import Gate
 from bascule.net.grpc.admission import AdmissionBounds
 from bascule.net.grpc.health import HealthState
 from bascule.net.grpc.server import GrpcServer
@@ -64,6 +68,7 @@ from bascule.operations.arrival import Arrival
 from bascule.operations.drain import Drain
 from bascule.operations.membership import MembershipWatch
 from bascule.operations.server_life import ServerLife
+from bascule.operations.switchboard import Handler
 from bascule.partition.data_plane import DataPlane
 from bascule.partition.registry import Partitions
 from bascule.readers.cursor_tables import CursorTables
@@ -226,6 +231,8 @@ class BrokerParts:
     keys: KeyRotation
     policies: ClusterPolicies | None
     """None if the cluster does not store the policy."""
+    counting: Gate[Scrape]
+    """Opens when the metrics can be collected."""
 
 
 async def _start_parts(
@@ -263,8 +270,15 @@ async def _start_parts(
     groups = GroupCoordinator(controller, feed, cluster.groups.consumer_timeout_ns)
 
     life = ServerLife(ending.requested.set)
-    key_calls = KeyCalls(keys, identity).handlers()
-    administration = Administration(bus, subjects, controller, directory, partitions, cursor_tables, life, key_calls)
+    counting = Gate[Scrape]()
+    local_calls: dict[str, Handler] = {
+        **KeyCalls(keys, identity).handlers(),
+        "Counts": CountCalls(counting, identity).answer,
+        "Logs": LocalLogs(partitions).answer,
+    }
+    administration = Administration(
+        bus, subjects, controller, directory, partitions, cursor_tables, life, local_calls, store.space
+    )
     internal = InternalStreams(controller, directory, cluster)
     activity = ActivityPublisher(controller, feed, plane.publisher, cluster.activity)
     arrival = Arrival(controller, partitions, marker, (groups, internal, activity))
@@ -282,7 +296,18 @@ async def _start_parts(
     if policies is not None and arrival.is_complete:
         await policies.known(timeout=limits.START_CATCH_UP_SECONDS)
     return BrokerParts(
-        controller, directory, plane, cursors, cursor_tables, groups, administration, arrival, life, keys, policies
+        controller,
+        directory,
+        plane,
+        cursors,
+        cursor_tables,
+        groups,
+        administration,
+        arrival,
+        life,
+        keys,
+        policies,
+        counting,
     )
 
 
@@ -499,29 +524,41 @@ async def _serve(
             )
         )
     health.set(SERVICE, True)
-    if ports.http is not None:
-        ports.http.serve(
-            Sources(
-                data_directory=config.data_dir,
-                unsafe=tuple(one.name for one in unsafe_settings(config)),
-                life=parts.life,
-                authorizer=authorizer,
-                audit=audit,
-                controller=controller,
-                members=administration.members,
-                cursors=KnownCursors(controller, parts.cursor_tables, administration.switchboard),
-                data_plane=plane,
-                store=store,
-                links={"streams": nats.streams, "replication": nats.replication, "control": nats.bus.link},
-                channels=nats.secret.channels,
-                bus=nats.bus,
-                grpc=grpc,
-                http=ports.http.server,
-                flight_load=None if flight is None else lambda: flight.load,
-            )
+    scrape = Scrape(
+        Sources(
+            data_directory=config.data_dir,
+            unsafe=tuple(one.name for one in unsafe_settings(config)),
+            life=parts.life,
+            authorizer=authorizer,
+            audit=audit,
+            controller=controller,
+            members=administration.members,
+            cursors=KnownCursors(controller, parts.cursor_tables, administration.switchboard),
+            data_plane=plane,
+            store=store,
+            links={"streams": nats.streams, "replication": nats.replication, "control": nats.bus.link},
+            channels=nats.secret.channels,
+            bus=nats.bus,
+            grpc=grpc,
+            http=None if ports.http is None else ports.http.server,
+            flight_load=None if flight is None else lambda: flight.load,
         )
-        closing.add(ports.http.begin_stop)  # before the rest: metrics read no part that is stopping
+    )
+    _serve_metrics(scrape, parts.counting, ports.http, closing)
     return health, grpc
+
+
+def _serve_metrics(scrape: Scrape, counting: Gate[Scrape], http: HttpService | None, closing: Closing) -> None:
+    """To other servers, and on the HTTP port; until the stop begins, so that metrics read no part that is stopping."""
+
+    async def stop_counting() -> None:
+        counting.close()
+
+    counting.open(scrape)
+    closing.add(stop_counting)
+    if http is not None:
+        http.serve(scrape)
+        closing.add(http.begin_stop)
 
 
 def _write_addresses(config: ServerConfig, closing: Closing, ports: Ports, nats_url: str) -> None:

@@ -26,6 +26,23 @@ INTERVALS: Final = {
 """Settings with a floor: below it they would only create more files, or cost CPU for nothing."""
 
 
+CHANGEABLE: Final = frozenset(
+    {
+        "retention_max_bytes",
+        "retention_max_messages",
+        "retention_max_age_ns",
+        "cleaner_interval_ns",
+        "segment_max_bytes",
+        "segment_max_age_ns",
+        "compact_min_lag_ns",
+        "compact_tombstone_retention_ns",
+        "auto_pause_time_ns",
+        "auto_pause_disable_if_subscribers",
+        "sync_interval_ns",
+    }
+)
+"""Settings that an existing stream can change. The others are part of its files, of promises to publishers or of replication."""
+
 WITHOUT_EFFECT: Final = frozenset({"compact_max_goroutines"})
 """Settings that are accepted for compatibility with Liftbridge and have no effect."""
 
@@ -101,6 +118,24 @@ def resolve(cluster: ClusterConfig, overrides: StreamOverrides | None = None) ->
     if values["segment_max_bytes"] == 0:
         values["segment_max_bytes"] = limits.SEGMENT_BYTES_DEFAULT
     return StreamConfig(**values)
+
+
+def changed_values(overrides: StreamOverrides, before: StreamConfig) -> dict[str, int | bool]:
+    """The settings to store for an existing stream. Raises InvalidConfig, which names the field of an invalid override.
+
+    The age of segments follows the age of retention as long as they are equal, as they are unless the creator chose otherwise.
+    """
+    values = _checked(overrides)
+    assert values.keys() <= CHANGEABLE, values
+    is_derived = before.segment_max_age_ns == before.retention_max_age_ns
+    if is_derived and "retention_max_age_ns" in values and "segment_max_age_ns" not in values:
+        values["segment_max_age_ns"] = values["retention_max_age_ns"]
+    for name, kind in INTERVALS.items():
+        if name in values:
+            values[name] = kind.raised(values[name])
+    if values.get("segment_max_bytes") == 0:
+        values["segment_max_bytes"] = limits.SEGMENT_BYTES_DEFAULT
+    return values
 
 
 def wire_values(config: StreamConfig) -> dict[str, int | bool | str]:

@@ -20,6 +20,7 @@ from bascule.log.disk.encryption import LogIdentity
 from bascule.log.disk.files import FilePool
 from bascule.log.disk.master_keys import MasterKeys
 from bascule.log.disk.operations import FILE_MODE, Disk, PosixDisk, close_to_others, make_private_directory
+from bascule.log.disk.space import DiskSpace
 from bascule.log.partition.partition_log import PartitionLog
 from bascule.log.sync.group_commit import Syncer
 from bascule.names import stream_name_fault
@@ -41,7 +42,8 @@ class LogStore:
         """Locks the directory for this process. `on_cleaned` is called after every cleaner tick that changed a log or failed."""
         self.directory = Path(directory)
         self._lock_handle = _lock_directory(self.directory)
-        self.pool = FilePool(disk or PosixDisk(), open_files_max)
+        self.space = DiskSpace(str(self.directory))
+        self.pool = FilePool(disk or PosixDisk(), open_files_max, self.space)
         self._syncer = Syncer(sync_interval_ms)
         self._keys = keys
         self._lock = threading.Lock()
@@ -76,6 +78,16 @@ class LogStore:
                 self._logs[stream, partition] = found
                 self._cleaner.watch(found, cleaner_interval_ms)
             return found
+
+    def set_options(self, stream: str, partition: int, options: LogOptions, *, cleaner_interval_ms: int) -> None:
+        """Use other limits from now on, and apply them at once. Compression, encryption, compaction and sync policy of a log stay."""
+        with self._lock:
+            found = self._logs.get((stream, partition))
+        if found is not None:
+            with found.lock:
+                found.options = found.options.with_limits_of(options)
+            self._cleaner.watch(found, cleaner_interval_ms)
+            self._cleaner.apply_limits(found)
 
     def __iter__(self) -> Iterator[PartitionLog]:
         with self._lock:
@@ -180,8 +192,15 @@ class _CleanerThread:
         self._on_cleaned = on_cleaned
         self._condition = threading.Condition()
         self._due: dict[PartitionLog, tuple[float, float]] = {}
+        self._changed: set[PartitionLog] = set()
+        """Logs with limits that have changed since their last tick."""
         self._stopping = False
         self._thread: threading.Thread | None = None
+
+    def apply_limits(self, log: PartitionLog) -> None:
+        """The limits of the log have changed: clean it now."""
+        self._changed.add(log)
+        self.watch_now(log)
 
     def watch(self, log: PartitionLog, interval_ms: int) -> None:
         interval = interval_ms / 1000
@@ -197,6 +216,7 @@ class _CleanerThread:
     def forget(self, log: PartitionLog) -> None:
         with self._condition:
             self._due.pop(log, None)
+            self._changed.discard(log)
 
     def close(self) -> None:
         with self._condition:
@@ -212,15 +232,26 @@ class _CleanerThread:
         while (log := self._next()) is not None:
             if not log.is_loaded:
                 continue
+            has_new_limits = log in self._changed
+            self._changed.discard(log)
             try:
-                report = clean(log)
+                report = clean(log, has_new_limits=has_new_limits)
             except LogClosed:
                 continue
             except BasculeError as error:
                 self._on_cleaned(log, error)
                 continue
+            if has_new_limits and report.rolled:
+                self.watch_now(log)  # the sealed segment exceeds them
             if report.rolled or report.deleted or report.failures or report.compaction is not None:
                 self._on_cleaned(log, report)
+
+    def watch_now(self, log: PartitionLog) -> None:
+        """Its next tick is due at once."""
+        with self._condition:
+            if log in self._due:
+                self._due[log] = (time.monotonic(), self._due[log][1])
+                self._condition.notify_all()
 
     def _next(self) -> PartitionLog | None:
         """Wait for the next log that is due and return it; None when the store closes."""

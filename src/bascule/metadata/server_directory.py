@@ -48,6 +48,9 @@ class ServerDirectory:
         self._clock = clock
         self._known: dict[str, tuple[ServerInfo, float]] = {}
         self._silent: set[str] = set()
+        self._surveying = asyncio.Lock()
+        self._surveyed_at = float("-inf")
+        """When the last survey began."""
         self._news = asyncio.Event()
 
     async def start(self) -> None:
@@ -69,7 +72,10 @@ class ServerDirectory:
         others = sorted(set(members) - {self._own.id})
         age_max_seconds = self._age_max_seconds if age_max_seconds is None else age_max_seconds
         if any(self._is_stale(member, age_max_seconds) for member in others):
-            await self._survey(others, timeout)
+            asked_at = self._clock()
+            async with self._surveying:
+                if self._surveyed_at < asked_at:  # no survey began while this call waited
+                    await self._survey(others, timeout)
         return [self._own, *(self._known[member][0] for member in others if member in self._known)]
 
     def _is_stale(self, member: str, age_max_seconds: float) -> bool:
@@ -77,7 +83,7 @@ class ServerDirectory:
         return known is None or self._clock() - known[1] > age_max_seconds
 
     async def _survey(self, members: list[str], timeout: float) -> None:
-        asked_at = self._clock()
+        asked_at = self._surveyed_at = self._clock()
         request = ServerInfoRequest(id=self._own.id)
         try:
             await self._bus.publish(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bascule.log.disk.space import DiskSpace
 from bascule.metadata.controller import Controller
 from bascule.metadata.server_directory import ServerDirectory
 from bascule.net.nats.subjects import ControlSubjects
@@ -33,6 +34,7 @@ class Administration:
         cursor_tables: CursorTables,
         life: ServerLife,
         local_calls: Mapping[str, Handler],
+        space: DiskSpace,
     ) -> None:
         """`local_calls` are calls to this server that other parts answer."""
         self.switchboard = Switchboard(bus, subjects, controller.server_id)
@@ -41,7 +43,7 @@ class Administration:
         self.elections = Elections(self.members, self.switchboard, partitions)
         self.status = StatusCalls(controller, directory, self.switchboard)
         self._moves = MoveQueue(self.members, self.switchboard)
-        self._reports = ServerReports(controller, partitions, self._moves, life)
+        self._reports = ServerReports(controller, partitions, self._moves, life, space)
         self._move_calls = MoveCalls(self.members, self._moves, self.switchboard)
         self._drain_calls = DrainCalls(self.drain, self.members, partitions, life)
         self._removals = Removals(self.members, self._moves, self.elections)

@@ -18,6 +18,7 @@ from bascule.operations.move_queue import MoveQueue, stalled
 from bascule.proto import extensions_pb2 as extensions
 
 if TYPE_CHECKING:
+    from bascule.log.disk.space import DiskSpace
     from bascule.metadata.controller import Controller
     from bascule.metadata.requests import CallDeadline
     from bascule.metadata.server_directory import ServerDirectory
@@ -34,7 +35,10 @@ _Key = tuple[str, int]
 
 
 class ServerReports:
-    def __init__(self, controller: Controller, partitions: Partitions, moves: MoveQueue, life: ServerLife) -> None:
+    def __init__(
+        self, controller: Controller, partitions: Partitions, moves: MoveQueue, life: ServerLife, space: DiskSpace
+    ) -> None:
+        self._space = space
         self._controller = controller
         self._partitions = partitions
         self._moves = moves
@@ -45,7 +49,10 @@ class ServerReports:
             version=__version__,
             uptime_ms=int((time.monotonic() - self._life.started) * 1000),
             draining=self._life.is_draining,
+            disk_full=self._space.is_full(),
         )
+        if (known := self._space.known) is not None:
+            answer.data_free_bytes, answer.data_size_bytes = known.free_bytes, known.size_bytes
         state = self._controller.metadata
         for one in self._partitions.replica_states():
             partition = state.find(one.stream, one.partition)
@@ -141,6 +148,8 @@ class StatusCalls:
             )
             if said is not None:
                 member.version, member.uptime_ms = said.version, said.uptime_ms
+                member.disk_full = said.disk_full
+                member.data_free_bytes, member.data_size_bytes = said.data_free_bytes, said.data_size_bytes
                 if said.draining:
                     member.state = extensions.Member.DRAINING
             found.append(member)

@@ -38,6 +38,8 @@ METHODS: Final[dict[str, tuple[Any, Any]]] = {
     "ReplicaLog": (extensions.ReplicaLogRequest, extensions.ReplicaLog),
     "Keys": (extensions.KeysRequest, extensions.ServerKeys),
     "RotateKeys": (extensions.RotateKeysRequest, extensions.ServerKeys),
+    "Counts": (extensions.CountsRequest, extensions.ServerCounts),
+    "Logs": (extensions.LogsRequest, extensions.LogsResponse),
 }
 """Method → request and response message."""
 

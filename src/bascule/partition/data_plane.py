@@ -32,6 +32,7 @@ from bascule.partition.auto_pause import AutoPause
 from bascule.partition.ingest import Ingest
 from bascule.partition.publisher import InFlight, InternalPublisher, PublishShell
 from bascule.partition.registry import Partitions
+from bascule.partition.replica import nats_subject
 from bascule.partition.replication.judgements import JudgedPartition
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.stream_data import StreamData
@@ -105,7 +106,9 @@ class DataPlane:
         self.starts = PartitionStarts(bus, subjects, controller, self.partitions)
         resume = self.starts.resume
         payload_bytes_max = config.cluster.replication.replication_max_bytes
-        self._shell = PublishShell(link, authorizer, resume, self.targets, self.router, payload_bytes_max, namespace)
+        self._shell = PublishShell(
+            link, authorizer, resume, self.targets, self.router, payload_bytes_max, namespace, self._leader_of
+        )
         self.gate = self._shell.gate
         self.publisher = InternalPublisher(InternalGate(self.gate, None if internal is None else internal.seal), resume)
         self.in_flight = InFlight(self.gate, link)
@@ -113,6 +116,14 @@ class DataPlane:
         link.on_state = self._on_state
         link.on_error = _on_error
         link.subscribe(self.router.prefix[:-1], acks_of_others)
+
+    def _leader_of(self, stream: str, subject: str) -> str:
+        """The leader of a partition as the text of an error names it."""
+        found = self._controller.metadata.streams.get(stream)
+        for partition in () if found is None else found.partitions:
+            if found is not None and nats_subject(found.subject, partition.id) == subject:
+                return f"server `{partition.leader}`"
+        return "the partition's leader"
 
     def judge_publishers(self) -> int:
         """End the publishing sessions that the policy does not allow any more. Returns how many."""

@@ -44,7 +44,10 @@ class PublishShell:
         router: AckRouter,
         payload_bytes_max: int,
         namespace: str,
+        leader_of: Callable[[str, str], str],
     ) -> None:
+        """`leader_of` names the leader of the partition of a stream that has this NATS subject."""
+        self._leader_of = leader_of
         self._link = link
         self._authorizer = authorizer
         self._namespace = namespace
@@ -93,6 +96,11 @@ class PublishShell:
         except UnicodeDecodeError:
             return "it is not UTF-8"
         return publish_subject_fault(text) or reserved_subject_fault(text, self._namespace)
+
+    def full_disk(self, stream: bytes, subject: bytes) -> bytes:
+        """The text for a message that its partition's leader could not store, because its disk is full."""
+        server = self._leader_of(stream.decode("utf-8", "replace"), subject.decode("utf-8", "replace"))
+        return f"the disk of {server} is full: the message was not stored; free space there, or lower the retention of streams".encode()
 
     def judge_again(self) -> int:
         """End the sessions of clients that may no longer publish to a stream that they published to. Returns how many."""

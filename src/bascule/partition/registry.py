@@ -49,7 +49,7 @@ from bascule.partition.replication.following import Following
 from bascule.partition.replication.leading import Leading
 from bascule.partition.replication.link import ReplicationLink
 from bascule.partition.replication.replicator import Replicator
-from bascule.partition.states import ReplicaState, replica_state
+from bascule.partition.states import LastKnown, LastKnownOffsets, ReplicaState, replica_state
 from bascule.partition.stream_data import StreamData
 from bascule.partition.succession import FLUSH_SECONDS_MAX, Successions
 from bascule.partition.succession_calls import SuccessionCalls
@@ -117,6 +117,7 @@ class Partitions:
         """Partitions that are led here and whose subscriptions NATS may not have received yet."""
         self._received: dict[tuple[_Key, int], EventTimestamps] = {}
         """Times of received messages, by partition and stream id. Kept during a pause."""
+        self._last_known = LastKnownOffsets(data)
         self._found: dict[_Key, Opened] = {}
         """States of logs that were opened for replicas which have not started."""
         self._unfinished: set[_Key] = set()
@@ -248,7 +249,7 @@ class Partitions:
                 # Its log was not needed so far; now it has followers, and they fetch from it.
                 await self._open(stream, partition, settings_of(stream, self._cluster))
                 _ = running.log
-            self._refresh(running, partition)
+            self._refresh(running, stream, partition)
 
     def _is_as_wanted(self, running: LocalPartition, stream: Stream, partition: Partition) -> bool:
         """Whether the replica still has the right role, stream and leader epoch."""
@@ -276,7 +277,8 @@ class Partitions:
             return Status.FAILED_PRECONDITION, "partition is paused"
         return Status.UNAVAILABLE, "the partition has another leader"
 
-    def _refresh(self, running: LocalPartition, partition: Partition) -> None:
+    def _refresh(self, running: LocalPartition, stream: Stream, partition: Partition) -> None:
+        self._apply_settings(running, settings_of(stream, self._cluster))
         if running.readonly != partition.readonly:
             running.set_readonly(partition.readonly)
         if isinstance(running, LedPartition):
@@ -285,6 +287,15 @@ class Partitions:
             self._reassignments.look_at(running, partition)
         elif self._server_id not in partition.in_sync_replicas:
             running.end_subscribers(Status.UNAVAILABLE, "this replica is not in sync any more")
+
+    def _apply_settings(self, running: LocalPartition, settings: StreamSettings) -> None:
+        if settings == running.settings:
+            return
+        running.settings = settings
+        self._data.set_options(running.stream, running.number, settings)
+        if isinstance(running, LedPartition):
+            self._auto_pause.forget(running)
+            self._auto_pause.watch(running)
 
     def _point_publishers(self, stream: Stream, partition: Partition) -> None:
         settings = settings_of(stream, self._cluster)
@@ -367,7 +378,7 @@ class Partitions:
             stream,
             partition,
             settings,
-            lambda: self._data.log(stream, partition.id, settings),
+            lambda settings: self._data.log(stream, partition.id, settings),
             self._new_sink(stream, partition.id, settings) if inherited is None else inherited.sink,
             self._acks,
             lambda log: self._leading(stream, partition, settings, log),
@@ -404,7 +415,9 @@ class Partitions:
         return leading
 
     def _become_follower(self, stream: Stream, partition: Partition, settings: StreamSettings) -> None:
-        local = FollowedPartition(stream, partition, settings, lambda: self._data.log(stream, partition.id, settings))
+        local = FollowedPartition(
+            stream, partition, settings, lambda settings: self._data.log(stream, partition.id, settings)
+        )
         self._begin(local, stream, partition)
         if not self._follows:
             return
@@ -426,6 +439,8 @@ class Partitions:
         key = (stream.name, partition.id)
         local.received_times = self._received.setdefault((key, stream.id), local.received_times)
         self._running[key] = local
+        if local.is_open:
+            self._last_known.forget(stream.id, partition.id)
 
     def _look_for_damage(self, local: LocalPartition, role: Leading | Following | None) -> None:
         """Start a repair if recovery found damage when it opened the log."""
@@ -453,6 +468,7 @@ class Partitions:
                 local.end_subscribers(status, text)
                 await self._stop_following(local)
             if closes:
+                self._last_known.note(local)
                 await asyncio.to_thread(self._data.close_log, *key)
         except Exception:
             self._running[key] = local
@@ -498,6 +514,7 @@ class Partitions:
         for key, local in list(self._running.items()):
             if key[0] == name and local.stream_id <= stream_id:
                 self._received.pop((key, local.stream_id), None)
+                self._last_known.forget(local.stream_id, local.number)
                 await self._stop(local, Status.NOT_FOUND, "stream deleted", closes=True)
                 self._replicator.forget((local.stream_id, local.number))
         if name not in self._metadata.streams:
@@ -520,6 +537,14 @@ class Partitions:
     def get(self, stream: str, number: int) -> LocalPartition | None:
         """The replica of the partition that runs here, in either role."""
         return self._running.get((stream, number))
+
+    def last_known(self, stream: str, number: int) -> LastKnown | None:
+        """Offsets and times of a replica here whose log is closed, from when it was last open; None without such a replica."""
+        found = self._metadata.streams.get(stream)
+        partition = None if found is None else found.partition(number)
+        if found is None or partition is None or self._server_id not in partition.replicas:
+            return None
+        return self._last_known.of(found, number)
 
     def led(self, stream: str, number: int) -> LedPartition | None:
         """The partition, if this server leads it and it is not paused."""

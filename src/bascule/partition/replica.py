@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Protocol
 
 from bascule.config.sections.cluster import ClusterConfig
-from bascule.errors import BasculeError, EncryptionKeyError
+from bascule.errors import BasculeError, DiskFull, EncryptionKeyError
 from bascule.kernels.ingest.acks import AckWriter
 from bascule.kernels.ingest.sink import PartitionSink, PreparedBatch
 from bascule.kernels.records.producers import ProducerTable
@@ -25,6 +25,9 @@ from bascule.partition.replication.leading import Leading
 from bascule.proto.api_pb2 import Ack
 
 _logger = logging.getLogger(__name__)
+
+
+OpenLog = Callable[[StreamSettings], PartitionLog]
 
 
 class Subscriber(Protocol):
@@ -42,9 +45,7 @@ class LocalPartition(ABC):
 
     is_leader = False
 
-    def __init__(
-        self, stream: Stream, partition: Partition, settings: StreamSettings, open_log: Callable[[], PartitionLog]
-    ) -> None:
+    def __init__(self, stream: Stream, partition: Partition, settings: StreamSettings, open_log: OpenLog) -> None:
         self.stream = stream.name
         self.number = partition.id
         self.stream_id = stream.id
@@ -87,7 +88,7 @@ class LocalPartition(ABC):
         return self._log
 
     def _open(self) -> PartitionLog:
-        log = self._open_log()
+        log = self._open_log(self.settings)
         log.open()
         log.set_readonly(self.readonly)
         self._opened(log)
@@ -136,7 +137,7 @@ class LedPartition(LocalPartition):
         stream: Stream,
         partition: Partition,
         settings: StreamSettings,
-        open_log: Callable[[], PartitionLog],
+        open_log: OpenLog,
         sink: PartitionSink,
         acks: AckWriter,
         lead: Callable[[PartitionLog], Leading],
@@ -212,12 +213,21 @@ class LedPartition(LocalPartition):
 
     def _append_failed(self, batch: PreparedBatch, error: BasculeError, count: int) -> None:
         _logger.error("%s/%d: %d messages could not be stored: %s", self.stream, self.number, count, error.message)
-        self._acks.reject(batch, Ack.Error.ENCRYPTION if isinstance(error, EncryptionKeyError) else Ack.Error.UNKNOWN)
+        self._acks.reject(batch, self._ack_error(error))
         batch.release()
         if self.leading is not None:
             self.leading.append_failed(error)
         if self.settings.concurrency_control or self.sink.knows_producers:
             self.refuse_collected()
+
+    def _ack_error(self, error: BasculeError) -> int:
+        """What the publishers of a failed batch learn. Nothing of a batch stays on a full disk."""
+        if isinstance(error, EncryptionKeyError):
+            return Ack.Error.ENCRYPTION
+        if not isinstance(error, DiskFull):
+            return Ack.Error.UNKNOWN
+        can_hand_over = self.leading is not None and len(self.leading.core.in_sync_replicas) > 1
+        return Ack.Error.NOT_STORED if can_hand_over else Ack.Error.DISK_FULL
 
     def refuse_collected(self, *, for_good: bool = False) -> None:
         """Refuse the messages that have arrived and are not written: a batch before them failed, or, for good, another server leads."""

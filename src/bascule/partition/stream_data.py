@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bascule.errors import StorageError
 from bascule.log import LogStore, PartitionLog
+from bascule.log.disk.checkpoint import LogCheckpoint, read_checkpoint
 from bascule.log.disk.stream_marker import read_marker, remove_marker, write_marker
 from bascule.metadata.core.model.streams import Stream
 from bascule.metadata.stream_options import StreamSettings
@@ -49,6 +50,19 @@ class StreamData:
             stream_id=stream.id,
             cleaner_interval_ms=settings.cleaner_interval_ms,
         )
+
+    def set_options(self, stream: str, partition: int, settings: StreamSettings) -> None:
+        """Apply changed settings to the log, if it is in use."""
+        self._store.set_options(
+            stream, partition, settings.log_options, cleaner_interval_ms=settings.cleaner_interval_ms
+        )
+
+    def checkpoint(self, stream: Stream, partition: int) -> LogCheckpoint | None:
+        """The checkpoint of a log that is not open; None without one, or if the files belong to another stream of this name."""
+        disk = self._store.pool.disk
+        if read_marker(disk, self._directory(stream.name)) != stream.id:
+            return None
+        return read_checkpoint(disk, str(self._directory(stream.name) / str(partition)))
 
     def close_log(self, stream: str, partition: int) -> None:
         self._store.close_log(stream, partition)

@@ -261,6 +261,7 @@ class Ack(_message.Message):
         INVALID_PRODUCER: _ClassVar[Ack.Error]
         PRODUCER_FENCED: _ClassVar[Ack.Error]
         OUT_OF_SEQUENCE: _ClassVar[Ack.Error]
+        DISK_FULL: _ClassVar[Ack.Error]
     OK: Ack.Error
     UNKNOWN: Ack.Error
     INCORRECT_OFFSET: Ack.Error
@@ -270,6 +271,7 @@ class Ack(_message.Message):
     INVALID_PRODUCER: Ack.Error
     PRODUCER_FENCED: Ack.Error
     OUT_OF_SEQUENCE: Ack.Error
+    DISK_FULL: Ack.Error
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONSUBJECT_FIELD_NUMBER: _ClassVar[int]
     MSGSUBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +339,7 @@ class PublishAsyncError(_message.Message):
         PERMISSION_DENIED: _ClassVar[PublishAsyncError.Code]
         PRODUCER_FENCED: _ClassVar[PublishAsyncError.Code]
         OUT_OF_SEQUENCE: _ClassVar[PublishAsyncError.Code]
+        DISK_FULL: _ClassVar[PublishAsyncError.Code]
     UNKNOWN: PublishAsyncError.Code
     BAD_REQUEST: PublishAsyncError.Code
     NOT_FOUND: PublishAsyncError.Code
@@ -347,6 +350,7 @@ class PublishAsyncError(_message.Message):
     PERMISSION_DENIED: PublishAsyncError.Code
     PRODUCER_FENCED: PublishAsyncError.Code
     OUT_OF_SEQUENCE: PublishAsyncError.Code
+    DISK_FULL: PublishAsyncError.Code
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     code: PublishAsyncError.Code

@@ -7,6 +7,111 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DescribeStreamRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DescribeStreamResponse(_message.Message):
+    __slots__ = ("name", "subject", "group", "creation_timestamp", "settings", "partitions")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CREATION_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    group: str
+    creation_timestamp: int
+    settings: _containers.ScalarMap[str, str]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creation_timestamp: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("partition", "leader", "replicas", "in_sync_replicas", "paused", "readonly", "error", "log_start_offset", "high_watermark", "log_end_offset", "size_bytes", "messages", "first_timestamp", "last_timestamp")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    leader: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    in_sync_replicas: _containers.RepeatedScalarFieldContainer[str]
+    paused: bool
+    readonly: bool
+    error: str
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+    messages: int
+    first_timestamp: int
+    last_timestamp: int
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., in_sync_replicas: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ..., readonly: _Optional[bool] = ..., error: _Optional[str] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., messages: _Optional[int] = ..., first_timestamp: _Optional[int] = ..., last_timestamp: _Optional[int] = ...) -> None: ...
+
+class SetStreamSettingsRequest(_message.Message):
+    __slots__ = ("name", "retention_max_bytes", "retention_max_messages", "retention_max_age_ms", "cleaner_interval_ms", "segment_max_bytes", "segment_max_age_ms", "compact_min_lag_ms", "compact_tombstone_retention_ms", "auto_pause_time_ms", "auto_pause_disable_if_subscribers", "sync_interval_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    CLEANER_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_MAX_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_MIN_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_TOMBSTONE_RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_PAUSE_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_PAUSE_DISABLE_IF_SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    retention_max_bytes: SettingNumber
+    retention_max_messages: SettingNumber
+    retention_max_age_ms: SettingNumber
+    cleaner_interval_ms: SettingNumber
+    segment_max_bytes: SettingNumber
+    segment_max_age_ms: SettingNumber
+    compact_min_lag_ms: SettingNumber
+    compact_tombstone_retention_ms: SettingNumber
+    auto_pause_time_ms: SettingNumber
+    auto_pause_disable_if_subscribers: SettingFlag
+    sync_interval_ms: SettingNumber
+    def __init__(self, name: _Optional[str] = ..., retention_max_bytes: _Optional[_Union[SettingNumber, _Mapping]] = ..., retention_max_messages: _Optional[_Union[SettingNumber, _Mapping]] = ..., retention_max_age_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., cleaner_interval_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., segment_max_bytes: _Optional[_Union[SettingNumber, _Mapping]] = ..., segment_max_age_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., compact_min_lag_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., compact_tombstone_retention_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., auto_pause_time_ms: _Optional[_Union[SettingNumber, _Mapping]] = ..., auto_pause_disable_if_subscribers: _Optional[_Union[SettingFlag, _Mapping]] = ..., sync_interval_ms: _Optional[_Union[SettingNumber, _Mapping]] = ...) -> None: ...
+
+class SettingNumber(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
+
+class SettingFlag(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bool
+    def __init__(self, value: _Optional[bool] = ...) -> None: ...
+
+class SetStreamSettingsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ListPoliciesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -130,7 +235,7 @@ class StatusResponse(_message.Message):
     def __init__(self, controller: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., reassignments: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[PartitionTrouble, _Mapping]]] = ..., throttle_bytes_per_second: _Optional[int] = ..., leaders_waiting: _Optional[int] = ..., reassignments_left_out: _Optional[int] = ..., troubles_left_out: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "host", "port", "is_controller", "is_voter", "answers", "state", "version", "uptime_ms", "replicas", "leaders", "groups")
+    __slots__ = ("id", "host", "port", "is_controller", "is_voter", "answers", "state", "version", "uptime_ms", "replicas", "leaders", "groups", "data_free_bytes", "data_size_bytes", "disk_full")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTIVE: _ClassVar[Member.State]
@@ -151,6 +256,9 @@ class Member(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
@@ -163,7 +271,10 @@ class Member(_message.Message):
     replicas: int
     leaders: int
     groups: int
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., is_controller: _Optional[bool] = ..., is_voter: _Optional[bool] = ..., answers: _Optional[bool] = ..., state: _Optional[_Union[Member.State, str]] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., replicas: _Optional[int] = ..., leaders: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
+    data_free_bytes: int
+    data_size_bytes: int
+    disk_full: bool
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., is_controller: _Optional[bool] = ..., is_voter: _Optional[bool] = ..., answers: _Optional[bool] = ..., state: _Optional[_Union[Member.State, str]] = ..., version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., replicas: _Optional[int] = ..., leaders: _Optional[int] = ..., groups: _Optional[int] = ..., data_free_bytes: _Optional[int] = ..., data_size_bytes: _Optional[int] = ..., disk_full: _Optional[bool] = ...) -> None: ...
 
 class Reassignment(_message.Message):
     __slots__ = ("stream", "partition", "leader", "to", "log_start_offset", "log_end_offset", "high_watermark", "replicas", "stalled")
@@ -219,6 +330,47 @@ class PartitionTrouble(_message.Message):
     in_sync_replicas: _containers.RepeatedScalarFieldContainer[str]
     paused: bool
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[str] = ..., leader_answers: _Optional[bool] = ..., replicas: _Optional[_Iterable[str]] = ..., in_sync_replicas: _Optional[_Iterable[str]] = ..., paused: _Optional[bool] = ...) -> None: ...
+
+class CountsRequest(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CountsResponse(_message.Message):
+    __slots__ = ("servers",)
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers: _containers.RepeatedCompositeFieldContainer[ServerCounts]
+    def __init__(self, servers: _Optional[_Iterable[_Union[ServerCounts, _Mapping]]] = ...) -> None: ...
+
+class ServerCounts(_message.Message):
+    __slots__ = ("server", "error", "counts", "left_out")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    error: str
+    counts: _containers.RepeatedCompositeFieldContainer[Count]
+    left_out: int
+    def __init__(self, server: _Optional[str] = ..., error: _Optional[str] = ..., counts: _Optional[_Iterable[_Union[Count, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+
+class Count(_message.Message):
+    __slots__ = ("name", "labels", "value")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    labels: _containers.ScalarMap[str, str]
+    value: float
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Move(_message.Message):
     __slots__ = ("stream", "partition", "to")
@@ -463,7 +615,7 @@ class ReportRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportResponse(_message.Message):
-    __slots__ = ("version", "uptime_ms", "draining", "partitions", "waiting", "leaders_waiting", "left_out")
+    __slots__ = ("version", "uptime_ms", "draining", "partitions", "waiting", "leaders_waiting", "left_out", "data_free_bytes", "data_size_bytes", "disk_full")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
@@ -471,6 +623,9 @@ class ReportResponse(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     LEADERS_WAITING_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     version: str
     uptime_ms: int
     draining: bool
@@ -478,7 +633,24 @@ class ReportResponse(_message.Message):
     waiting: _containers.RepeatedCompositeFieldContainer[Move]
     leaders_waiting: int
     left_out: int
-    def __init__(self, version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., draining: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., leaders_waiting: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
+    data_free_bytes: int
+    data_size_bytes: int
+    disk_full: bool
+    def __init__(self, version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., draining: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[Reassignment, _Mapping]]] = ..., waiting: _Optional[_Iterable[_Union[Move, _Mapping]]] = ..., leaders_waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., data_free_bytes: _Optional[int] = ..., data_size_bytes: _Optional[int] = ..., disk_full: _Optional[bool] = ...) -> None: ...
+
+class LogsRequest(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LogsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
 
 class HandOverRequest(_message.Message):
     __slots__ = ("stream", "partition", "successor")

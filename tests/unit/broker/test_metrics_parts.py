@@ -83,7 +83,9 @@ class _Running(dict[tuple[str, int], Any]):
 def _led(stream: Stream, number: int, log: PartitionLog) -> LedPartition:
     sink: Any = Simple(received=7, refused=1, duplicates=2, lost=0, dropping=False)
     nothing: Any = lambda *_: Simple(begin=lambda: None, core=Simple(followers={}))  # noqa: E731
-    local = LedPartition(stream, stream.partitions[number], settings_of(stream), lambda: log, sink, nothing, nothing)
+    local = LedPartition(
+        stream, stream.partitions[number], settings_of(stream), lambda _settings: log, sink, nothing, nothing
+    )
     _ = local.log
     return local
 

@@ -21,7 +21,7 @@ MOVE = Move("orders", 0, ("a",), ("b",))
 
 
 def told(*, controller_answers: bool, waiting: tuple[Move, ...] = ()) -> ClusterStatus:
-    member = ClusterMember("a", "h", 1, True, True, controller_answers, "active", "1", 1.0, 1, 1, 0)
+    member = ClusterMember("a", "h", 1, True, True, controller_answers, "active", "1", 1.0, 1, 1, 0, 0, 0, False)
     return ClusterStatus("a", (member,), (), waiting, 0, (), 0, 0)
 
 

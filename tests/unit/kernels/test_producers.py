@@ -135,7 +135,7 @@ def test_sequences_of_a_batch_that_failed_are_free_and_nothing_behind_it_is_stor
         await answers(led, 1)
         led.disk.is_full = True
         led.arrives(message(1), message(2), message(1))
-        assert [error for error, _, _ in await answers(led, 3)] == [Ack.Error.UNKNOWN] * 3
+        assert [error for error, _, _ in await answers(led, 3)] == [Ack.Error.DISK_FULL] * 3
         led.disk.is_full = False
         led.arrives(message(2), message(0), message(1), message(2))
         assert sorted(await answers(led, 4)) == [

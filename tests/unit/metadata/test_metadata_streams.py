@@ -17,8 +17,11 @@ from bascule.metadata.core.model.ops import (
     PauseStream,
     PublishActivity,
     ResumeStream,
+    SetStreamConfig,
     SetStreamReadonly,
     ShrinkIsr,
+    decode_op,
+    encode_op,
 )
 from bascule.metadata.core.model.refusal import Refusal
 from bascule.metadata.core.snapshot import encode_snapshot
@@ -334,3 +337,17 @@ def test_deleting_a_stream_takes_it_from_its_groups() -> None:
     assert group.members["c1"].streams == ["bar"]
     assert group.members["c1"].assignments == {"bar": [0, 1]}
     assert group.epoch == cluster.index
+
+
+def test_settings_change_and_every_partition_learns_of_it() -> None:
+    cluster = Cluster()
+    cluster.must(creation("orders", 2, 1, config={"retention_max_bytes": 5, "encryption": True}))
+    before = [partition.epoch for partition in cluster.state.streams["orders"].partitions]
+    op = SetStreamConfig("orders", {"retention_max_bytes": 1, "sync_interval_ns": 7})
+    assert decode_op(encode_op(op)) == op
+    assert cluster.must(op) == (PartitionChanged("orders", 0), PartitionChanged("orders", 1))
+    stream = cluster.state.streams["orders"]
+    assert stream.config == {"retention_max_bytes": 1, "encryption": True, "sync_interval_ns": 7}
+    assert all(partition.epoch > old for partition, old in zip(stream.partitions, before, strict=True))
+    assert cluster.must(op) == (), "nothing is left to change"
+    assert cluster.refusal(SetStreamConfig("nothing", {"retention_max_bytes": 1})).code == "NOT_FOUND"

@@ -132,10 +132,10 @@ def test_a_full_disk_is_an_error_ack_and_appends_go_on_when_there_is_room(tmp_pa
         led.partition.log.open()
         led.disk.is_full = True
         led.arrives(envelope(b"lost", LEADER, 1), b"lost too")
-        assert [ack.error for ack in led.acks] == [Ack.Error.UNKNOWN]
+        assert [ack.error for ack in led.acks] == [Ack.Error.DISK_FULL]
         led.disk.is_full = False
         led.arrives(envelope(b"kept", LEADER, 2))
-        assert [ack.error for ack in led.acks] == [Ack.Error.UNKNOWN, Ack.Error.OK]
+        assert [ack.error for ack in led.acks] == [Ack.Error.DISK_FULL, Ack.Error.OK]
         assert led.values() == [b"kept"]
         assert led.ingest.stats.failed_batches == 1
 
@@ -152,8 +152,8 @@ def test_behind_a_failed_batch_expected_offsets_are_counted_anew(tmp_path: Path)
         led.arrives(envelope(b"a", LEADER, 4, expected_offset=0))
         errors = [(ack.correlation_id, ack.error) for ack in led.acks]
         assert errors == [
-            (b"1", Ack.Error.UNKNOWN),
-            (b"2", Ack.Error.UNKNOWN),
+            (b"1", Ack.Error.DISK_FULL),
+            (b"2", Ack.Error.DISK_FULL),
             (b"3", Ack.Error.INCORRECT_OFFSET),
             (b"4", Ack.Error.OK),
         ]

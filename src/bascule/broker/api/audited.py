@@ -15,8 +15,8 @@ from bascule.net.grpc.server import Call
 from bascule.net.grpc.status import GrpcError, Status, status_of
 from bascule.security.audit.log import AuditLog
 
-READING: Final = frozenset({"Status", "Keys", "ListPolicies"})
-"""Calls of `bascule.Cluster` that change nothing."""
+READING: Final = frozenset({"Status", "Counts", "Keys", "ListPolicies", "DescribeStream"})
+"""Calls of `bascule.Cluster` and `bascule.Streams` that change nothing."""
 REQUEST_BYTES_MAX: Final = 1024
 """A larger request is not written out in its record, only its size: that would take long."""
 

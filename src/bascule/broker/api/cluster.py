@@ -16,7 +16,7 @@ from bascule.metadata.requests import CallDeadline
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
 from bascule.operations.administration import Administration
-from bascule.operations.switchboard import refusal
+from bascule.operations.switchboard import METHODS, refusal
 from bascule.proto import extensions_pb2 as extensions
 from bascule.security.audit.log import AuditLog
 from bascule.security.authorization import Authorizer
@@ -50,8 +50,9 @@ class ClusterApi:
             "CancelReassignment": (extensions.CancelReassignmentRequest, self._by_controller("CancelReassignment")),
             "ElectUnclean": (extensions.ElectUncleanRequest, self._administration.elections.elect_unclean),
             "SetThrottle": (extensions.SetThrottleRequest, self.set_throttle),
-            "Keys": (extensions.KeysRequest, self._by_all("Keys")),
-            "RotateKeys": (extensions.RotateKeysRequest, self._by_all("RotateKeys")),
+            "Counts": (extensions.CountsRequest, self._by_all("Counts", extensions.CountsResponse)),
+            "Keys": (extensions.KeysRequest, self._by_all("Keys", extensions.KeysResponse)),
+            "RotateKeys": (extensions.RotateKeysRequest, self._by_all("RotateKeys", extensions.KeysResponse)),
             "ListPolicies": (extensions.ListPoliciesRequest, self._policies.list_policies),
             "GrantPolicies": (extensions.GrantPoliciesRequest, self._policies.grant),
             "RevokePolicies": (extensions.RevokePoliciesRequest, self._policies.revoke),
@@ -71,11 +72,13 @@ class ClusterApi:
 
         return forward
 
-    def _by_all(self, method: str) -> _Answer:
-        async def ask(request: Any, deadline: CallDeadline) -> extensions.KeysResponse:
+    def _by_all(self, method: str, response: Any) -> _Answer:
+        """Ask all servers; the response has the answer of each in `servers`."""
+
+        async def ask(request: Any, deadline: CallDeadline) -> Any:
             servers = self._members.controller.members
             answers = await asyncio.gather(*(self._one_of_all(server, method, request, deadline) for server in servers))
-            return extensions.KeysResponse(servers=answers)
+            return response(servers=answers)
 
         return ask
 
@@ -84,9 +87,9 @@ class ClusterApi:
         try:
             return await self._administration.switchboard.call(server, method, request, timeout=deadline.left())
         except Unavailable as error:
-            return extensions.ServerKeys(server=server, error=error.message)
+            return METHODS[method][1](server=server, error=error.message)
         except GrpcError as error:
-            return extensions.ServerKeys(server=server, error=error.text)
+            return METHODS[method][1](server=server, error=error.text)
 
     async def drain(self, request: extensions.DrainRequest, deadline: CallDeadline) -> extensions.DrainResponse:
         self._members.check_member(request.server)

@@ -2,7 +2,7 @@
 
 A stream's entry depends on the stream, on the epochs of its partitions and on a few offsets of logs that are open here. Encoded entries
 are cached until one of these changes, so that a request for thousands of streams is cheap. Logs that are not open stay closed: their
-offsets are reported as -1.
+offsets and times are those of the last time that they were open.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bascule.metadata.server_directory import ServerInfo, flight_locations
 from bascule.metadata.stream_options import effective_config
 from bascule.net.grpc.server import Call, Route
 from bascule.net.grpc.status import GrpcError, Status
+from bascule.partition.states import LastKnown, last_known_of
 from bascule.proto import api_pb2 as api
 from bascule.readers.pace import Pace
 
@@ -61,15 +62,19 @@ class MetadataApi:
         authorizer: Authorizer,
         defaults: ClusterConfig,
         is_cut_off: Callable[[], bool],
+        age_max_ns: int,
         *,
         uses_tls: bool,
     ) -> None:
+        """`age_max_ns`: `metadata.cache.max.age`."""
         self._controller = controller
         self._directory = directory
         self._partitions = partitions
         self._authorizer = authorizer
         self._is_cut_off = is_cut_off
         self._uses_tls = uses_tls
+        self._age_max_seconds = min(age_max_ns, defaults.replication.replica_max_leader_timeout_ns) / 1e9
+        """A client that connects to a server which is down may wait for minutes: such a server is not listed for longer than this."""
         self._entries = StreamEntries(controller, partitions, defaults)
 
     def routes(self) -> dict[bytes, Route]:
@@ -97,7 +102,9 @@ class MetadataApi:
 
     async def _servers(self, call: Call) -> list[ServerInfo]:
         timeout = min(SURVEY_SECONDS, deadline_of(call).left())
-        return await self._directory.servers(self._controller.members, timeout=timeout)
+        return await self._directory.servers(
+            self._controller.members, timeout=timeout, age_max_seconds=self._age_max_seconds
+        )
 
     async def _brokers(self, call: Call) -> list[api.Broker]:
         load = self._controller.metadata.load
@@ -156,7 +163,7 @@ class MetadataApi:
         if partition.paused or local is None or not local.is_leader or local.stream_id != stream.id:
             raise GrpcError(Status.FAILED_PRECONDITION, "Server not partition leader")
         if not local.is_open:
-            await asyncio.to_thread(_offsets, local)  # reads the disk
+            await asyncio.to_thread(lambda: local.log)  # reads the disk
         response = api.FetchPartitionMetadataResponse()
         _fill(response.metadata, partition, _state(self._partitions, stream, partition))
         return response
@@ -247,18 +254,24 @@ class _State(NamedTuple):
 
 def _state(partitions: Partitions, stream: Stream, partition: Partition) -> _State:
     local = partitions.get(stream.name, partition.id)
-    if local is None or local.stream_id != stream.id:
-        return _State(partition.epoch, -1, -1, 0, 0)
-    high_watermark, newest_offset = _offsets(local) if local.is_open else (-1, -1)
-    times = local.received_times
-    return _State(partition.epoch, high_watermark, newest_offset, times.first_ns, times.latest_ns)
+    if local is not None and local.stream_id != stream.id:
+        local = None
+    last = _last_known(partitions, stream, partition, local)
+    times = EventTimestamps() if local is None else local.received_times
+    first_ns, latest_ns = times.first_ns or last.first_ns, times.latest_ns or last.latest_ns
+    return _State(partition.epoch, last.high_watermark, last.newest_offset, first_ns, latest_ns)
 
 
-def _offsets(local: LocalPartition) -> tuple[int, int]:
-    try:
-        return local.log.high_watermark, local.log.newest_offset
-    except LogClosed:
-        return -1, -1  # since the check
+def _last_known(
+    partitions: Partitions, stream: Stream, partition: Partition, local: LocalPartition | None
+) -> LastKnown:
+    """Of the log if it is open, else from the last time that it was."""
+    if local is not None and local.is_open:
+        try:
+            return last_known_of(local.log)
+        except LogClosed:
+            pass  # since the check
+    return partitions.last_known(stream.name, partition.id) or LastKnown()
 
 
 def _fill(entry: api.PartitionMetadata, partition: Partition, state: _State) -> None:

@@ -10,6 +10,7 @@ from bascule.broker.api.cursors import CursorApi
 from bascule.broker.api.groups import GroupApi
 from bascule.broker.api.metadata import MetadataApi
 from bascule.broker.api.policies import PolicyCalls
+from bascule.broker.api.stream_calls import StreamCalls
 from bascule.broker.api.streams import StreamApi
 from bascule.broker.api.subscribe import SubscribeApi
 from bascule.config.sections.server import ServerConfig
@@ -53,7 +54,14 @@ def all_routes(
     return {
         **StreamApi(controller, directory, plane.starts, authorizer, cluster, require_keys, audit).routes(),
         **MetadataApi(
-            controller, directory, plane.partitions, authorizer, cluster, is_cut_off, uses_tls=config.tls.is_on
+            controller,
+            directory,
+            plane.partitions,
+            authorizer,
+            cluster,
+            is_cut_off,
+            config.metadata.cache_max_age_ns,
+            uses_tls=config.tls.is_on,
         ).routes(),
         **CursorApi(cursors, authorizer).routes(),
         **GroupApi(controller, directory, groups, authorizer, cluster.groups).routes(),
@@ -62,6 +70,7 @@ def all_routes(
             controller, plane.partitions, plane.in_flight, plane.starts, authorizer, running, is_cut_off
         ).routes(),
         **ClusterApi(administration, policies, authorizer, audit).routes(),
+        **StreamCalls(controller, administration.switchboard, plane.starts, authorizer, cluster, audit).routes(),
         **health_routes(health),
         **reflection_routes([api_pb2.DESCRIPTOR, extensions_pb2.DESCRIPTOR]),
     }

@@ -9,7 +9,6 @@ import socket
 from bascule import limits
 from bascule.broker.http.routes import dispatch, routes
 from bascule.broker.metrics.scrape import Scrape
-from bascule.broker.metrics.sources import Sources
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import OperatorError
 from bascule.net.gate import Gate
@@ -41,9 +40,9 @@ class HttpService:
         _logger.info("metrics and health are served on port %d", port)
         return cls(server, gate, port, tls)
 
-    def serve(self, sources: Sources) -> None:
+    def serve(self, scrape: Scrape) -> None:
         """Serve metrics and readiness from now on."""
-        self._gate.open(Scrape(sources))
+        self._gate.open(scrape)
 
     def judge_connections(self) -> int:
         """End the connections whose certificates were refused since they were made. Returns how many."""

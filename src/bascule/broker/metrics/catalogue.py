@@ -62,6 +62,10 @@ SERVER: Final = (
     _gauge("process_start_time_seconds", "Start time of the process, in seconds since the epoch."),
     _gauge("bascule_data_free_bytes", "Free space on the file system of the data directory."),
     _gauge("bascule_data_size_bytes", "Size of the file system of the data directory."),
+    _gauge(
+        "bascule_disk_full",
+        "1 while partitions on this server refuse messages, because only the reserve of the disk is left.",
+    ),
     _gauge("bascule_log_open_files", "Open log files."),
     _counter("bascule_log_sync_rounds_total", "Rounds of syncing written messages to disk."),
     _histogram("bascule_log_sync_seconds", "Time to sync one log file to disk."),

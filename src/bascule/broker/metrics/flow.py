@@ -45,8 +45,9 @@ def _clients(page: Page, sources: Sources) -> None:
         page.add("bascule_flight_calls", load.calls)
         page.add("bascule_flight_rows_total", load.rows)
         page.add("bascule_flight_bytes_total", load.bytes)
-    page.add("bascule_http_connections", len(sources.http.connections))
-    for status, count in sorted(sources.http.answered.items()):
+    if sources.http is not None:
+        page.add("bascule_http_connections", len(sources.http.connections))
+    for status, count in sorted(sources.http.answered.items()) if sources.http is not None else ():
         page.add("bascule_http_responses_total", count, labels(status=status))
 
 

@@ -18,6 +18,8 @@ def why_not_ready(sources: Sources) -> list[str]:
         reasons.append("no controller is known")
     if sources.life.is_draining:
         reasons.append("the server is draining")
+    if sources.store.space.is_full():
+        reasons.append("the disk is full: partitions on this server refuse messages")
     if sources.data_plane.is_cut_off:
         reasons.append("the server is cut off from the others")
     if not sources.data_plane.partitions.has_begun:

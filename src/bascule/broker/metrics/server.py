@@ -13,6 +13,7 @@ from bascule import __version__
 from bascule.broker.metrics.exposition import Page, labels
 from bascule.broker.metrics.readiness import why_not_ready
 from bascule.broker.metrics.sources import Sources
+from bascule.log.disk.space import free_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,15 @@ class Process:
         used = resource.getrusage(resource.RUSAGE_SELF)
         memory = _read("/proc/self/statm").split()
         status = _read("/proc/self/stat").rpartition(")")[2].split()
-        free, size = _space(data_directory)
+        space = free_space(data_directory)
         return ProcessFacts(
             cpu_seconds=used.ru_utime + used.ru_stime,
             resident_bytes=int(memory[1]) * self._page_bytes if len(memory) > 1 else None,
             open_files=_count("/proc/self/fd"),
             open_files_max=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             threads=int(status[17]) if len(status) > 17 else None,
-            data_free_bytes=free,
-            data_size_bytes=size,
+            data_free_bytes=None if space is None else space.free_bytes,
+            data_size_bytes=None if space is None else space.size_bytes,
         )
 
 
@@ -76,18 +77,10 @@ def collect(page: Page, sources: Sources, facts: ProcessFacts) -> None:
     ):
         if value is not None:
             page.add(name, value)
+    page.add("bascule_disk_full", sources.store.space.is_full())
     page.add("bascule_log_open_files", sources.store.pool.open_count)
     page.add("bascule_log_sync_rounds_total", sources.store.sync_rounds)
     page.add_histogram("bascule_log_sync_seconds", sources.store.pool.sync_seconds)
-
-
-def _space(directory: str) -> tuple[int | None, int | None]:
-    """Free and total bytes."""
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return None, None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 def _read(path: str) -> str:

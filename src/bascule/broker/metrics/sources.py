@@ -55,6 +55,7 @@ class Sources:
     """The seals of the connections by purpose; empty without a cluster secret."""
     bus: NatsBus
     grpc: GrpcServer
-    http: HttpServer
+    http: HttpServer | None
+    """None when the HTTP port is off."""
     flight_load: Callable[[], TableLoad] | None
     """None when Arrow Flight is off."""

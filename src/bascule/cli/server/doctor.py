@@ -19,12 +19,21 @@ from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
 from bascule.cli.terminal.output import printable, say, show_json
 from bascule.config.values.shown import milliseconds, plural
-from bascule.errors import BasculeError, NotEnoughReplicas, OutcomeUnknown, PermissionDenied, StateError, Unavailable
+from bascule.errors import (
+    BasculeError,
+    NotEnoughReplicas,
+    OperatorError,
+    OutcomeUnknown,
+    PermissionDenied,
+    StateError,
+    Unavailable,
+)
 from bascule.exits import EXIT_CODES, styled
 from bascule.names import NAMESPACE_DEFAULT
 from bascule.net.sockets import is_loopback
 
 if TYPE_CHECKING:
+    from bascule.client.admin.cluster import ClusterMember
     from bascule.client.client import Client
     from bascule.client.connection.metadata import BrokerInfo, PartitionInfo, StreamInfo
 
@@ -33,6 +42,9 @@ MARKS: Final = {OK: ("✓", "green"), WARNING: ("!", "yellow"), FAILED: ("✗", 
 CLOCK_SECONDS_MAX: Final = 5.0
 """Maximum difference between the clocks; with more, reading from a time gives unexpected messages."""
 DISK_FREE_SHARE_MIN: Final = 0.10
+ROOM_HINT: Final = (
+    "free space there, or lower the retention of streams: `bascule stream set NAME --max-age 7d --max-bytes 10GB`"
+)
 OPEN_FILES_MIN: Final = 4096
 WRITE_SECONDS_MAX: Final = 5.0
 """Maximum time until all replicas have stored a message."""
@@ -259,6 +271,8 @@ async def _cluster(target: Target, write: bool) -> AsyncIterator[Check]:
             yield Check("api", OK, f"answers in {milliseconds(time.monotonic() - started)}")
             for broker in metadata.brokers.values():
                 yield await _broker(target, broker)
+            for check in await _disks(client):
+                yield check
             yield await _credentials(target, metadata.brokers.values())
             for check in await doctor_policies.look(target, metadata.brokers.values()):
                 yield check
@@ -304,6 +318,27 @@ async def _credentials(target: Target, brokers: Iterable[BrokerInfo]) -> Check:
             "set `security.tokens.file`, `security.jwt.keys` or `tls.client.auth.enabled` of the brokers",
         )
     return Check("credentials", OK, "none are needed, and the brokers are reached from their own machine only")
+
+
+async def _disks(client: Client) -> list[Check]:
+    """The disk of each server that answers; nothing if the brokers do not tell."""
+    from bascule.client.admin.cluster import ClusterAdmin
+
+    try:
+        status = await ClusterAdmin(client).status()
+    except (OperatorError, PermissionDenied):
+        return []
+    return [_disk_of(one) for one in status.members if one.answers and one.data_size_bytes]
+
+
+def _disk_of(member: ClusterMember) -> Check:
+    name, share = f"disk of {member.id}", member.data_free_bytes / member.data_size_bytes
+    found = f"{member.data_free_bytes / 1e9:,.1f} GB free ({share:.0%})"
+    if member.disk_full:
+        return Check(name, FAILED, f"full, partitions on this server refuse messages: {found}", ROOM_HINT)
+    if share < DISK_FREE_SHARE_MIN:
+        return Check(name, WARNING, found, ROOM_HINT)
+    return Check(name, OK, found)
 
 
 async def _broker(target: Target, broker: BrokerInfo) -> Check:
@@ -416,7 +451,7 @@ def _disk(directory: Path) -> list[Check]:
                 "disk",
                 WARNING,
                 found,
-                "free space, or limit retention: `bascule stream create --max-age`, `--max-bytes`",
+                ROOM_HINT,
             ),
         ]
     return [*checks, Check("disk", OK, found)]

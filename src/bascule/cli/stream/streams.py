@@ -1,4 +1,4 @@
-"""`bascule stream …`: creates, lists, describes, pauses and deletes streams, and makes them readonly."""
+"""`bascule stream …`: creates, lists, describes, changes, pauses and deletes streams, and makes them readonly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
 from bascule.cli.terminal.output import known, say, show_facts, show_json, show_rows
 from bascule.config.values.shown import plural
-from bascule.errors import CallerError, EndOfPartition, StreamNotFound
+from bascule.errors import CallerError, EndOfPartition, InvalidOption, OperatorError, PermissionDenied, StreamNotFound
 
 if TYPE_CHECKING:
+    from bascule.client.admin.streams import PartitionDescription
     from bascule.client.client import Client
     from bascule.client.connection.metadata import StreamInfo
 
-app = typer.Typer(help="Create, list, describe, pause and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, change, pause and delete streams.", no_args_is_help=True)
 
 LIMITS: Final = "Retention and log files"
 BEHAVIOUR: Final = "Behaviour"
@@ -254,10 +255,10 @@ def list_streams(
 @app.command()
 @connected
 def describe(target: Target, name: Name, as_json: Json = False) -> None:
-    """Show a stream, its settings and its partitions: leader, in-sync replicas, offsets, state, time of the last message."""
-    stream = target.run(facts.one_stream, name)
+    """Show a stream, its settings and its partitions: leader, in-sync replicas, offsets, bytes, state, time of the last message."""
+    stream, stored = target.run(_describe, name)
     if as_json:
-        show_json(facts.stream_document(stream))
+        show_json(_with_stored(facts.stream_document(stream), stored))
         return
     show_facts(
         [
@@ -266,13 +267,25 @@ def describe(target: Target, name: Name, as_json: Json = False) -> None:
             ("created", stream.created),
             ("received", known(facts.received(stream))),
             ("state", facts.stream_state(stream)),
+            ("bytes", "" if stored is None else sum(one.size_bytes for one in stored.values())),
             *facts.shown_settings(stream),
         ]
     )
     if sys.stdout.isatty():
         say("")
     show_rows(
-        ("Partition", "Leader", "In sync", "Replicas", "Committed", "Newest", "State", "Last message"),
+        (
+            "Partition",
+            "Leader",
+            "In sync",
+            "Replicas",
+            "Committed",
+            "Newest",
+            "State",
+            "Last message",
+            "Start",
+            "Bytes",
+        ),
         [
             (
                 one.id,
@@ -283,11 +296,100 @@ def describe(target: Target, name: Name, as_json: Json = False) -> None:
                 one.newest_offset,
                 facts.state(stream, one),
                 one.messages_received.latest or "",
+                *_start_and_bytes(stored, one.id),
             )
             for one in stream.partitions.values()
         ],
-        right=("Partition", "Committed", "Newest"),
+        right=("Partition", "Committed", "Newest", "Start", "Bytes"),
     )
+
+
+_Stored = dict[int, "PartitionDescription"]
+
+
+async def _describe(client: Client, name: str) -> tuple[StreamInfo, _Stored | None]:
+    """The stream, and what the leaders store, by partition; None if the brokers do not support the call or deny it."""
+    from bascule.client.admin.streams import StreamAdmin
+
+    stream = await facts.one_stream(client, name)
+    try:
+        described = await StreamAdmin(client).describe(name)
+    except (OperatorError, PermissionDenied):
+        return stream, None
+    return stream, {one.partition: one for one in described.partitions}
+
+
+def _start_and_bytes(stored: _Stored | None, number: int) -> tuple[object, object]:
+    found = None if stored is None else stored.get(number)
+    return ("", "") if found is None or found.error else (found.log_start_offset, found.size_bytes)
+
+
+def _with_stored(document: dict[str, Any], stored: _Stored | None) -> dict[str, Any]:
+    for partition in document["partitions"]:
+        found = None if stored is None else stored.get(partition["partition"])
+        is_known = found is not None and not found.error
+        partition["log_start_offset"] = found.log_start_offset if is_known and found else None
+        partition["size_bytes"] = found.size_bytes if is_known and found else None
+        partition["messages"] = found.messages if is_known and found else None
+        partition["first_message"] = found.first_message if is_known and found else None
+    return document
+
+
+# ── set ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@app.command("set")
+@connected
+def set_settings(
+    target: Target,
+    name: Name,
+    max_bytes: Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")] = None,
+    max_messages: MaxMessages = None,
+    max_age: Annotated[str | None, _limit("--max-age", "Retention: age of a message.", "DURATION")] = None,
+    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Maximum size of a segment.", "SIZE")] = None,
+    segment_age: Annotated[str | None, _limit("--segment-age", "Maximum age of a segment.", "DURATION")] = None,
+    cleaner_interval: Cleaner = None,
+    compact_min_lag: MinLag = None,
+    tombstone_retention: Tombstones = None,
+    auto_pause: AutoPause = None,
+    auto_pause_subscribed: PauseSubscribed = None,
+    sync_interval: SyncInterval = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a stream; those that are left out stay. Messages beyond lower limits are removed at once; 0 means no limit.
+
+    The other settings of `stream create` are fixed when a stream is created.
+    """
+    settings: dict[str, Any] = {
+        "retention_max_bytes": values.size("--max-bytes", max_bytes),
+        "retention_max_messages": _count("--max-messages", max_messages),
+        "retention_max_age": values.duration("--max-age", max_age),
+        "segment_max_bytes": values.size("--segment-bytes", segment_bytes),
+        "segment_max_age": values.duration("--segment-age", segment_age),
+        "cleaner_interval": values.duration("--cleaner-interval", cleaner_interval),
+        "compact_min_lag": values.duration("--compact-min-lag", compact_min_lag),
+        "tombstone_retention": values.duration("--tombstone-retention", tombstone_retention),
+        "auto_pause_time": values.duration("--auto-pause", auto_pause),
+        "auto_pause_disable_if_subscribers": None if auto_pause_subscribed is None else not auto_pause_subscribed,
+        "sync_interval": values.duration("--sync-interval", sync_interval),
+    }
+    if all(value is None for value in settings.values()):
+        raise InvalidOption("no setting is given", hint="give at least one, such as `--max-age 7d`")
+    stream = target.run(_set, name, settings)
+    if as_json:
+        show_json(facts.stream_document(stream))
+    else:
+        say(f"Changed stream `{name}`.")
+
+
+async def _set(client: Client, name: str, settings: dict[str, Any]) -> StreamInfo:
+    from bascule.client.admin.streams import StreamAdmin
+
+    try:
+        await StreamAdmin(client).set(name, **settings)
+    except StreamNotFound:
+        raise StreamNotFound(f"there is no stream `{name}`") from None
+    return await facts.one_stream(client, name)
 
 
 # ── delete, pause, resume, readonly ──────────────────────────────────────────────────────────────

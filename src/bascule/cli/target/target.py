@@ -199,6 +199,7 @@ _HINTS: Final[dict[type[errors.BasculeError], str]] = {
     errors.RecordTooLarge: "split the message, or raise `clustering.replication.max.bytes` of the brokers",
     errors.Unauthenticated: "give a valid token with `--token-file`, or a client certificate with `--tls-cert` and `--tls-key`",
     errors.PermissionDenied: "ask the operator of the brokers, or use another certificate (`--tls-cert`, `--tls-key`)",
+    errors.DiskFull: "`bascule doctor` shows how full each server is; `bascule stream set NAME --max-bytes 1GB` removes old messages",
     errors.NotEnoughReplicas: SHORTAGE_HINT,
     errors.DeadlineExceeded: "retry, or raise the timeout with `--timeout 30s`",
 }

@@ -42,6 +42,33 @@ class ClusterMember:
     replicas: int
     leaders: int
     groups: int
+    data_free_bytes: int
+    """Free space on the disk of its data directory."""
+    data_size_bytes: int
+    """0 if it is not known."""
+    disk_full: bool
+    """Its partitions refuse messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A sample of a metric."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCounts:
+    """Metrics of a server."""
+
+    server: str
+    error: str
+    """Why the server has not answered; empty if it has."""
+    counts: tuple[Count, ...]
+    left_out: int
+    """Samples that did not fit the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +242,16 @@ class ClusterAdmin:
     async def status(self, *, timeout: float | None = None) -> ClusterStatus:
         return _status(await self._call("Status", "StatusResponse", timeout))
 
+    async def counts(self, names: Iterable[str] = (), *, timeout: float | None = None) -> tuple[ServerCounts, ...]:
+        """Metrics of every server, as docs/reference/metrics.md names them; a `*` at the end of a name stands for any rest.
+
+        Without names: all metrics that do not belong to a stream.
+        """
+        found = await self._call("Counts", "CountsResponse", timeout, names=list(names))
+        return tuple(
+            _made(ServerCounts, one, counts=[_count(count) for count in one["counts"]]) for one in found["servers"]
+        )
+
     async def drain(
         self, server: str, *, keep_running: bool = False, undo: bool = False, timeout: float | None = None
     ) -> tuple[KeptPartition, ...]:
@@ -352,6 +389,10 @@ class ClusterAdmin:
 def _made(kind: type[_T], fields: Fields, **more: Any) -> _T:
     """An object with these fields; lists become tuples."""
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in (fields | more).items()})
+
+
+def _count(fields: Fields) -> Count:
+    return Count(fields["name"], {entry["key"]: entry["value"] for entry in fields["labels"]}, fields["value"])
 
 
 def _keys(fields: Fields) -> tuple[ServerKeys, ...]:

@@ -1,4 +1,4 @@
-"""The messages of `bascule.Cluster` (proto/extensions.proto), in the notation of wire.py."""
+"""The messages of `bascule.Cluster` and `bascule.Streams` (proto/extensions.proto), in the notation of wire.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ CLUSTER_TABLE: Final = {
     ),
     "Member": (
         "1 id string, 2 host string, 3 port int32, 4 is_controller bool, 5 is_voter bool, 6 answers bool, 7 state int32, "
-        "8 version string, 9 uptime_ms int64, 10 replicas int32, 11 leaders int32, 12 groups int32"
+        "8 version string, 9 uptime_ms int64, 10 replicas int32, 11 leaders int32, 12 groups int32, "
+        "13 data_free_bytes int64, 14 data_size_bytes int64, 15 disk_full bool"
     ),
     "Reassignment": (
         "1 stream string, 2 partition int32, 3 leader string, 4 from *string, 5 to *string, 6 log_start_offset int64, "
@@ -72,4 +73,27 @@ CLUSTER_TABLE: Final = {
         "5 epochs *LeaderEpoch, 6 in_sync bool"
     ),
     "LeaderEpoch": "1 epoch int64, 2 start_offset int64",
+    "CountsRequest": "1 names *string",
+    "CountsResponse": "1 servers *ServerCounts",
+    "ServerCounts": "1 server string, 2 error string, 3 counts *Count, 4 left_out int32",
+    "Count": "1 name string, 2 labels *TextEntry, 3 value double",
+    "TextEntry": "1 key string, 2 value string",
+    "DescribeStreamRequest": "1 name string",
+    "DescribeStreamResponse": (
+        "1 name string, 2 subject string, 3 group string, 4 creation_timestamp int64, 5 settings *TextEntry, "
+        "6 partitions *PartitionDescription"
+    ),
+    "PartitionDescription": (
+        "1 partition int32, 2 leader string, 3 replicas *string, 4 in_sync_replicas *string, 5 paused bool, 6 readonly bool, "
+        "7 error string, 8 log_start_offset int64, 9 high_watermark int64, 10 log_end_offset int64, 11 size_bytes int64, "
+        "12 messages int64, 13 first_timestamp int64, 14 last_timestamp int64"
+    ),
+    "SetStreamSettingsRequest": (
+        "1 name string, 2 retention_max_bytes NullableInt64, 3 retention_max_messages NullableInt64, "
+        "4 retention_max_age_ms NullableInt64, 5 cleaner_interval_ms NullableInt64, 6 segment_max_bytes NullableInt64, "
+        "7 segment_max_age_ms NullableInt64, 8 compact_min_lag_ms NullableInt64, "
+        "9 compact_tombstone_retention_ms NullableInt64, 10 auto_pause_time_ms NullableInt64, "
+        "11 auto_pause_disable_if_subscribers NullableBool, 12 sync_interval_ms NullableInt64"
+    ),
+    "SetStreamSettingsResponse": "",
 }

@@ -7,6 +7,7 @@ from typing import Final
 from bascule.errors import (
     BasculeError,
     CallerError,
+    DiskFull,
     IncorrectOffset,
     OperatorError,
     OutcomeUnknown,
@@ -50,12 +51,13 @@ def unknown_outcome(what: str, reason: str) -> OutcomeUnknown:
 
 # Codes of PublishAsyncError.
 UNKNOWN, BAD_REQUEST, NOT_FOUND, INTERNAL, READONLY, INCORRECT_OFFSET, ENCRYPTION_FAILED, PERMISSION_DENIED = range(8)
-PRODUCER_FENCED, OUT_OF_SEQUENCE = 1000, 1001
+PRODUCER_FENCED, OUT_OF_SEQUENCE, DISK_FULL = 1000, 1001, 1002
 
 _TOO_LARGE_TEXT: Final = "exceeds max"
 _FENCED_TEXT: Final = "incorrect expected offset"
 _PRODUCER_TEXT: Final = "newer epoch of this producer"
 _SEQUENCE_TEXT: Final = "before this one is missing"
+_FULL_TEXT: Final = "is full: the message was not stored"
 
 
 def publish_failure(code: int, text: str) -> BasculeError:
@@ -74,6 +76,7 @@ def publish_failure(code: int, text: str) -> BasculeError:
         ENCRYPTION_FAILED: OperatorError,
         PRODUCER_FENCED: ProducerFenced,
         OUT_OF_SEQUENCE: OutOfSequence,
+        DISK_FULL: DiskFull,
     }
     return kinds.get(code, OperatorError)(text or f"the broker answered with error {code}")
 
@@ -93,6 +96,8 @@ def call_failure(error: GrpcStatusError) -> BasculeError:
         return OutcomeUnknown(text or "no ack came in time", hint=LOOK_FIRST)
     if status in (Status.INVALID_ARGUMENT, Status.RESOURCE_EXHAUSTED) and ("exceeds" in text or "larger" in text):
         return RecordTooLarge(text)
+    if status == Status.RESOURCE_EXHAUSTED and _FULL_TEXT in text:
+        return DiskFull(text)
     if status == Status.FAILED_PRECONDITION and "readonly" in text.lower():
         return PartitionReadonly(text)
     if status == Status.FAILED_PRECONDITION and _PRODUCER_TEXT in text:

@@ -8,6 +8,7 @@ A message is a dict by field name. Absent fields have their default, as in proto
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -139,7 +140,15 @@ _FROM_VARINT: Final[dict[str, Callable[[int], Any]]] = {
     "uint64": int,
     "bool": bool,
 }
-_DEFAULTS: Final[dict[str, Any]] = {"int32": 0, "int64": 0, "uint64": 0, "bool": False, "string": "", "bytes": b""}
+_DEFAULTS: Final[dict[str, Any]] = {
+    "int32": 0,
+    "int64": 0,
+    "uint64": 0,
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "double": 0.0,
+}
 
 
 def _parse(declared: str) -> tuple[Field, ...]:
@@ -238,11 +247,14 @@ def _decode(message: str, data: bytes) -> Fields:
         field = by_number.get(number)
         if field is None:
             continue
+        if field.kind == "double" and wire_type == _FIXED64:
+            _take(found, field, struct.unpack("<d", value)[0])
+            continue
         if field.is_number and wire_type == _VARINT:
             numbers = [value]
         elif field.is_number and field.repeated and wire_type == _BYTES:
             numbers = list(_varints(value))
-        elif field.is_number or wire_type != _BYTES:
+        elif field.is_number or field.kind == "double" or wire_type != _BYTES:
             continue  # another type than ours: an unknown field, to protobuf
         else:
             _take(found, field, _from_bytes(field, value))

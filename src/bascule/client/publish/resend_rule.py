@@ -3,6 +3,7 @@
 | Failure | The message | Sent again |
 |---|---|---|
 | Unavailable | is not stored | with `not_stored` |
+| DiskFull | is not stored | with `unknown`: there may be space again before the message's deadline |
 | OutcomeUnknown | may be stored | with `unknown`, unless it expects an offset: the second copy would be refused |
 | any other | was refused | never |
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from bascule.errors import BasculeError, OutcomeUnknown, Unavailable
+from bascule.errors import BasculeError, DiskFull, OutcomeUnknown, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class ResendRule:
     def resends(self, error: BasculeError, expected_offset: int = -1) -> bool:
         if isinstance(error, Unavailable):
             return self.not_stored
+        if isinstance(error, DiskFull):
+            return self.unknown
         return self.unknown and isinstance(error, OutcomeUnknown) and expected_offset < 0
 
 

@@ -70,7 +70,8 @@ class MetadataCache:
         Duration(),
         2 * MINUTE_NS,
         meaning="How long the server caches the list of brokers that clients request.",
-        consequence="A change of the cluster's members refreshes it at once. With 0 the server asks the members every time.",
+        consequence="A change of the cluster's members refreshes it at once. With 0 the server asks the members every time. In answers "
+        "to clients it is at most `clustering.replica.max.leader.timeout` old, so that a server that is down is not listed for longer.",
     )
 
 

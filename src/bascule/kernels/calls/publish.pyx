@@ -8,7 +8,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from bascule.kernels.envelope.messages cimport (
-    ACK_ALL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size,
+    ACK_ALL, ACK_DISK_FULL, ACK_ENCRYPTION, ACK_LEADER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, AckView, PublishView, ack_envelope_size,
     publish_envelope_size, publish_error_size, publish_response_size, read_publish_request, read_publish_to_subject,
     write_ack_envelope, write_publish_envelope, write_publish_error, write_publish_response,
 )
@@ -46,6 +46,7 @@ cdef enum:
     ASYNC_PERMISSION_DENIED = 7
     ASYNC_PRODUCER_FENCED = 1000
     ASYNC_OUT_OF_SEQUENCE = 1001
+    ASYNC_DISK_FULL = 1002
 
 # By Verdict: status, code of a PublishAsyncError, text.
 cdef tuple ANSWERS = (
@@ -91,7 +92,12 @@ cdef tuple answer_to(int verdict):
     return ANSWERS[verdict]
 
 
-cdef tuple answer_to_ack(int32_t error):
+cdef tuple answer_to_ack(AckView* ack, shell):
+    cdef int32_t error = ack.error
+    if error == ACK_DISK_FULL:
+        return STATUS_RESOURCE_EXHAUSTED, ASYNC_DISK_FULL, shell.full_disk(
+            ack.stream[:ack.stream_size], ack.msg_subject[:ack.msg_subject_size]
+        )
     if ACK_NOT_STORED <= error <= ACK_OUT_OF_SEQUENCE:
         return OWN_ACK_ANSWERS[error - ACK_NOT_STORED]
     return ACK_ANSWERS[error if 0 <= error <= ACK_ENCRYPTION else 1]
@@ -392,7 +398,7 @@ cdef class PublishAsyncStream(GrpcStream):
         if self.is_over():
             return 0
         if ack.error != ACK_OK:
-            answer = answer_to_ack(ack.error)
+            answer = answer_to_ack(ack, self.gate.shell)
             self.refuse_with(answer[1], answer[2], ack.correlation_id, ack.correlation_id_size)
         else:
             size = publish_response_size(ack, True)
@@ -563,7 +569,7 @@ cdef class PublishStream(GrpcStream):
             if self.gate.nats.connected:
                 self.pass_on(ack)
         if ack.error != ACK_OK and not self.to_subject:
-            answer = answer_to_ack(ack.error)
+            answer = answer_to_ack(ack, self.gate.shell)
             self.finish(answer[0], (<bytes> answer[2]).decode())
             return 0
         return self.respond(ack)

@@ -24,6 +24,7 @@ cdef enum AckError:
     ACK_INVALID_PRODUCER = 1001
     ACK_PRODUCER_FENCED = 1002
     ACK_OUT_OF_SEQUENCE = 1003
+    ACK_DISK_FULL = 1004
 
 cdef enum:
     ENVELOPE_HEADER_SIZE = 8        # as we write it: without a checksum

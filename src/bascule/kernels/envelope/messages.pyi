@@ -16,4 +16,5 @@ NOT_STORED: Final[int]
 INVALID_PRODUCER: Final[int]
 PRODUCER_FENCED: Final[int]
 OUT_OF_SEQUENCE: Final[int]
+DISK_FULL: Final[int]
 """What an ack says about its message."""

@@ -32,6 +32,7 @@ NOT_STORED = ACK_NOT_STORED
 INVALID_PRODUCER = ACK_INVALID_PRODUCER
 PRODUCER_FENCED = ACK_PRODUCER_FENCED
 OUT_OF_SEQUENCE = ACK_OUT_OF_SEQUENCE
+DISK_FULL = ACK_DISK_FULL
 
 cdef enum:
     FIELDS = 16                     # numbers in a table: 0 to 15, so that every tag is one byte

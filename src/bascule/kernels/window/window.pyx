@@ -10,7 +10,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from bascule.kernels.envelope.messages cimport (
-    ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED,
+    ACK_DISK_FULL, ACK_ENCRYPTION, ACK_INCORRECT_OFFSET, ACK_INVALID_PRODUCER, ACK_NOT_STORED, ACK_OK, ACK_OUT_OF_SEQUENCE, ACK_PRODUCER_FENCED,
     ACK_TOO_LARGE, AckView, PublishView, publish_envelope_size, read_ack_envelope,
     write_publish_envelope,
 )
@@ -44,6 +44,7 @@ cdef enum:
     CODE_ENCRYPTION_FAILED = 6
     CODE_PRODUCER_FENCED = 1000
     CODE_OUT_OF_SEQUENCE = 1001
+    CODE_DISK_FULL = 1002
 
 cdef enum:
     ENVELOPE_HEADERS_FIELD = 9
@@ -306,6 +307,8 @@ cpdef tuple refusal(int32_t error):
         return CODE_PRODUCER_FENCED, "a newer epoch of this producer has published"
     if error == ACK_OUT_OF_SEQUENCE:
         return CODE_OUT_OF_SEQUENCE, "a message before this one is missing"
+    if error == ACK_DISK_FULL:
+        return CODE_DISK_FULL, "the disk of the partition's leader is full: the message was not stored"
     return CODE_UNKNOWN, "the broker did not store the message, or does not know whether it did"
 
 

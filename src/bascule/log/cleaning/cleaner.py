@@ -23,16 +23,29 @@ class CleaningReport:
     compaction: CompactionReport | None = None
 
 
-def clean(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:
+def clean(log: PartitionLog, now_ns: int | None = None, *, has_new_limits: bool = False) -> CleaningReport:
     """Run one tick. If a roll is due, the tick only rolls; the next one handles the sealed segment."""
     now_ns = log.clock() if now_ns is None else now_ns
-    if log.roll_if_due():
+    if log.roll_if_due() or (has_new_limits and _rolled_for_new_limits(log, now_ns)):
         return CleaningReport(rolled=True)
     report = apply_retention(log, now_ns)
     if log.options.compact:
         log.producers.save()
         report.compaction = compact(log, now_ns)
     return report
+
+
+def _rolled_for_new_limits(log: PartitionLog, now_ns: int) -> bool:
+    """Roll the active segment if it alone exceeds limits that an operator has lowered, so that the next tick can remove it."""
+    limit, active = log.options, log.segments.active
+    is_beyond = bool(active.size) and (
+        0 < limit.retention_bytes_max < active.size
+        or 0 < limit.retention_records_max < active.records
+        or 0 < limit.retention_age_max_ns <= now_ns - active.last_timestamp
+    )
+    if is_beyond:
+        log.roll()
+    return is_beyond
 
 
 def apply_retention(log: PartitionLog, now_ns: int | None = None) -> CleaningReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bascule import limits
@@ -41,6 +41,12 @@ class LogOptions:
 
     compression: str = "none"
     encryption: bool = False
+
+    def with_limits_of(self, other: LogOptions) -> LogOptions:
+        """The limits of segments, retention and compaction and the sync interval of `other`. The rest stays: the files of a log, its
+        replicas or its readers depend on it."""
+        kept = ("compact", "compact_memory_bytes", "sync", "compression", "encryption")
+        return replace(other, **{name: getattr(self, name) for name in kept})
 
     def __post_init__(self) -> None:
         self._check_range("segment_bytes_max", 1, limits.SEGMENT_BYTES_MAX)

@@ -7,9 +7,10 @@ import threading
 import time
 from collections import OrderedDict
 
-from bascule.errors import StorageError
+from bascule.errors import DiskFull, StorageError
 from bascule.log.disk.histogram import Histogram
 from bascule.log.disk.operations import Disk
+from bascule.log.disk.space import DiskSpace
 
 
 class FileGone(Exception):
@@ -19,8 +20,10 @@ class FileGone(Exception):
 class FilePool:
     """Keeps at most `capacity` files open. Files in use are not closed, so threads may exceed it by one file each."""
 
-    def __init__(self, disk: Disk, capacity: int) -> None:
+    def __init__(self, disk: Disk, capacity: int, space: DiskSpace | None = None) -> None:
         assert capacity > 0
+        self.space = space
+        """None: writes are limited by the disk alone."""
         self.disk = disk
         self.capacity = capacity
         self._lock = threading.Lock()
@@ -28,6 +31,11 @@ class FilePool:
         self._sync_lock = threading.Lock()
         self.sync_seconds = Histogram()
         """Durations of successful syncs."""
+
+    def take_space(self, size_bytes: int) -> None:
+        """A log is about to append so many bytes. Raises DiskFull if only the reserve of the disk is left."""
+        if size_bytes and self.space is not None:
+            self.space.take(size_bytes)
 
     @property
     def open_count(self) -> int:
@@ -126,7 +134,9 @@ class PooledFile:
         handle = pool.acquire(self)
         try:
             pool.disk.write(handle, data, position)
-        except StorageError:
+        except StorageError as error:
+            if pool.space is not None and isinstance(error, DiskFull):
+                pool.space.note_refused()
             self.has_leftover = True
             with contextlib.suppress(StorageError):
                 self.cut_leftover(position)

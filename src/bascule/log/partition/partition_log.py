@@ -346,11 +346,11 @@ class PartitionLog:
         return rolled
 
     def _roll_if_due(self, more_bytes: int) -> bool:
+        self.pool.take_space(more_bytes)
         active = self.segments.active
         if not active.size:
             return False
-        full = active.size + more_bytes > self.options.segment_bytes_max
-        age_max_ns = self.options.segment_age_max_ns
+        full, age_max_ns = active.size + more_bytes > self.options.segment_bytes_max, self.options.segment_age_max_ns
         due = full or (age_max_ns > 0 and self.clock() - active.first_timestamp >= age_max_ns)
         if due:
             self._roll(self._end_offset)

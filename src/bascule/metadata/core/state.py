@@ -76,6 +76,7 @@ _APPLY: dict[type[Any], Callable[[Contents, int, Any], Outcome]] = {
     ops.PauseStream: stream_ops.pause_stream,
     ops.ResumeStream: stream_ops.resume_stream,
     ops.SetStreamReadonly: stream_ops.set_readonly,
+    ops.SetStreamConfig: stream_ops.set_config,
     ops.ShrinkIsr: partition_ops.shrink_isr,
     ops.ExpandIsr: partition_ops.expand_isr,
     ops.ChangeLeader: partition_ops.change_leader,

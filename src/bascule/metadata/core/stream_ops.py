@@ -138,3 +138,16 @@ def set_readonly(contents: Contents, index: int, op: ops.SetStreamReadonly) -> O
         partition.epoch = index
         partition.readonly_times.note(op.at_ns)
     return tuple(PartitionChanged(op.stream, partition.id) for partition in changed)
+
+
+def set_config(contents: Contents, index: int, op: ops.SetStreamConfig) -> Outcome:
+    """The epochs of the partitions rise: caches of their metadata depend on them."""
+    stream = contents.streams.get(op.stream)
+    if stream is None:
+        return NO_STREAM
+    if all(stream.config.get(name) == value for name, value in op.config.items()):
+        return ()
+    stream.config.update(op.config)
+    for partition in stream.partitions:
+        partition.epoch = index
+    return tuple(PartitionChanged(stream.name, partition.id) for partition in stream.partitions)

@@ -26,6 +26,8 @@ TYPES: Final = {
         "DeleteStream",
         "PauseStream",
         "SetStreamReadonly",
+        "SetStreamSettings",
+        "DescribeStream",
         "Publish",
         "Subscribe",
         "FetchPartitionMetadata",
@@ -44,6 +46,7 @@ SUBJECT_ACTIONS: Final = ("CreateStream", "PublishToSubject")
 CLUSTER_ACTIONS: Final = (
     "FetchMetadata",
     "Status",
+    "Counts",
     "Drain",
     "AddServers",
     "RemoveServer",
@@ -67,7 +70,9 @@ _TYPE_OF: Final = {action: kind for kind, actions in TYPES.items() for action in
 READ_AUDIT: Final = "ReadAudit"
 """The right to read the stream `__audit`, which no right on streams includes."""
 
-_AUDIT_REFUSED: Final = frozenset({"CreateStream", "DeleteStream", "PauseStream", "SetStreamReadonly", "Publish"})
+_AUDIT_REFUSED: Final = frozenset(
+    {"CreateStream", "DeleteStream", "PauseStream", "SetStreamReadonly", "SetStreamSettings", "Publish"}
+)
 """Actions on the stream `__audit` that no policy can allow."""
 
 
@@ -79,7 +84,7 @@ def rights_to(resource: str, action: str) -> tuple[tuple[str, str], ...]:
         return ()
     if action == "Subscribe":
         return (("*", READ_AUDIT),)
-    if action == "FetchPartitionMetadata":
+    if action in ("FetchPartitionMetadata", "DescribeStream"):
         return ((resource, action), ("*", READ_AUDIT))
     return ((resource, action),)
 

@@ -181,6 +181,14 @@ class SetStreamReadonly:
 
 
 @dataclass(frozen=True, slots=True)
+class SetStreamConfig:
+    """Change settings of a stream; those that are not named stay."""
+
+    stream: str
+    config: Mapping[str, ConfigValue]
+
+
+@dataclass(frozen=True, slots=True)
 class JoinConsumerGroup:
     group: str
     consumer: str
@@ -246,6 +254,7 @@ Op = (
     | PauseStream
     | ResumeStream
     | SetStreamReadonly
+    | SetStreamConfig
     | JoinConsumerGroup
     | LeaveConsumerGroup
     | ChangeCoordinator
@@ -270,6 +279,7 @@ def _plain(op: Op) -> dict[str, Any]:
     values = {item.name: getattr(op, item.name) for item in fields(op)}
     if isinstance(op, CreateStream):
         values["brokers"] = [asdict(broker) for broker in op.brokers]
+    if isinstance(op, CreateStream | SetStreamConfig):
         values["config"] = dict(op.config)
     return values
 

@@ -7,19 +7,12 @@ the simulators alone hunt each mutant, over N seeds, to see what random search f
 
 from __future__ import annotations
 
-from tools.mutants import (
-    archives,
-    client_consume,
-    cursors,
-    groups,
-    hand_over,
-    ingest_memory,
-    raft,
-    replication,
-    retention,
-    subscriptions,
-)
+from tools.mutants import cursors, groups, hand_over, raft, replication, retention, subscriptions
+from tools.mutants.client import consume, publish
+from tools.mutants.kernels import ingest, ingest_memory, records
+from tools.mutants.lake import archives, coverage, files, pipelines
 from tools.mutants.mutant import ROOT, Mutant, applied
+from tools.mutants.spark import history, plan
 
 __all__ = ["MUTANTS", "ROOT", "Mutant", "applied"]
 
@@ -31,7 +24,15 @@ MUTANTS = (
     *subscriptions.MUTANTS,
     *cursors.MUTANTS,
     *groups.MUTANTS,
+    *consume.MUTANTS,
+    *publish.MUTANTS,
     *ingest_memory.MUTANTS,
-    *client_consume.MUTANTS,
+    *ingest.MUTANTS,
+    *records.MUTANTS,
     *archives.MUTANTS,
+    *coverage.MUTANTS,
+    *files.MUTANTS,
+    *pipelines.MUTANTS,
+    *plan.MUTANTS,
+    *history.MUTANTS,
 )

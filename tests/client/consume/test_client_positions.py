@@ -60,6 +60,15 @@ def test_a_stop_at_the_latest_is_that_of_the_first_request() -> None:
     assert found.is_done
 
 
+@pytest.mark.parametrize(("reverse", "before", "at"), [(False, 9, 10), (True, 4, 3)])
+def test_a_position_is_done_with_its_last_message(reverse: bool, before: int, at: int) -> None:
+    found = position(6, at, reverse=reverse, newest=20)
+    found.last = before
+    assert not found.is_done
+    found.last = at
+    assert found.is_done
+
+
 @pytest.mark.parametrize(
     ("start", "stop", "reverse", "newest"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 from hypothesis import given
@@ -54,6 +55,19 @@ def test_many_acks_come_back_in_another_order() -> None:
     assert all(acks.received(7, key) for key in reversed(keys))
     assert len(acks) == 0
     assert not acks.received(7, keys[0])
+
+
+def test_acks_that_were_overtaken_come_back_in_any_order() -> None:
+    acks, rng = AwaitedAcks(), random.Random(1)
+    keys = [rng.getrandbits(64) for _ in range(5_000)]
+    for key in keys:
+        acks.expect(7, key)
+    assert acks.received(7, keys.pop())
+    rng.shuffle(keys)
+    for key in keys:
+        assert acks.received(7, key)
+        assert not acks.received(7, key)
+    assert len(acks) == 0
 
 
 def test_an_ack_that_never_comes_does_not_hold_up_the_others() -> None:

@@ -77,22 +77,43 @@ def test_any_change_matters(rows: list[dict[str, Any]], data: st.DataObject) -> 
     assert digest(batch_of([*rows, rows[number]])) != before
 
 
+ROW: dict[str, Any] = {
+    "key": None,
+    "value": None,
+    "stream": "s",
+    "partition": 0,
+    "offset": 0,
+    "timestamp": 0,
+    "subject": "",
+    "replySubject": None,
+    "headers": [("a", None)],
+    "leaderEpoch": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "others"),
+    [
+        ("value", (b"ab", b"c"), (b"a", b"bc")),
+        ("headers", ([("a", b"1"), ("b", b"2")], []), ([("a", b"1")], [("b", b"2")])),
+        ("headers", ([("ab", b"1"), ("c", b"2")], []), ([("a", b"1"), ("bc", b"2")], [])),
+    ],
+)
+def test_the_same_bytes_in_other_rows_matter(name: str, rows: tuple[Any, Any], others: tuple[Any, Any]) -> None:
+    assert digest(batch_of([{**ROW, name: one} for one in rows])) != digest(
+        batch_of([{**ROW, name: one} for one in others])
+    )
+
+
+def test_a_slice_has_the_digest_of_its_rows() -> None:
+    rows = [{**ROW, "key": b"k%d" % n, "offset": n, "headers": [("h", b"%d" % n)] * (n % 3)} for n in range(9)]
+    assert digest(batch_of(rows).slice(3, 4)) == digest(batch_of(rows[3:7]))
+
+
 def test_null_is_not_empty() -> None:
-    row = {
-        "key": None,
-        "value": None,
-        "stream": "s",
-        "partition": 0,
-        "offset": 0,
-        "timestamp": 0,
-        "subject": "",
-        "replySubject": None,
-        "headers": [("a", None)],
-        "leaderEpoch": 1,
-    }
-    seen = {digest(batch_of([row]))}
+    seen = {digest(batch_of([ROW]))}
     for name, value in (("key", b""), ("value", b""), ("replySubject", ""), ("headers", [("a", b"")]), ("headers", [])):
-        seen.add(digest(batch_of([{**row, name: value}])))
+        seen.add(digest(batch_of([{**ROW, name: value}])))
     assert len(seen) == 6
 
 

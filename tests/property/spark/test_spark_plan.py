@@ -204,3 +204,11 @@ def test_pieces_of_a_partition_differ_by_one_offset_at_most(found: Backlogs, lea
     for key in found:
         counts = [piece.count for of, piece in pieces if of == key]
         assert not counts or max(counts) - min(counts) <= 1
+
+
+def test_the_largest_pieces_are_cut_first() -> None:
+    ranges = {PartitionKey("a", 0): OffsetRange(0, 100), PartitionKey("b", 0): OffsetRange(0, 60)}
+    found = [(key.stream, piece.count) for key, piece in split(ranges, SplitLimits(partitions_min=4, offsets_max=50))]
+    assert found == [("a", 50), ("a", 50), ("b", 30), ("b", 30)]
+    found = [(key.stream, piece.count) for key, piece in split(ranges, SplitLimits(partitions_min=5, offsets_max=50))]
+    assert sorted(count for name, count in found if name == "a") == [33, 33, 34]

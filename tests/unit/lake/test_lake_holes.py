@@ -66,6 +66,11 @@ def test_ranges_are_taken_out_of_a_range(start: int, end: int, taken: list[holes
     assert holes.count(left) + holes.count(holes.within(start, end, taken)) == end - start
 
 
+def test_ranges_are_joined() -> None:
+    assert holes.joined([(5, 9), (0, 3), (3, 4), (9, 9), (6, 7)]) == [(0, 4), (5, 9)]
+    assert holes.joined([(4, 2), (3, 3)]) == []
+
+
 # ── commits and their sum ────────────────────────────────────────────────────────────────────────
 
 

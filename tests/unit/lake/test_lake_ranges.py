@@ -85,6 +85,9 @@ def test_only_row_groups_with_such_offsets_are_read(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", watched)
     assert found(tmp_path / "lake", one, 18, 31) == list(range(18, 31))
     assert groups == [1, 2, 3]
+    assert [found(tmp_path / "lake", one, offset, offset + 1) for offset in range(50)] == [
+        [offset] for offset in range(50)
+    ]
 
 
 def test_batches_of_large_messages_are_small(tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ def test_a_later_batch_begins_where_the_one_before_ended() -> None:
     assert effective_start(first, second).streams["orders"].next == {0: 23}
 
 
+def test_a_batch_begins_where_the_one_before_ended_whatever_its_note_says() -> None:
+    assert effective_start(orders(23), orders(30, began={0: 20})).streams["orders"].next == {0: 23}
+
+
 def test_nothing_new_looks_exactly_as_before() -> None:
     first = end_of_batch(orders(20, is_initial=True), orders(23))
     assert end_of_batch(first, orders(23)).document() == first.document()

@@ -1,0 +1,1 @@
+"""Planted bugs of the client."""

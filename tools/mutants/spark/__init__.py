@@ -1,0 +1,1 @@
+"""Planted bugs of Spark's source and sink."""

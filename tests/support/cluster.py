@@ -30,7 +30,7 @@ from tests.support.nats_cluster import NatsCluster
 from tests.support.nats_server import NatsServer
 from tests.support.small_disk import SmallDisk
 from tests.support.tcp_proxy import DELAY_SECONDS, ProxyProcess
-from tests.support.waiting import eventually, pause
+from tests.support.waiting import eventually, pause_process
 
 SERVERS: Final = ("a", "b", "c")
 SHORT_TIMEOUTS: Final = {
@@ -238,7 +238,7 @@ class Cluster:
         self.paused.add(name)
         process = self.brokers[name].process
         if process is not None:
-            pause(process.pid)
+            pause_process(process)
 
     def resume(self, name: str) -> None:
         self._signal(name, signal.SIGCONT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -99,15 +99,16 @@ def failing_disk(scene: Scene) -> None:
 @contextmanager
 def limited(scene: Scene, name: str, limit: int, value: int) -> Iterator[None]:
     """The soft limit of a broker's process, for a while. A broker that leaves is started again without it."""
-    pid = scene.cluster.brokers[name].pid
+    process = scene.cluster.brokers[name].process
+    assert process is not None
+    before = resource.prlimit(process.pid, limit)
     try:
-        with suppress(ProcessLookupError):
-            before = resource.prlimit(pid, limit)
-            resource.prlimit(pid, limit, (value, before[1]))
+        if process.poll() is None:
+            resource.prlimit(process.pid, limit, (value, before[1]))
         yield
     finally:
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, limit, before)
+        if process.poll() is None:  # its number may belong to another process by now
+            resource.prlimit(process.pid, limit, before)
         scene.cluster.revive()
 
 

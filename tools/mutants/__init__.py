@@ -7,18 +7,30 @@ the simulators alone hunt each mutant, over N seeds, to see what random search f
 
 from __future__ import annotations
 
-from tools.mutants import cursors, groups, hand_over, raft, replication, retention, subscriptions
+from tools.mutants import (
+    cursors,
+    groups,
+    hand_over,
+    metadata,
+    raft,
+    raft_log,
+    replication,
+    retention,
+    subscriptions,
+)
 from tools.mutants.client import consume, publish
 from tools.mutants.kernels import ingest, ingest_memory, records
 from tools.mutants.lake import archives, coverage, files, pipelines
 from tools.mutants.mutant import ROOT, Mutant, applied
-from tools.mutants.spark import history, plan
+from tools.mutants.spark import history, plan, sink
 
 __all__ = ["MUTANTS", "ROOT", "Mutant", "applied"]
 
 MUTANTS = (
     *raft.MUTANTS,
+    *raft_log.MUTANTS,
     *replication.MUTANTS,
+    *metadata.MUTANTS,
     *hand_over.MUTANTS,
     *retention.MUTANTS,
     *subscriptions.MUTANTS,
@@ -35,4 +47,5 @@ MUTANTS = (
     *pipelines.MUTANTS,
     *plan.MUTANTS,
     *history.MUTANTS,
+    *sink.MUTANTS,
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tools.mutants import MUTANTS, Mutant, raft
+from tools.mutants import MUTANTS, Mutant, raft, raft_log
 from tools.mutants.workshop import Outcome, Verdict, Workshop
 
 TEST_SECONDS_MAX: Final = 180.0
@@ -79,7 +79,7 @@ def main() -> int:
 
     def attempt(workshop: Workshop, mutant: Mutant) -> Outcome:
         if options.simulate:
-            hunt = RAFT_HUNT if mutant in raft.MUTANTS else CLUSTER_HUNT
+            hunt = RAFT_HUNT if mutant in (*raft.MUTANTS, *raft_log.MUTANTS) else CLUSTER_HUNT
             return workshop.by_script(mutant, hunt.format(options.simulate), options.seconds)
         return workshop.by_test(mutant, options.seconds)
 

@@ -38,17 +38,27 @@ def main() -> None:
 
 def _serve(arguments: Sequence[str]) -> None:
     os.umask(0o077)  # also for what nats-server and libraries create
-    config = parse(arguments)
+    config, warnings = parse(arguments)
     set_up_logging(config.logging)
+    for warning in warnings:
+        _logger.warning("%s", warning)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run(config))
 
 
-def parse(arguments: Sequence[str]) -> ServerConfig:
-    """The configuration from the command line, the file that it names, and the environment."""
-    given = vars(_parser().parse_args(arguments))
+def parse(arguments: Sequence[str]) -> tuple[ServerConfig, tuple[str, ...]]:
+    """The configuration from the command line, the file that it names, and the environment; and warnings about it."""
+    parser = _parser()
+    given = vars(parser.parse_args(_with_two_dashes(arguments, parser)))
     file = given.pop("config")
-    return with_stored_namespace(load_with_sources(file, given))
+    loaded = load_with_sources(file, given)
+    return with_stored_namespace(loaded), loaded.warnings
+
+
+def _with_two_dashes(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The arguments with `--name` for `-name`, which Go's programs accept. argparse would read `-config` as `-c onfig`."""
+    known = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    return [f"-{one}" if f"-{one.partition('=')[0]}" in known else one for one in arguments]
 
 
 def with_stored_namespace(loaded: Loaded) -> ServerConfig:
@@ -90,7 +100,7 @@ def _help(key: Key) -> str:
 
 def _action(key: Key) -> dict[str, Any]:
     if isinstance(key.kind, Boolean):
-        return {"action": "store_const", "const": True}
+        return {"nargs": "?", "const": "true", "metavar": "true|false"}
     if isinstance(key.kind, Names | NatsServers):
         return {"action": "append", "metavar": "NAME"}
     return {"metavar": key.name.rpartition(".")[2].upper()}

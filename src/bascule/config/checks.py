@@ -125,8 +125,12 @@ def _unsafe(config: ServerConfig) -> Iterator[Problem]:
         return
     for one in unsafe_settings(config):
         if one.name != "plaintext_tokens":  # that one has a setting of its own
-            hint = f"{one.next_step}; `security.insecure: true` allows it"
-            yield (("listen",), one.problem[0].upper() + one.problem[1:], hint)
+            hint = (
+                f"{one.next_step}. If every machine of the network is trusted, add this line to the configuration: "
+                "`security.insecure: true` (or set BASCULE_SECURITY_INSECURE=true)"
+            )
+            names = ("host",) if config.listener.listen is None and config.listener.host is not None else ("listen",)
+            yield (names, one.problem[0].upper() + one.problem[1:], hint)
 
 
 def _nats_login(config: ServerConfig) -> Iterator[Problem]:

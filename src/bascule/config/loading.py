@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +39,8 @@ class Loaded:
 
     config: ServerConfig
     settings: tuple[Setting, ...]
+    warnings: tuple[str, ...] = ()
+    """Values that are accepted, and mean something else than they do to Liftbridge."""
 
 
 def load(
@@ -76,7 +78,14 @@ def load_with_sources(
         Setting(key, values.get(name, key.default), given[name].source if name in given else "default")
         for name, key in KEYS.items()
     )
-    return Loaded(config, settings)
+    return Loaded(config, settings, tuple(_warnings(given)))
+
+
+def _warnings(given: Mapping[str, Given]) -> Iterator[str]:
+    for name, value in given.items():
+        remark = KEYS[name].kind.remark(value.text)
+        if remark is not None:
+            yield f"`{name}` is `{_shorten(value.text)}` ({value.source}): {remark}"
 
 
 def _parse(key: Key, given: Given) -> Any:

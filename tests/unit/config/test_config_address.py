@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.config import Address, load
+from bascule.config import Address, load, load_with_sources
 from bascule.config.values.address import parse_address
 from bascule.errors import InvalidConfig
 
@@ -66,9 +66,27 @@ def test_a_wildcard_is_bound_but_never_advertised(wildcard: str) -> None:
 
 
 @pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", "0"])
-def test_a_wildcard_as_host_is_refused_with_the_way_out(wildcard: str) -> None:
-    with pytest.raises(InvalidConfig, match="listen: 0\\.0\\.0\\.0:9292"):
-        load(flags={"host": wildcard}, environ={})
+def test_a_wildcard_as_host_is_bound_but_never_advertised(wildcard: str) -> None:
+    loaded = load_with_sources(flags={"host": wildcard, "security.insecure": True}, environ={})
+    listener = loaded.config.listener
+    assert listener.bind().is_wildcard
+    assert listener.advertise(bound_port=9292, machine_name="box") == Address("box", 9292)
+    (warning,) = loaded.warnings
+    assert "`host`" in warning and "listen: 0.0.0.0:9292" in warning
+
+
+def test_a_wildcard_as_host_needs_what_every_open_server_needs() -> None:
+    with pytest.raises(
+        InvalidConfig, match=r"listens on 0\.0\.0\.0:9292,.* without TLS.*`host` = 0\.0\.0\.0"
+    ) as raised:
+        load(flags={"host": "0.0.0.0"}, environ={})
+    assert "add this line to the configuration: `security.insecure: true`" in (raised.value.hint or "")
+
+
+def test_a_port_alone_is_one_on_loopback() -> None:
+    loaded = load_with_sources(flags={"listen": "9292"}, environ={})
+    assert loaded.config.listener.bind() == Address("127.0.0.1", 9292)
+    assert "`listen` is `9292`" in loaded.warnings[0] and "0.0.0.0:9292" in loaded.warnings[0]
 
 
 def test_an_ipv6_address_keeps_its_brackets() -> None:

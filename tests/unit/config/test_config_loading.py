@@ -228,12 +228,12 @@ def test_a_list_for_a_key_that_takes_one_value_is_refused() -> None:
         ("cursors.stream.auto.pause.time", "99ms"),
         ("streams.compression", "lz4"),
         ("streams.compact.max.goroutines", "0"),
-        ("clustering.server.id", "a.b"),
+        ("clustering.server.id", "a.b."),
         ("clustering.server.id", "a b"),
         ("clustering.namespace", "a/b"),
         ("clustering.namespace", "x" * 129),
         ("clustering.namespace", "*"),
-        ("clustering.raft.bootstrap.peers", "a,b.c"),
+        ("clustering.raft.bootstrap.peers", "a,b/c"),
         ("clustering.replica.max.lag.time", "0"),
         ("clustering.replica.max.leader.timeout", "0"),
         ("clustering.replica.fetch.timeout", "-3s"),
@@ -378,3 +378,35 @@ def test_a_policy_that_the_cluster_stores_has_administrators() -> None:
     for bad in ("*", "role:", 'a"b', "x" * 257, "a\tb"):
         with pytest.raises(InvalidConfig, match=r"security\.policies\.admins"):
             load(flags=STORED | {"security.policies.admins": bad}, environ={})
+
+
+# ── what Liftbridge's files and variables have ───────────────────────────────────────────────────
+
+
+def test_dots_in_names_become_dashes_with_a_warning() -> None:
+    flags = {
+        "clustering.server.id": "node-0.liftbridge.svc",
+        "clustering.namespace": "my.ns",
+        "clustering.raft.bootstrap.peers": "node-1.liftbridge.svc node-2",
+    }
+    loaded = load_with_sources(flags=flags, environ={})
+    assert loaded.config.node.server_id == "node-0-liftbridge-svc"
+    assert loaded.config.cluster.replication.namespace == "my-ns"
+    assert loaded.config.node.raft_bootstrap_peers == ("node-1-liftbridge-svc", "node-2")
+    assert [warning.partition(" is ")[0] for warning in loaded.warnings] == [f"`{name}`" for name in flags]
+
+
+@pytest.mark.parametrize("text", ["nats://a:1 nats://b:2", "nats://a:1,nats://b:2", " nats://a:1 ,  nats://b:2 "])
+def test_lists_are_separated_by_commas_or_spaces(text: str) -> None:
+    assert load(flags={"nats.servers": text}, environ={}).nats.servers == ("nats://a:1", "nats://b:2")
+
+
+@pytest.mark.parametrize("prefix", ["BASCULE_", "LIFTBRIDGE_"])
+@pytest.mark.parametrize("name", ["LOGGING_LEVEL", "LOGGING.LEVEL"])
+def test_variables_have_dots_or_underscores(prefix: str, name: str) -> None:
+    assert load(environ={prefix + name: "debug"}).logging.level == "debug"
+
+
+def test_a_misspelt_variable_with_dots_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"BASCULE_LOGGING\.LEVLE"):
+        load(environ={"BASCULE_LOGGING.LEVLE": "debug"})

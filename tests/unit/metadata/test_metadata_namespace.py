@@ -66,7 +66,7 @@ def own_data_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def used(*arguments: str) -> tuple[str, Path]:
-    config = parse(arguments)
+    config, _ = parse(arguments)
     return config.cluster.replication.namespace, config.data_dir
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bascule.exits import styled
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -51,6 +53,8 @@ def check(
     from bascule.config import load_with_sources
 
     loaded = load_with_sources(file)
+    for warning in loaded.warnings:
+        styled(f"warning: {warning}", fg="yellow", err=True)
     if as_json:
         typer.echo(json.dumps(_document(file, loaded), ensure_ascii=False, indent=2))
         return
@@ -70,6 +74,7 @@ def _changed(loaded: Loaded) -> list[Setting]:
 def _document(file: Path, loaded: Loaded) -> dict[str, object]:
     return {
         "file": str(file),
+        "warnings": list(loaded.warnings),
         "changed": [
             {
                 "key": setting.key.name,

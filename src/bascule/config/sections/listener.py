@@ -22,18 +22,19 @@ class Listener:
         default_text="127.0.0.1:9292",
         example="127.0.0.1:9292",
         meaning="The address and port that the gRPC server binds to.",
-        consequence="The default is reachable from this machine only. `:9292` and `0.0.0.0:9292` bind all interfaces; "
-        "the server then advertises the machine's name to clients.",
+        consequence="The default is reachable from this machine only, and so is a port without a host. `:9292` and `0.0.0.0:9292` bind "
+        "all interfaces; the server then advertises the machine's name to clients.",
         advice="Set `tls.cert` and `tls.key` before you bind to a network.",
     )
     host: str | None = setting(
         "host",
-        Host(),
+        Host(may_be_wildcard=True, is_advertised=True),
         None,
         default_text="localhost",
         example="broker-1.example.com",
         meaning="The host that the server advertises to clients.",
-        consequence="Without `listen` the server also binds to it.",
+        consequence="Without `listen` the server also binds to it. With `0.0.0.0`, as in Liftbridge's files, it binds all interfaces, "
+        "warns, and advertises the machine's name.",
         advice="Set it when clients reach the server under another name, for example through NAT or in a container.",
     )
     port: int | None = setting(

@@ -7,8 +7,8 @@
      set      –     listen              listen; the machine's name if listen is a wildcard
      set     set    listen              host:port, with the port of listen unless `port` is set
 
-A wildcard is never advertised, because a client that connects to `0.0.0.0` reaches its own machine. An advertised port 0 becomes
-the port that the server is bound to.
+A wildcard, also as `host`, is never advertised, because a client that connects to `0.0.0.0` reaches its own machine. An advertised port
+0 becomes the port that the server is bound to.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def advertise_address(
 ) -> Address:
     """Return the address to advertise. `bound_port` replaces a port of 0, `machine_name` replaces a wildcard."""
     if host is not None:
-        wanted = Address(host, bind_address(listen, host, port).port if port is None else port)
+        wanted = Address(
+            machine_name if is_wildcard(host) else host, bind_address(listen, host, port).port if port is None else port
+        )
     elif listen is not None:
         wanted = Address(machine_name, listen.port) if listen.is_wildcard else listen
     else:

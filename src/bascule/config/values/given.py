@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,24 +33,31 @@ class Given:
 
 
 def from_environ(environ: Mapping[str, str], keys: Mapping[str, Key]) -> dict[str, Given]:
-    """Return the keys that the environment sets, with the prefix of Bascule or Liftbridge. An empty variable counts as unset."""
+    """Return the keys that the environment sets, with the prefix of Bascule or Liftbridge, and with dots or underscores. An empty
+    variable counts as unset."""
     given = {}
     for key in keys.values():
-        for prefix in ENVIRONMENT_PREFIXES:
-            value = environ.get(prefix + key.variable, "").strip()
+        for variable in _variables(key):
+            value = environ.get(variable, "").strip()
             if value and not (key.name == "port" and _SERVICE_LINK_URL.fullmatch(value)):
-                given[key.name] = Given(value, f"environment variable {prefix}{key.variable}")
+                given[key.name] = Given(value, f"environment variable {variable}")
                 break
     _refuse_misspelt_variables(environ, keys)
     return given
+
+
+def _variables(key: Key) -> Iterator[str]:
+    """The names of a key's variable, the one that counts first: `BASCULE_LOGGING_LEVEL`, `BASCULE_LOGGING.LEVEL`, and Liftbridge's."""
+    for prefix in ENVIRONMENT_PREFIXES:
+        yield from dict.fromkeys((prefix + key.variable, prefix + key.name.upper()))
 
 
 def _refuse_misspelt_variables(environ: Mapping[str, str], keys: Mapping[str, Key]) -> None:
     known = {key.variable for key in keys.values()} | NOT_KEYS
     sections = {key.variable.partition("_")[0] for key in keys.values()}
     for name in sorted(environ):
-        rest = name.removeprefix(ENVIRONMENT_PREFIXES[0])
-        if rest == name or rest in known or _SERVICE_LINK.fullmatch(rest):
+        rest = name.removeprefix(ENVIRONMENT_PREFIXES[0]).replace(".", "_")
+        if not name.startswith(ENVIRONMENT_PREFIXES[0]) or rest in known or _SERVICE_LINK.fullmatch(rest):
             continue
         close = closest(rest, known)
         if close is not None or rest.partition("_")[0] in sections:

@@ -42,6 +42,11 @@ class Kind(ABC, Generic[T]):
         """Return the value, or raise `Unfit` if it is out of range."""
         return value
 
+    def remark(self, text: str) -> str | None:
+        """Return a warning about a valid text that means something else than it does to Liftbridge; None for most texts."""
+        del text
+        return None
+
     def show(self, value: T) -> str:
         """Return the value as it is written in a file."""
         return str(value)
@@ -185,25 +190,38 @@ class Text(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Name(Kind[str]):
-    """A word that is a directory name and a token of NATS subjects."""
+    """A word that is a directory name and a token of NATS subjects. Dots, which host names have, become dashes."""
 
     name = "name"
 
     def parse(self, text: str) -> str:
-        if len(text) > limits.NAME_CHARACTERS_MAX or re.fullmatch(r"[^\s.*>/\\\x00-\x20\x7f]+", text) is None:
+        if (
+            len(text) > limits.NAME_CHARACTERS_MAX
+            or re.fullmatch(r"[^\s*>/\\\x00-\x20\x7f]*[^\s.*>/\\\x00-\x20\x7f]", text) is None
+        ):
             longest = limits.NAME_CHARACTERS_MAX
-            raise Unfit(f"1 to {longest} characters without spaces, dots, slashes, `*` and `>`")
-        return text
+            raise Unfit(f"1 to {longest} characters without spaces, slashes, `*` and `>`, and without a dot at its end")
+        return text.replace(".", "-")
+
+    def remark(self, text: str) -> str | None:
+        return f"a name is one token of NATS subjects: the server uses `{self.parse(text)}`" if "." in text else None
 
 
 @dataclass(frozen=True, slots=True)
 class Names(Kind[tuple[str, ...]]):
-    """A list of names, or one comma-separated text."""
+    """A list of names, or one text that separates them by commas or spaces."""
 
     name = "list of names"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        return tuple(Name().parse(part) for part in split_list(text))
+        return tuple(Name().parse(part) for part in split_words(text))
+
+    def remark(self, text: str) -> str | None:
+        return (
+            f"names are tokens of NATS subjects: the server uses `{self.show(self.parse(text))}`"
+            if "." in text
+            else None
+        )
 
     def show(self, value: tuple[str, ...]) -> str:
         return ",".join(value)
@@ -247,22 +265,28 @@ class FilePath(Kind[Path]):
 
 @dataclass(frozen=True, slots=True)
 class HostPort(Kind[address.Address]):
-    """Where to listen."""
+    """Where to listen. A port alone is one on loopback, the default."""
 
     name = "host:port"
 
     def parse(self, text: str) -> address.Address:
         try:
-            return address.parse_address(text)
+            return address.parse_address(f"{address.LOOPBACK}:{text}" if text.isdecimal() else text)
         except ValueError:
             raise Unfit("`host:port` such as `127.0.0.1:9292` or `[::1]:9292`, with a port from 0 to 65535") from None
+
+    def remark(self, text: str) -> str | None:
+        if not text.isdecimal():
+            return None
+        return f"it names no host: the server binds to {self.parse(text)}; `0.0.0.0:{text}` binds all interfaces"
 
 
 @dataclass(frozen=True, slots=True)
 class Host(Kind[str]):
-    """A host that clients can connect to; with `may_be_wildcard` also all interfaces."""
+    """A host that clients can connect to; with `may_be_wildcard` also all interfaces, which `is_advertised` warns of."""
 
     may_be_wildcard: bool = False
+    is_advertised: bool = False
     name = "host"
 
     def parse(self, text: str) -> str:
@@ -274,15 +298,23 @@ class Host(Kind[str]):
             raise Unfit("an address that clients can connect to; to bind all interfaces set `listen: 0.0.0.0:9292`")
         return host
 
+    def remark(self, text: str) -> str | None:
+        if not self.is_advertised or not address.is_wildcard(self.parse(text)):
+            return None
+        return (
+            "clients cannot connect to it: the server advertises the machine's name; set `listen: 0.0.0.0:9292`, and `host` to the "
+            "name that clients use"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NatsServers(Kind[tuple[str, ...]]):
-    """URLs of NATS servers, as a list or comma-separated."""
+    """URLs of NATS servers, as a list or one text that separates them by commas or spaces."""
 
     name = "list of URLs"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        urls = [_nats_url(part) for part in split_list(text)]
+        urls = [_nats_url(part) for part in split_words(text)]
         if not urls:
             raise Unfit("at least one URL such as `nats://127.0.0.1:4222`")
         return tuple(dict.fromkeys(urls))
@@ -294,6 +326,11 @@ class NatsServers(Kind[tuple[str, ...]]):
 def split_list(text: str) -> list[str]:
     """Return the parts of a comma-separated text without surrounding spaces and without empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def split_words(text: str) -> list[str]:
+    """Return the parts of a text that separates them by commas or spaces, as Liftbridge's files do."""
+    return text.replace(",", " ").split()
 
 
 def _nats_url(text: str) -> str:

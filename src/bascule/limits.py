@@ -13,14 +13,14 @@ GIB: Final = 1024 * MIB
 
 # ── records ──────────────────────────────────────────────────────────────────────────────────────
 
-RECORD_KEY_BYTES_MAX: Final = 64 * KIB
-"""Size of a key. Compaction hashes every key and every tool shows it."""
+RECORD_KEY_BYTES_MAX: Final = 1 * MIB
+"""Size of a key: the default of `clustering.replication.max.bytes`, so that only clusters with larger messages refuse one that fits."""
 
 RECORD_VALUE_BYTES_MAX: Final = 64 * MIB
 """Size of a value: nats-server's upper bound for `max_payload`, so no larger value can arrive."""
 
-RECORD_HEADERS_MAX: Final = 1024
-"""Headers of one record; bounds the work that one small message can cause."""
+RECORD_HEADERS_MAX: Final = 4096
+"""Headers of one record; bounds the work that one small message can cause. A message with more is refused with TOO_LARGE."""
 
 RECORD_HEADERS_BYTES_MAX: Final = 1 * MIB
 """All header names and values of one record in their stored form, which includes their lengths."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bascule import limits
 from tests.support import envelopes
 from tests.support.api_client import Api, Status, pb, refused
 from tests.support.broker_fixtures import MakeStream, StartBroker, unique_name
@@ -79,6 +80,27 @@ def test_a_message_that_is_too_large_is_a_bad_request(start_broker: StartBroker)
     failure = failure_of(api, "s", key=b"k" * 1025)
     assert (failure.code, failure.message) == (ErrorCode.BAD_REQUEST, "message exceeds max replication size")
     api.close()
+
+
+def test_large_keys_and_many_headers_are_stored(api: Api, make_stream: MakeStream) -> None:
+    stream = make_stream()
+    headers = {f"h{number}": b"v" for number in range(2_000)}
+    assert api.publish(stream.name, b"x", key=b"k" * 300_000).offset == 0
+    assert api.publish(stream.name, b"x", headers=headers).offset == 1
+    first, second = api.read(stream.name)
+    assert first.key == b"k" * 300_000
+    assert headers.items() <= dict(second.headers).items()
+
+
+def test_a_refused_message_names_the_limits_of_its_parts(api: Api, make_stream: MakeStream) -> None:
+    failure = failure_of(api, make_stream().name, headers={f"h{number}": b"" for number in range(5_000)})
+    assert failure.code == ErrorCode.BAD_REQUEST
+    for limit in (
+        f"{limits.RECORD_KEY_BYTES_MAX} bytes of key",
+        f"{limits.RECORD_HEADERS_MAX} headers",
+        f"{limits.RECORD_HEADERS_BYTES_MAX} bytes of headers",
+    ):
+        assert limit in failure.message
 
 
 def test_errors_do_not_end_the_session(api: Api, make_stream: MakeStream) -> None:

@@ -242,8 +242,9 @@ def test_reverse_does_not_wait_for_new_messages(api: Api, make_stream: MakeStrea
 
 
 def test_reverse_on_an_empty_partition_fails(api: Api, make_stream: MakeStream) -> None:
-    subscription = api.open_subscription(make_stream().name, startPosition=pb.LATEST, reverse=True)
-    assert subscription.end()[0] is Status.INTERNAL
+    stream = make_stream()
+    subscription = api.open_subscription(stream.name, startPosition=pb.LATEST, reverse=True)
+    subscription.expect_end(Status.OUT_OF_RANGE, f"partition 0 of stream {stream.name} is empty")
 
 
 def test_reverse_with_a_stop_above_the_start_is_refused(api: Api, make_stream: MakeStream) -> None:

@@ -242,12 +242,12 @@ def test_a_stop_time_in_the_future_does_not_wait(api: Api, five: tuple[Stream, l
 def test_a_stop_time_before_the_first_message_fails(api: Api, five: tuple[Stream, list[Any]]) -> None:
     before = five[1][0].receptionTimestamp - 1
     subscription = api.open_subscription(five[0].name, stopPosition=pb.STOP_TIMESTAMP, stopTimestamp=before)
-    subscription.expect_end(Status.INTERNAL)
+    subscription.expect_end(Status.OUT_OF_RANGE, f"stopTimestamp is {before}")
 
 
 def test_a_stop_time_on_an_empty_partition_fails(api: Api, make_stream: MakeStream) -> None:
     subscription = api.open_subscription(make_stream().name, stopPosition=pb.STOP_TIMESTAMP, stopTimestamp=2**62)
-    subscription.expect_end(Status.INTERNAL)
+    subscription.expect_end(Status.OUT_OF_RANGE, "has no message at or before it")
 
 
 @pytest.mark.parametrize(

@@ -237,8 +237,9 @@ class SubscribeApi:
         wanted = reverse_range(local, request)
         try:
             subscription = ReverseSubscription(stream, local, wanted.start, wanted.stop)
-        except LogEmpty as error:
-            raise GrpcError(Status.INTERNAL, f"Failed to create stream reader: {error.message}") from None
+        except LogEmpty:
+            text = f"Failed to create stream reader: partition {local.number} of stream {local.stream} is empty"
+            raise GrpcError(Status.OUT_OF_RANGE, text) from None
         self._begin(stream, local, request, subscription)
 
     def _begin(
@@ -355,6 +356,7 @@ def _stop_offset(log: PartitionLog, request: SubscribeRequest) -> int | None:
         case StopPosition.STOP_TIMESTAMP:
             try:
                 return log.latest_offset_at(min(request.stopTimestamp, INT64_MAX - 1))
-            except TimestampOutOfRange as error:
-                raise GrpcError(Status.INTERNAL, error.message) from None
+            except TimestampOutOfRange:
+                text = f"stopTimestamp is {request.stopTimestamp}, and the partition has no message at or before it"
+                raise GrpcError(Status.OUT_OF_RANGE, text) from None
     return None

@@ -277,8 +277,9 @@ class PartitionReader:
             return error_of(status, text)
         if status == Status.RESOURCE_EXHAUSTED:
             raise _Over(None if self.position.wanted.has_stop else EndOfPartition(text))
-        if status == Status.INTERNAL and self.position.wanted.stop_position == STOP_TIMESTAMP:
-            raise _Over(None)  # all messages are newer than `stop`
+        is_before_all = status == Status.OUT_OF_RANGE and NOT_COMMITTED not in text
+        if self.position.wanted.stop_position == STOP_TIMESTAMP and (is_before_all or status == Status.INTERNAL):
+            raise _Over(None)  # all messages are newer than `stop`: Liftbridge answers INTERNAL
         if status == Status.INVALID_ARGUMENT and "stop offset" in text.lower() and not self.position.is_empty:
             raise _Over(None)  # retention has deleted the whole range
         if status == Status.INTERNAL and self.subscriptions:

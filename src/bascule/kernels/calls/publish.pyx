@@ -72,7 +72,10 @@ cdef tuple ACK_ANSWERS = (
     (STATUS_OK, ASYNC_UNKNOWN, b""),
     (STATUS_UNKNOWN, ASYNC_UNKNOWN, b"the message could not be stored, or its outcome is unknown"),
     (STATUS_UNKNOWN, ASYNC_INCORRECT_OFFSET, b"incorrect expected offset"),
-    (STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST, b"message exceeds max replication size"),
+    (
+        STATUS_INVALID_ARGUMENT, ASYNC_BAD_REQUEST,
+        b"message exceeds max replication size, or a limit of its parts: 1048576 bytes of key, 4096 headers, 1048576 bytes of headers",
+    ),
     (STATUS_INTERNAL, ASYNC_ENCRYPTION_FAILED, b"encryption failed"),
 )
 

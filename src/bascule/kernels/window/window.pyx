@@ -296,7 +296,9 @@ cpdef tuple refusal(int32_t error):
     if error == ACK_INCORRECT_OFFSET:
         return CODE_INCORRECT_OFFSET, "incorrect expected offset"
     if error == ACK_TOO_LARGE:
-        return CODE_BAD_REQUEST, "message exceeds max replication size"
+        return CODE_BAD_REQUEST, (
+            "message exceeds max replication size, or a limit of its parts: 1048576 bytes of key, 4096 headers, 1048576 bytes of headers"
+        )
     if error == ACK_ENCRYPTION:
         return CODE_ENCRYPTION_FAILED, "the value could not be encrypted"
     if error == ACK_NOT_STORED:

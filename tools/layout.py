@@ -139,7 +139,7 @@ cli.server              errors names exits kernels.nats kernels.records net net.
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
                         client client.admin cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access
-demo                    errors child_process exits net.nats config broker lake
+demo                    errors child_process exits net net.nats config broker lake
 """
 
 ROOMS: Final[dict[str, tuple[str, ...]]] = {

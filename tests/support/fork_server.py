@@ -35,7 +35,7 @@ from typing import Final
 from tests.support import broker_faults
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PRELOADED: Final = ("bascule.broker.main", "bascule.cli.main", "bascule.client.client")
+PRELOADED: Final = ("bascule.broker.main", "bascule.broker.broker", "bascule.cli.main", "bascule.client.client")
 REQUEST_BYTES_MAX: Final = 1 << 20
 _NUMBER: Final = struct.Struct("<q")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from bascule.config.sections.security import PolicySource
 from bascule.config.sections.server import ServerConfig
 from bascule.config.unsafe import unsafe_settings
 from bascule.config.values.address import Address
-from bascule.errors import BasculeError, OperatorError
+from bascule.errors import BasculeError
 from bascule.liftbridge.directory import refuse_liftbridge_directory
 from bascule.log import LogStore
 from bascule.log.disk.operations import PosixDisk
@@ -61,7 +60,6 @@ from bascule.net.nats.bus import NatsBus
 from bascule.net.nats.link import NatsLink
 from bascule.net.nats.subjects import ControlSubjects
 from bascule.net.reloadable_tls import ReloadableTls
-from bascule.net.sockets import listening_socket
 from bascule.operations.activity_stream import ActivityPublisher
 from bascule.operations.administration import Administration
 from bascule.operations.arrival import Arrival
@@ -87,21 +85,28 @@ ADDRESSES_FILE: Final = "addresses.json"
 SERVICE: Final = "proto.API"
 
 
-async def start_broker(config: ServerConfig, ending: BrokerEnding) -> RunningBroker:
-    """A broker that serves clients. When the start fails, or is cancelled, everything that had started is stopped."""
+async def start_broker(config: ServerConfig, ending: BrokerEnding, listening: socket.socket) -> RunningBroker:
+    """A broker that serves clients on a listening socket, which it closes. When the start fails, or is cancelled, everything that had
+    started is stopped."""
     refuse_liftbridge_directory(config.data_dir)
     closing = Closing()
+    _close_at_the_end(closing, listening)
     raise_handle_limit()
     store, keys = _open_store(config, closing)
     try:
-        return await _start(config, ending, closing, store, keys)
+        return await _start(config, ending, closing, store, keys, listening)
     except BaseException:
         await closing.run()
         raise
 
 
 async def _start(
-    config: ServerConfig, ending: BrokerEnding, closing: Closing, store: LogStore, keys: KeyRotation
+    config: ServerConfig,
+    ending: BrokerEnding,
+    closing: Closing,
+    store: LogStore,
+    keys: KeyRotation,
+    listening: socket.socket,
 ) -> RunningBroker:
     (config.data_dir / ADDRESSES_FILE).unlink(missing_ok=True)
     identity = server_id(PosixDisk(), str(config.data_dir), config.node.server_id)
@@ -117,7 +122,7 @@ async def _start(
     closing.add(identities.close)
     is_current = identities.is_current if identities.are_required else None
     authorizer = Authorizer.from_config(config.tls, config.security, is_current, audit.refused)
-    ports = await _take_ports(config, closing, identities)
+    ports = await _take_ports(config, closing, identities, listening)
     nats = await _connect_nats(config, closing, identity, secret)
     store_namespace(PosixDisk(), str(config.data_dir), config.cluster.replication.namespace)
     running = RunningCalls(authorizer)
@@ -438,8 +443,9 @@ class Ports:
         return 0 if self.flight is None else self.flight.port
 
 
-async def _take_ports(config: ServerConfig, closing: Closing, identities: Identities) -> Ports:
-    listening = _bind(config, closing)
+async def _take_ports(
+    config: ServerConfig, closing: Closing, identities: Identities, listening: socket.socket
+) -> Ports:
     http = await HttpService.start(config, identities)
     if http is not None:
         closing.add(http.stop)
@@ -450,21 +456,11 @@ async def _take_ports(config: ServerConfig, closing: Closing, identities: Identi
     return Ports(listening, address, port_tls(config.tls), http, flight)
 
 
-def _bind(config: ServerConfig, closing: Closing) -> socket.socket:
-    wanted = config.listener.bind()
-    try:
-        listening = listening_socket(wanted.host, wanted.port)
-    except OSError as error:
-        raise OperatorError(
-            f"cannot listen on {wanted}: {os.strerror(error.errno or 0)}",
-            hint="stop the program that uses the port, or set another port with `listen` or --port",
-        ) from None
-
+def _close_at_the_end(closing: Closing, listening: socket.socket) -> None:
     async def close() -> None:
         listening.close()
 
     closing.add(close)
-    return listening
 
 
 async def _serve(
@@ -498,18 +494,16 @@ async def _serve(
         parts.keys.must_have_keys,
         audit,
     )
-    admission = AdmissionBounds(
-        connections_max=connections_for(raise_handle_limit(), config.listener.connections_max),
-        per_address_max=config.listener.connections_per_address_max,
-    )
-    grpc = GrpcServer(routes, admission=admission, tls=ports.tls, identify=identities.of_calls)
+    grpc = GrpcServer(routes, admission=_admission(config), tls=ports.tls, identify=identities.of_calls)
 
     async def stop_grpc() -> None:
         health.set(SERVICE, False)
+        if len(controller.members) > 1:
+            ports.listening.close()  # clients go to another server; those of a lone server wait for its next run
         await grpc.stop(limits.STOP_GRACE_SECONDS, PublishersAtWork(plane.gate))
 
     closing.add(stop_grpc)
-    await grpc.start(sock=ports.listening)
+    await grpc.start(sock=ports.listening.dup())
     flight = ports.flight
     if flight is not None:
         closing.add(flight.stop)  # before the gRPC port: readers of tables go to another server
@@ -559,6 +553,13 @@ def _serve_metrics(scrape: Scrape, counting: Gate[Scrape], http: HttpService | N
     if http is not None:
         http.serve(scrape)
         closing.add(http.begin_stop)
+
+
+def _admission(config: ServerConfig) -> AdmissionBounds:
+    return AdmissionBounds(
+        connections_max=connections_for(raise_handle_limit(), config.listener.connections_max),
+        per_address_max=config.listener.connections_per_address_max,
+    )
 
 
 def _write_addresses(config: ServerConfig, closing: Closing, ports: Ports, nats_url: str) -> None:

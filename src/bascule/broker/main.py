@@ -11,14 +11,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bascule import __version__
-from bascule.broker.broker import RunningBroker, start_broker
-from bascule.broker.ending import BrokerEnding
 from bascule.broker.exhaustion import end_when_exhausted
 from bascule.broker.logs import set_up_logging
 from bascule.config import Loaded, load_with_sources
@@ -28,6 +27,11 @@ from bascule.config.values.kinds import Boolean, Names, NatsServers
 from bascule.exits import run_to_the_end
 from bascule.log.disk.operations import PosixDisk
 from bascule.metadata.namespace import FORMER_DEFAULT, stored_namespace
+from bascule.net.listening import take_listening_socket
+
+if TYPE_CHECKING:
+    from bascule.broker.broker import RunningBroker
+    from bascule.broker.ending import BrokerEnding
 
 _logger = logging.getLogger(__name__)
 
@@ -42,8 +46,9 @@ def _serve(arguments: Sequence[str]) -> None:
     set_up_logging(config.logging)
     for warning in warnings:
         _logger.warning("%s", warning)
+    listening = take_listening_socket(config.listener.bind())
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(run(config))
+        runner.run(run(config, listening))
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerConfig, tuple[str, ...]]:
@@ -115,8 +120,12 @@ def loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def run(config: ServerConfig) -> None:
+async def run(config: ServerConfig, listening: socket.socket) -> None:
     """Serve until a signal, an operator's call or a failure ends the broker."""
+    # Imported while the port listens already: the parts take half a second.
+    from bascule.broker.broker import start_broker
+    from bascule.broker.ending import BrokerEnding
+
     ending, hurry = BrokerEnding(), asyncio.Event()
     loop = asyncio.get_running_loop()
     end_when_exhausted(loop)
@@ -127,7 +136,7 @@ async def run(config: ServerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     waiting = loop.create_task(ending.requested.wait())
-    starting = loop.create_task(start_broker(config, ending))
+    starting = loop.create_task(start_broker(config, ending, listening))
     loop.add_signal_handler(signal.SIGHUP, lambda: starting.add_done_callback(_reload))
     try:
         await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)

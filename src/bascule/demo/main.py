@@ -34,6 +34,7 @@ from bascule.config import load
 from bascule.demo.archive import DemoArchive
 from bascule.errors import StreamExists, Unavailable
 from bascule.exits import run_to_the_end
+from bascule.net.listening import take_listening_socket
 from bascule.net.nats.link import LinkOptions, NatsLink
 
 STREAM: Final = "orders"
@@ -95,7 +96,7 @@ async def _demo(options: argparse.Namespace, directory: Path) -> None:
         },
         environ={},
     )
-    broker = await start_broker(config, BrokerEnding())
+    broker = await start_broker(config, BrokerEnding(), take_listening_socket(config.listener.bind()))
     try:
         await _create_stream(str(broker.address))
         archive = None if options.no_spark else DemoArchive(directory.resolve() / "archive" / STREAM, STREAM)

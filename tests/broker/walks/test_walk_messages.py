@@ -23,6 +23,7 @@ import pytest
 from bascule.broker.broker import RunningBroker, start_broker
 from bascule.broker.ending import BrokerEnding
 from bascule.config import load
+from bascule.net.listening import take_listening_socket
 from tests.broker.walks.pages import SOURCE, files_of
 from tests.support.api_client import Api, pb
 from tests.support.nats_server import NatsServer
@@ -77,7 +78,8 @@ class BrokersInThread:
             "clustering.server.id": name,
             "clustering.raft.bootstrap.seed": name == names[0],
         }
-        return await start_broker(load(None, settings), BrokerEnding())
+        config = load(None, settings)
+        return await start_broker(config, BrokerEnding(), take_listening_socket(config.listener.bind()))
 
     def stop(self) -> None:
         for broker in reversed(self.brokers.values()):

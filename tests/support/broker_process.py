@@ -39,7 +39,8 @@ def clean_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class BrokerProcess:
-    """`nats_url` None runs the embedded NATS server on a free port. `config` maps dotted keys to values."""
+    """`nats_url` None runs the embedded NATS server on a free port. `config` maps dotted keys to values; without it the broker serves
+    no tables and keeps no cursors, and so has no stream of its own."""
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class BrokerProcess:
         self.log = directory / "broker.log"
         self.config_file = directory / "bascule.yaml"
         # Hundreds of brokers need no tables: importing Arrow would double what each costs.
-        self.config = {"listen": "127.0.0.1:0", "flight.enabled": False, **(config or {})}
+        quick = {"flight.enabled": False, "cursors.stream.partitions": 0}
+        self.config = {"listen": "127.0.0.1:0", **quick, **(config or {})}
         self.env = dict(env or {})
         self.arguments = [*arguments]
         self.handles = handles

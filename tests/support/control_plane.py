@@ -20,7 +20,7 @@ from bascule.broker.api.cursors import CursorApi
 from bascule.broker.api.groups import GroupApi
 from bascule.broker.api.metadata import MetadataApi
 from bascule.broker.api.streams import StreamApi
-from bascule.config.sections.cluster import ClusterConfig
+from bascule.config.sections.cluster import ClusterConfig, CursorStream
 from bascule.config.sections.server import ServerConfig
 from bascule.errors import BasculeError, EncryptionKeyError
 from bascule.log import LogStore, PartitionLog, new_batch
@@ -377,9 +377,10 @@ class Cluster:
 
 
 def configured(**cluster: Any) -> ServerConfig:
-    """Sections of the cluster's configuration by name."""
+    """Sections of the cluster's configuration by name. Without cursors unless they are given: most tests count the streams."""
     replication = replace(ClusterConfig().replication, namespace="ns")
-    return ServerConfig(cluster=ClusterConfig(replication=replication, **cluster))
+    sections = {"cursors": CursorStream(stream_partitions=0), **cluster}
+    return ServerConfig(cluster=ClusterConfig(replication=replication, **sections))
 
 
 @asynccontextmanager

@@ -20,17 +20,17 @@ MUTANTS: Final = (
         f"{TESTS}::test_groups_are_spread_over_coordinators_and_only_they_answer",
     ),
     Mutant(
-        "assignments of another epoch are given out",
+        "assignments of a newer epoch are given out",
         GROUPS,
-        "        if group.epoch != epoch:\n",
+        "        if group.epoch < epoch:\n",
         "        if False:\n",
         f"{TESTS}::test_assignments_are_refused_in_order_of_what_is_wrong",
     ),
     Mutant(
-        "an older epoch than the group's is accepted",
+        "an older epoch than the group's is refused",
         GROUPS,
-        "        if group.epoch != epoch:\n",
         "        if group.epoch < epoch:\n",
+        "        if group.epoch != epoch:\n",
         f"{TESTS}::test_the_life_of_a_group",
     ),
     Mutant(

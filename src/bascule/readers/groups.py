@@ -92,13 +92,17 @@ class GroupCoordinator:
     # ── heartbeats ───────────────────────────────────────────────────────────────────────────────
 
     def assignments(self, name: str, consumer: str, epoch: int) -> tuple[ConsumerGroup, GroupMember] | Refusal:
-        """The assignments of a member; counts as its heartbeat. Refused for another epoch or a consumer that is not a member."""
+        """The assignments of a member; counts as its heartbeat. Refused for a newer epoch or a consumer that is not a member.
+
+        A member whose epoch is older gets the present assignments with the present epoch. Liftbridge refuses it, and its Go client then
+        pauses for two seconds; if it is closed within them, its `Close` never returns.
+        """
         group = self._controller.metadata.groups.get(name)
         if group is None:
             return NO_GROUP
         if group.coordinator != self._server_id:
             return precondition(f"Server is not the coordinator of group {name}, {group.coordinator} is")
-        if group.epoch != epoch:
+        if group.epoch < epoch:
             return precondition(f"Group epoch mismatch, current epoch: {group.epoch}, got epoch: {epoch}")
         member = group.members.get(consumer)
         if member is None:

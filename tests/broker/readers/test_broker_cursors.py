@@ -114,7 +114,7 @@ def test_many_cursors_set_at_once_are_all_kept(api: Api, make_stream: MakeStream
 
 
 def test_without_a_cursors_stream_they_fail(start_broker: StartBroker) -> None:
-    api = start_broker().api()
+    api = start_broker({"cursors.stream.partitions": 0}).api()
     assert "__cursors" not in [stream.name for stream in api.FetchMetadata().streamMetadata]
     with refused(Status.INTERNAL):
         api.SetCursor(stream="s", partition=0, cursorId="c", offset=1)

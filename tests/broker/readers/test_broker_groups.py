@@ -38,27 +38,37 @@ def test_the_first_member_gets_everything_at_epoch_zero(api: Api, make_stream: M
     assert assignments(api, group, "c1") == {stream.name: [0, 1, 2]}
 
 
-def test_members_come_and_go_as_in_the_example_that_clients_test(api: Api, make_stream: MakeStream) -> None:
+def test_each_stream_is_spread_over_the_members(api: Api, make_stream: MakeStream) -> None:
+    """Two members, two streams of three partitions: neither has all of a busy stream."""
+    streams, group = [make_stream(partitions=3).name for _ in range(2)], unique_name("g")
+    for consumer in ("c1", "c2"):
+        api.JoinConsumerGroup(groupId=group, consumerId=consumer, streams=streams)
+    one, two = (assignments(api, group, consumer) for consumer in ("c1", "c2"))
+    for stream in streams:
+        assert sorted(map(len, (one[stream], two[stream]))) == [1, 2]
+        assert sorted(one[stream] + two[stream]) == [0, 1, 2]
+    assert sum(map(len, one.values())) == sum(map(len, two.values())) == 3
+
+
+def test_members_of_different_streams_come_and_go(api: Api, make_stream: MakeStream) -> None:
     foo, bar, group = make_stream(partitions=2), make_stream(partitions=2), unique_name("g")
     api.JoinConsumerGroup(groupId=group, consumerId="c1", streams=[foo.name, bar.name])
     assert assignments(api, group, "c1") == {foo.name: [0, 1], bar.name: [0, 1]}
     joined = api.JoinConsumerGroup(groupId=group, consumerId="c2", streams=[foo.name])
     assert joined.epoch > 0
-    assert assignments(api, group, "c2") == {foo.name: [0, 1]}
-    assert assignments(api, group, "c1") == {bar.name: [0, 1]}
+    assert assignments(api, group, "c2") == {foo.name: [1]}
+    assert assignments(api, group, "c1") == {foo.name: [0], bar.name: [0, 1]}
     api.LeaveConsumerGroup(groupId=group, consumerId="c2")
     assert group_metadata(api, group).epoch > joined.epoch
     assert assignments(api, group, "c1") == {foo.name: [0, 1], bar.name: [0, 1]}
 
 
-def test_partitions_are_shared_evenly_and_who_has_a_smaller_id_gets_the_odd_ones(
-    api: Api, make_stream: MakeStream
-) -> None:
+def test_partitions_are_shared_evenly_and_members_keep_what_they_have(api: Api, make_stream: MakeStream) -> None:
     stream, group = make_stream(partitions=5), unique_name("g")
     for consumer in ("c", "a", "b"):
         api.JoinConsumerGroup(groupId=group, consumerId=consumer, streams=[stream.name])
     shares = [assignments(api, group, consumer)[stream.name] for consumer in "abc"]
-    assert [len(share) for share in shares] == [2, 2, 1]
+    assert [len(share) for share in shares] == [2, 1, 2]
     assert sorted(number for share in shares for number in share) == [0, 1, 2, 3, 4]
 
 
@@ -115,7 +125,9 @@ def test_the_last_member_takes_the_group_with_it(api: Api, make_stream: MakeStre
     assert api.JoinConsumerGroup(groupId=group, consumerId="c", streams=[stream.name]).epoch == 0
 
 
-def test_assignments_are_for_members_at_the_present_epoch(api: Api, make_stream: MakeStream) -> None:
+def test_assignments_are_for_members_and_an_older_epoch_gets_the_present_ones(
+    api: Api, make_stream: MakeStream
+) -> None:
     stream, group = make_stream(), unique_name("g")
     with refused(Status.NOT_FOUND):
         api.FetchConsumerGroupAssignments(groupId=group, consumerId="c", epoch=0)
@@ -124,9 +136,9 @@ def test_assignments_are_for_members_at_the_present_epoch(api: Api, make_stream:
         with refused(Status.FAILED_PRECONDITION):
             api.FetchConsumerGroupAssignments(groupId=group, consumerId=consumer, epoch=epoch)
     api.JoinConsumerGroup(groupId=group, consumerId="d", streams=[stream.name])
-    with refused(Status.FAILED_PRECONDITION):
-        api.FetchConsumerGroupAssignments(groupId=group, consumerId="c", epoch=0)
-    assert assignments(api, group, "c") == {stream.name: [0]}
+    answer = api.FetchConsumerGroupAssignments(groupId=group, consumerId="c", epoch=0)
+    assert answer.epoch == group_metadata(api, group).epoch > 0
+    assert [list(one.partitions) for one in answer.assignments] == [[0]]
 
 
 def test_deleting_a_stream_takes_it_from_the_members(api: Api, make_stream: MakeStream) -> None:

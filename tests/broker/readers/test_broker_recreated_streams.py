@@ -41,6 +41,7 @@ async def read_twice(addresses: list[str], name: str, replicas: int) -> None:
         assert len(await read(client, name, name, 100)) == 100
         assert [await client.fetch_cursor(f"__group:{name}", name, n) for n in (0, 1)] == [49, 49]
         await client.delete_stream(name)
+    async with bascule.connect(addresses, timeout=60) as client:
         await client.create_stream(name, partitions=2, replication_factor=replicas)
         assert [await client.fetch_cursor(f"__group:{name}", name, n) for n in (0, 1)] == [None, None]
         await client.publish_many(name, [b"new %d" % n for n in range(50)], partitioner="round-robin")

@@ -35,10 +35,12 @@ def test_a_group_goes_on_where_it_was(bascule: Run, make_stream: MakeStream, gro
     assert bascule("group", "consume", group, name, "-n", "1", "--json").ok().json["value"] == "c"
     row = next(row for row in bascule("group", "list").ok().rows if row[0] == group)
     assert row == [group, "empty", name, "1", "2"]
-    assert bascule("group", "describe", group).ok().rows[-1] == [name, "0", "2", "4", "2"]
+    assert bascule("group", "describe", group).ok().rows[-1] == [name, "0", "2", "4", "2", "-"]
     document = bascule("group", "describe", group, "--json").ok().json
     assert document["lag"] == 2
-    assert document["partitions"] == [{"stream": name, "partition": 0, "offset": 2, "newest_offset": 4, "lag": 2}]
+    assert document["partitions"] == [
+        {"stream": name, "partition": 0, "offset": 2, "newest_offset": 4, "lag": 2, "owner": None}
+    ]
     assert group in [one["group"] for one in bascule("group", "list", "--json").ok().json]
     assert bascule("top", "-i", "100ms", "--json").ok().json != []
 

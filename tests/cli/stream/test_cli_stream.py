@@ -222,7 +222,8 @@ def test_cursors(bascule: Run, make_stream: MakeStream) -> None:
     }
     bascule("publish", name, "a", "b", "c").ok()
     assert bascule("cursor", "set", "reader", name, "latest", "--json").ok().json["offset"] == 2
-    assert bascule("cursor", "set", "reader", name, "earliest", "--json").ok().json["offset"] == 0
+    assert bascule("cursor", "set", "reader", name, "earliest", "--json").ok().json["offset"] is None
+    bascule("cursor", "get", "reader", name).failed(3, "was never set")
     bascule("cursor", "set", "reader", name, "first").failed(2, "`OFFSET`", "`first`", "`earliest`")
     bascule("cursor", "get", "reader", name, "-p", "2").failed(3, "no partition 2", f"`bascule stream describe {name}`")
     bascule("cursor", "get", "reader", "no-such").failed(3, "`no-such`")

@@ -18,11 +18,11 @@ from tests.support.broker_fixtures import MakeStream
 from tests.support.waiting import eventually
 
 WANTED = """
-stream create|list|describe|delete|pause|resume|readonly
+stream create|list|describe|set|delete|pause|resume|readonly
 publish
 subscribe
-cursor get|set
-group list|describe|consume
+cursor list|get|set|delete
+group list|describe|reset|delete|consume
 cluster status|drain|add|remove|rebalance|reassign|cancel|elect|throttle
 top
 bench publish|subscribe|latency
@@ -36,6 +36,7 @@ audit verify|tail
 log inspect|verify
 keys status|rotate
 config reference|check
+import liftbridge
 server
 demo
 """

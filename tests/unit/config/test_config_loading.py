@@ -50,7 +50,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert cluster.streams.compression is Compression.NONE
     assert cluster.streams.compact_tombstone_retention_ns == 24 * HOUR_NS
     assert cluster.activity.stream_publish_ack_policy is PublishAckPolicy.ALL
-    assert (cluster.cursors.stream_partitions, cluster.cursors.stream_replication_factor) == (0, -1)
+    assert (cluster.cursors.stream_partitions, cluster.cursors.stream_replication_factor) == (1, -1)
     assert cluster.groups.consumer_timeout_ns == 15 * SECOND_NS
 
 

@@ -47,7 +47,7 @@ def test_the_lifecycle_that_clients_know() -> None:
     cluster = joined(("c1", ("foo", "bar")), foo=2, bar=2)
     assert assignments(cluster) == {"c1": {"foo": [0, 1], "bar": [0, 1]}}
     cluster.must(JoinConsumerGroup("g", "c2", ("foo",), IDS))
-    assert assignments(cluster) == {"c1": {"bar": [0, 1]}, "c2": {"foo": [0, 1]}}
+    assert assignments(cluster) == {"c1": {"foo": [0], "bar": [0, 1]}, "c2": {"foo": [1]}}
     cluster.must(LeaveConsumerGroup("g", "c2"))
     assert assignments(cluster) == {"c1": {"foo": [0, 1], "bar": [0, 1]}}
 

@@ -50,9 +50,11 @@ def test_the_life_of_a_group(tmp_path: Path) -> None:
             assert await assignments(server, "c1", 0) == {"foo": [0, 1], "bar": [0, 1]}
             second = await join(server, "c2", "foo")
             assert second.epoch > 0
-            assert await code(assignments(server, "c1", 0)) == "FAILED_PRECONDITION"
-            assert await assignments(server, "c2", second.epoch) == {"foo": [0, 1]}
-            assert await assignments(server, "c1", second.epoch) == {"bar": [0, 1]}
+            assert await code(assignments(server, "c1", second.epoch + 1)) == "FAILED_PRECONDITION"
+            assert await assignments(server, "c2", second.epoch) == {"foo": [1]}
+            assert await assignments(server, "c1", second.epoch) == {"foo": [0], "bar": [0, 1]}
+            older = await server.call("FetchConsumerGroupAssignments", groupId="g", consumerId="c1", epoch=0)
+            assert (older.epoch, len(older.assignments)) == (second.epoch, 2)
             metadata = (await server.call("FetchMetadata", groups=["g", "h"])).groupMetadata
             assert (metadata[0].coordinator, metadata[0].epoch, metadata[0].error) == ("a", second.epoch, 0)
             assert metadata[1].error == api.ConsumerGroupMetadata.UNKNOWN_GROUP

@@ -131,7 +131,11 @@ PARTITIONS: Final = (
 )
 
 CURSORS: Final = (
-    _gauge("bascule_cursor_offset", "Last processed offset, -1 for none. Leader only.", _CURSOR),
+    _gauge(
+        "bascule_cursor_offset",
+        "Last processed offset; -1: none, or a partition that the group has never read. Leader only.",
+        _CURSOR,
+    ),
     _gauge("bascule_cursor_lag_offsets", "Messages that the reader has not processed.", _CURSOR),
     _gauge("bascule_cursor_lag_bytes", "Bytes of the log that the reader has not processed.", _CURSOR),
     _gauge(

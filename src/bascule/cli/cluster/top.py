@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bascule.cli.stream.group_positions import GroupCursors
+from bascule.cli.stream.group_positions import group_positions
+from bascule.cli.stream.stored_positions import CursorList
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
@@ -86,13 +88,21 @@ def top(
     target.run(_watch, view, seconds, target)
 
 
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """The largest lag of a consumer group, by partition and by stream."""
+
+    partitions: dict[tuple[str, int], int] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=dict)
+
+
 class View:
     """Computes the rows of the view; rates come from the difference between two updates."""
 
     def __init__(self, *, each: bool, everything: bool) -> None:
         self.each = each
         self.everything = everything
-        self.cursors = GroupCursors()
+        self.cursors = CursorList()
         self.knows_lag = False
         self.brokers = 0
         self._before: dict[tuple[str, int], int] = {}
@@ -107,23 +117,23 @@ class View:
             for place, offset in newest.items()
         }
         self._before, self._seen_at = newest, now
-        lags = self._lags(streams)
+        lags = self._lags(metadata, streams)
         shown = [one for one in streams if self.everything or not facts.is_internal(one.name)]
         rows = [row for one in shown for row in self._rows(one, rates, lags)]
         return sorted(rows, key=lambda row: (-row.rate, row.stream, row.partition or 0))
 
-    def _lags(self, streams: list[StreamInfo]) -> dict[tuple[str, int], int]:
-        """The largest lag of a consumer group, by partition."""
-        found: dict[tuple[str, int], int] = {}
-        for one in self.cursors.positions(streams):
+    def _lags(self, metadata: Metadata, streams: list[StreamInfo]) -> Lags:
+        found, by_group = Lags(), Counter[tuple[str, str]]()
+        for one in group_positions(self.cursors, streams, metadata.groups):
             if one.lag is not None:
                 place = one.stream, one.partition
-                found[place] = max(found.get(place, 0), one.lag)
+                found.partitions[place] = max(found.partitions.get(place, 0), one.lag)
+                by_group[one.stream, one.group] += one.lag
+        for (stream, _), lag in by_group.items():
+            found.streams[stream] = max(found.streams.get(stream, 0), lag)
         return found
 
-    def _rows(
-        self, stream: StreamInfo, rates: dict[tuple[str, int], float], lags: dict[tuple[str, int], int]
-    ) -> list[Row]:
+    def _rows(self, stream: StreamInfo, rates: dict[tuple[str, int], float], lags: Lags) -> list[Row]:
         parts = list(stream.partitions.values())
         if self.each:
             return [
@@ -133,14 +143,13 @@ class View:
                     len(parts),
                     rates[stream.name, one.id],
                     None if one.paused and one.newest_offset < 0 else one.newest_offset + 1,
-                    lags.get((stream.name, one.id)),
+                    lags.partitions.get((stream.name, one.id)),
                     len(one.in_sync_replicas),
                     len(one.replicas),
                     facts.state(stream, one),
                 )
                 for one in parts
             ]
-        known = [lags[stream.name, one.id] for one in parts if (stream.name, one.id) in lags]
         worst = min(parts, key=lambda one: len(one.in_sync_replicas) - len(one.replicas))
         return [
             Row(
@@ -149,7 +158,7 @@ class View:
                 len(parts),
                 sum(rates[stream.name, one.id] for one in parts),
                 facts.received(stream),
-                max(known) if known else None,
+                lags.streams.get(stream.name),
                 len(worst.in_sync_replicas),
                 len(worst.replicas),
                 facts.stream_state(stream),
@@ -158,7 +167,7 @@ class View:
 
 
 async def _look(client: Client, view: View) -> list[Row]:
-    metadata, streams = await facts.streams(client)
+    metadata, streams = await facts.streams(client, groups=None)
     return view.update(metadata, [one for one in streams if one.partitions], monotonic())
 
 

@@ -1,4 +1,4 @@
-"""`bascule group …`: lists consumer groups and their lag, and reads as a member of a group."""
+"""`bascule group …`: lists consumer groups and their lag, resets and deletes their positions, and reads as a member of a group."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli.stream import group_positions
-from bascule.cli.stream.group_positions import GroupPosition
+from bascule.cli.stream import group_reset
+from bascule.cli.stream.group_positions import GroupPosition, group_positions
+from bascule.cli.stream.stored_positions import GROUP_PREFIX, HOLD_PREFIX, read_cursors
 from bascule.cli.stream.subscribe import Count, Few, Renderer, Template, chosen_renderer, write
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import known, note, say, show_facts, show_json, show_rows
+from bascule.cli.terminal.output import confirm, known, note, say, show_facts, show_json, show_rows
 from bascule.cli.terminal.values import LastMessages
+from bascule.config.values.shown import plural
 from bascule.errors import StateError, StreamNotFound
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
+    from bascule.client.connection.metadata import GroupInfo
 
-app = typer.Typer(help="Show consumer groups, or read as a member of one.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show consumer groups, reset or delete their positions, or read as a member.", no_args_is_help=True
+)
 
 GroupId = Annotated[str, typer.Argument(help="The consumer group.", show_default=False, metavar="GROUP")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command("list")
 @connected
 def list_groups(target: Target, as_json: Json = False) -> None:
-    """List the groups that have written a checkpoint: state, streams, partitions and lag in messages."""
+    """List the groups that have members or a checkpoint: state, streams, partitions and lag in messages."""
     found = target.run(_list)
     if as_json:
         show_json(found)
         return
     if not found and sys.stdout.isatty():
-        say("No group has written a checkpoint yet; `bascule group consume GROUP STREAM` reads as a member of one.")
+        say("There is no consumer group yet; `bascule group consume GROUP STREAM` reads as a member of one.")
         return
     show_rows(
         ("Group", "State", "Streams", "Partitions", "Lag"),
@@ -44,16 +50,16 @@ def list_groups(target: Target, as_json: Json = False) -> None:
 
 
 async def _list(client: Client) -> list[dict[str, Any]]:
-    cursors = await group_positions.read_cursors(client)
-    _, streams = await facts.streams(client)
-    by_group: dict[str, list[GroupPosition]] = {}
-    for one in cursors.positions(streams):
+    cursors = await read_cursors(client)
+    metadata, streams = await facts.streams(client, groups=None)
+    by_group: dict[str, list[GroupPosition]] = {name: [] for name in metadata.groups}
+    for one in group_positions(cursors, streams, metadata.groups):
         by_group.setdefault(one.group, []).append(one)
-    active = (await client.fetch_metadata([], groups=list(by_group))).groups
     return [
         {
             "group": group,
-            "state": "active" if group in active else "empty",
+            "state": "active" if group in metadata.groups else "empty",
+            "members": len(metadata.groups[group].members) if group in metadata.groups else 0,
             "streams": sorted({one.stream for one in found}),
             "partitions": len(found),
             "lag": sum(one.lag or 0 for one in found),
@@ -65,42 +71,145 @@ async def _list(client: Client) -> list[dict[str, Any]]:
 @app.command()
 @connected
 def describe(target: Target, group: GroupId, as_json: Json = False) -> None:
-    """Show a group: its coordinator, and for each partition the last processed offset and the lag in messages."""
-    info, found = target.run(_describe, group)
+    """Show a group: its members, and for each partition the last processed offset, the lag in messages and the owner.
+
+    A group without an offset in a partition of its streams has processed no message there.
+    """
+    known_group, found = target.run(_describe, group)
+    members = () if known_group is None else known_group.members
+    info: dict[str, Any] = {
+        "group": group,
+        "state": "empty" if known_group is None else "active",
+        "coordinator": None if known_group is None else known_group.coordinator,
+        "epoch": None if known_group is None else known_group.epoch,
+        "lag": sum(one.lag or 0 for one in found),
+    }
     if as_json:
-        show_json({**info, "partitions": [one.document() for one in found]})
+        listed = [
+            {
+                "consumer": one.id,
+                "streams": list(one.streams),
+                "partitions": {name: list(numbers) for name, numbers in one.assignments.items()},
+            }
+            for one in members
+        ]
+        show_json({**info, "members": listed, "partitions": [one.document() for one in found]})
         return
+    if members:
+        info["members"] = ", ".join(one.id if one.assignments else f"{one.id} (no partitions)" for one in members)
     show_facts([(name, value) for name, value in info.items() if value is not None])
     if found:
         if sys.stdout.isatty():
             say("")
         show_rows(
-            ("Stream", "Partition", "Reached", "Newest", "Lag"),
-            [(one.stream, one.partition, one.offset, known(one.newest), known(one.lag)) for one in found],
+            ("Stream", "Partition", "Reached", "Newest", "Lag", "Owner"),
+            [
+                (one.stream, one.partition, known(one.offset), known(one.newest), known(one.lag), one.owner or "")
+                for one in found
+            ],
             right=("Partition", "Reached", "Newest", "Lag"),
         )
 
 
-async def _describe(client: Client, group: str) -> tuple[dict[str, Any], list[GroupPosition]]:
-    known = (await client.fetch_metadata([], groups=[group])).groups.get(group)
-    found: list[GroupPosition] = []
-    if facts.CURSORS_STREAM in (await client.fetch_metadata([facts.CURSORS_STREAM])).streams:
-        cursors = await group_positions.read_cursors(client)
-        _, streams = await facts.streams(client)
-        found = cursors.positions(streams, group)
-    if known is None and not found:
-        raise StateError(
-            f"group `{group}` does not exist",
-            hint="`bascule group list` shows the groups with a checkpoint; a group without one exists while it has members",
-        )
-    info = {
-        "group": group,
-        "state": "empty" if known is None else "active",
-        "coordinator": None if known is None else known.coordinator,
-        "epoch": None if known is None else known.epoch,
-        "lag": sum(one.lag or 0 for one in found),
-    }
-    return info, found
+async def _describe(client: Client, group: str) -> tuple[GroupInfo | None, list[GroupPosition]]:
+    metadata, streams = await facts.streams(client, groups=[group])
+    has_cursors = any(one.name == facts.CURSORS_STREAM for one in streams)
+    cursors = await read_cursors(client) if has_cursors else ()
+    known_group = metadata.groups.get(group)
+    found = [one for one in group_positions(cursors, streams, metadata.groups) if one.group == group]
+    if known_group is None and not found:
+        raise no_group(group)
+    return known_group, found
+
+
+def no_group(group: str) -> StateError:
+    return StateError(
+        f"group `{group}` does not exist",
+        hint="`bascule group list` shows the groups that have members or a checkpoint",
+    )
+
+
+# ── reset and delete ─────────────────────────────────────────────────────────────────────────────
+
+
+@app.command()
+@connected
+def reset(
+    target: Target,
+    group: GroupId,
+    streams: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these streams. Default: all that the group has read.",
+            show_default=False,
+            autocompletion=completion.streams,
+            metavar="STREAM",
+        ),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="The next message to read: `earliest`, `latest` (after the newest message), an offset, or a time "
+            "such as `2026-01-31T12:00` or `2h` ago.",
+            show_default=False,
+        ),
+    ] = ...,  # type: ignore[assignment]
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition", "-p", metavar="NUMBER", help="Only this partition; may be repeated.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new positions, and change nothing.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Move a group to another position. The group must have no members: stop them first, or wait until they expire.
+
+    An offset or a time outside of the stored messages moves the group to the oldest message, or after the newest one.
+    """
+    where = group_reset.wanted("--to", to)
+    numbers = values.partitions("--partition", partition or ())
+    planned = target.run(group_reset.plan, group, streams or [], numbers, where)
+    if not dry_run:
+        if not yes:
+            confirm(
+                f"Move group `{group}` in {plural(len(planned), 'partition')}?", "`--dry-run` shows the new positions"
+            )
+        target.run(group_reset.carry_out, planned)
+    if as_json:
+        show_json([one.document() for one in planned])
+        return
+    show_rows(
+        ("Stream", "Partition", "Reached", "Next", "Lag"),
+        [(one.stream, one.partition, known(one.before), one.following, one.lag) for one in planned],
+        right=("Partition", "Reached", "Next", "Lag"),
+    )
+    if dry_run:
+        note("Nothing was changed: this was a dry run.")
+
+
+@app.command()
+@connected
+def delete(target: Target, group: GroupId, yes: Yes = False) -> None:
+    """Delete the positions of a group without members: if it is used again, it begins as a new group."""
+    if not yes:
+        confirm(f"Delete all positions of group `{group}`?")
+    count = target.run(_delete, group)
+    say(f"Deleted group `{group}` with {plural(count, 'position')}.")
+
+
+async def _delete(client: Client, group: str) -> int:
+    await group_reset.require_no_members(client, group)
+    names = (GROUP_PREFIX + group, HOLD_PREFIX + group)
+    places = [one.place for one in await read_cursors(client) if one.place.cursor in names]
+    if not places:
+        raise no_group(group)
+    for place in places:
+        await client.delete_cursor(*place)
+    return sum(place.cursor.startswith(GROUP_PREFIX) for place in places)
 
 
 # ── consume ──────────────────────────────────────────────────────────────────────────────────────

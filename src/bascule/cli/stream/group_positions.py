@@ -1,43 +1,39 @@
-"""Positions of consumer groups, read from their cursors in the stream `__cursors`.
+"""Positions of consumer groups: for each partition the last processed offset, and the member that reads it.
 
-The API returns a group or a cursor by its id but cannot list them, so this module reads the stream. The cursor of a group is
-`__group:<group>`, and its value is the last processed offset.
+The cursor `__group:<group>` holds the last processed offset. A group reads whole streams: a partition of a stream that it reads belongs
+to its lag, whether the group has written a cursor there or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from bascule.cli.target.facts import CURSORS_STREAM
-from bascule.errors import BasculeError, StateError
+from bascule.cli.stream.stored_positions import GROUP_PREFIX, VALID, ListedCursor
 
 if TYPE_CHECKING:
-    from bascule.client.client import Client
-    from bascule.client.connection.metadata import StreamInfo
-    from bascule.client.messages import Message
-
-GROUP_PREFIX: Final = "__group:"
-
-Place = tuple[str, str, int]
-"""Group, stream and partition."""
+    from bascule.client.connection.metadata import GroupInfo, StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """The last processed offset of a group in a partition. `newest` is None if it is not known: the partition is paused."""
-
     group: str
     stream: str
     partition: int
-    offset: int
+    offset: int | None
+    """The last processed offset; None if no message was processed."""
     newest: int | None
+    """None if it is not known: the partition is paused."""
+    owner: str | None = None
+    """The member that reads the partition now."""
 
     @property
     def lag(self) -> int | None:
         """Number of messages that the group has not processed."""
-        return None if self.newest is None else max(0, self.newest - self.offset)
+        if self.newest is None:
+            return None
+        return max(0, self.newest - (-1 if self.offset is None else self.offset))
 
     def document(self) -> dict[str, object]:
         return {
@@ -46,57 +42,46 @@ class GroupPosition:
             "offset": self.offset,
             "newest_offset": self.newest,
             "lag": self.lag,
+            "owner": self.owner,
         }
 
 
-class GroupCursors:
-    """The newest cursor of each group and partition."""
+def group_positions(
+    cursors: Iterable[ListedCursor], streams: Iterable[StreamInfo], groups: Mapping[str, GroupInfo]
+) -> list[GroupPosition]:
+    """The positions of all groups in all partitions of the streams that they read, ordered by group, stream and partition.
 
-    def __init__(self) -> None:
-        self.offsets: dict[Place, int] = {}
-
-    def take(self, messages: Iterable[Message]) -> None:
-        from bascule.client.connection import wire
-
-        for message in messages:
-            try:
-                # A cursor is stored in the encoding of the request that set it.
-                fields = wire.decode("SetCursorRequest", message.value or b"")
-            except BasculeError:
-                continue
-            cursor = fields["cursorId"]
-            if isinstance(cursor, str) and cursor.startswith(GROUP_PREFIX):
-                place = (cursor.removeprefix(GROUP_PREFIX), fields["stream"], fields["partition"])
-                self.offsets[place] = fields["offset"]
-
-    def positions(self, streams: Iterable[StreamInfo], group: str | None = None) -> list[GroupPosition]:
-        """The positions ordered by group, stream and partition; deleted streams are left out."""
-        newest = {
-            (stream.name, one.id): None if one.paused else one.newest_offset
-            for stream in streams
-            for one in stream.partitions.values()
-        }
-        return [
-            GroupPosition(name, stream, partition, offset, newest[stream, partition])
-            for (name, stream, partition), offset in sorted(self.offsets.items())
-            if (stream, partition) in newest and group in (None, name)
-        ]
-
-
-async def read_cursors(client: Client) -> GroupCursors:
-    """Read all cursors. Raises StateError if the cluster keeps no cursors."""
-    found = GroupCursors()
-    if CURSORS_STREAM not in (await client.fetch_metadata([CURSORS_STREAM])).streams:
-        raise no_cursors()
-    subscription = client.subscribe(CURSORS_STREAM, partition="all", start="earliest", stop="latest", resume=True)
-    async with subscription:
-        async for batch in subscription.batches():
-            found.take(batch)
-    return found
+    `groups` are those that have members.
+    """
+    known = {stream.name: stream for stream in streams}
+    offsets: dict[tuple[str, str, int], int] = {}
+    read: set[tuple[str, str]] = set()
+    for one in cursors:
+        name, stream = one.place.cursor, known.get(one.place.stream)
+        if name.startswith(GROUP_PREFIX) and stream is not None and one.state(stream) == VALID:
+            group = name.removeprefix(GROUP_PREFIX)
+            offsets[group, stream.name, one.place.partition] = one.offset
+            read.add((group, stream.name))
+    owners: dict[tuple[str, str, int], str] = {}
+    for group, info in groups.items():
+        for member in info.members:
+            read |= {(group, stream) for stream in member.streams if stream in known}
+            for stream_name, numbers in member.assignments.items():
+                owners |= dict.fromkeys(((group, stream_name, number) for number in numbers), member.id)
+    return [
+        GroupPosition(
+            group,
+            name,
+            one.id,
+            _processed(offsets.get((group, name, one.id))),
+            None if one.paused and one.newest_offset < 0 else one.newest_offset,
+            owners.get((group, name, one.id)),
+        )
+        for group, name in sorted(read)
+        for one in known[name].partitions.values()
+    ]
 
 
-def no_cursors() -> StateError:
-    return StateError(
-        "this cluster keeps no cursors, so its consumer groups cannot be listed",
-        hint="set `cursors.stream.partitions` of the brokers, for example to 1, and restart them",
-    )
+def _processed(offset: int | None) -> int | None:
+    """Negative offsets are positions before the first message."""
+    return None if offset is None or offset < 0 else offset

@@ -22,8 +22,11 @@ LEADER_SECONDS_MAX: Final = 1.5
 """Timeout of a request to a leader. A leader that takes longer is treated as down."""
 
 
-async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[Metadata, list[StreamInfo]]:
+async def streams(
+    client: Client, names: Iterable[str] | None = None, *, groups: Iterable[str] | None = ()
+) -> tuple[Metadata, list[StreamInfo]]:
     """All streams, or the named ones, with each partition as its leader reports it. If the leader is down, `leader` is empty.
+    `groups` are the groups in the metadata, None for all that have members.
 
     Raises StreamNotFound if a named stream does not exist.
     """
@@ -31,7 +34,7 @@ async def streams(client: Client, names: Iterable[str] | None = None) -> tuple[M
     from dataclasses import replace
 
     wanted = None if names is None else list(names)
-    metadata = await client.fetch_metadata(wanted)
+    metadata = await client.fetch_metadata(wanted, groups=groups)
     for name in wanted or ():
         if name not in metadata.streams:
             raise StreamNotFound(f"there is no stream `{name}`")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from bascule.config.values.shown import iso
+from bascule.errors import CallerError
 from bascule.exits import styled
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ def note(text: str) -> None:
     """Print a remark to stderr, which is not part of the result; only if stderr is a terminal."""
     if sys.stderr.isatty():
         styled(text, dim=True, err=True)
+
+
+def confirm(question: str, hint: str = "") -> None:
+    """Ask; ends the command unless the answer is yes. Without a terminal, raises CallerError: scripts give `--yes`."""
+    if not sys.stdin.isatty():
+        way = "give `--yes` to confirm"
+        raise CallerError(f"this needs a confirmation: {question}", hint=f"{way}; {hint}" if hint else way)
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
 
 
 def warn(text: str) -> None:

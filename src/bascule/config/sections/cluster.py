@@ -178,9 +178,10 @@ class CursorStream:
     stream_partitions: int = setting(
         "cursors.stream.partitions",
         Integer(),
-        0,
-        meaning="The number of partitions of the stream that stores cursors. 0: no cursors.",
-        consequence="Fixed once the stream exists.",
+        1,
+        meaning="The number of partitions of the stream that stores cursors. 0: no cursors, and so no consumer groups of Bascule's "
+        "client.",
+        consequence="Fixed once the stream exists. With more partitions, several servers share the work for cursors.",
     )
     stream_replication_factor: int = setting(
         "cursors.stream.replication.factor",

@@ -173,7 +173,8 @@ def _place(
             offset = offsets[key.stream][key.partition]
             return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(offset, offset)
         case AtCursor():
-            return state.first_offset if given is None else given + 1
+            # A negative cursor is a position before the first message.
+            return state.first_offset if given is None else max(0, given + 1)
         case AtTimestamp() | AtTimestamps():
             return without(state) if given is None else min(given, state.end_offset)
         case Earliest():

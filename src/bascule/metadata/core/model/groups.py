@@ -34,29 +34,27 @@ class ConsumerGroup:
 def rebalance(group: ConsumerGroup, streams: Iterable[str], partition_counts: Mapping[str, int]) -> None:
     """Assign the partitions of these streams anew. `partition_counts` says how many each has; an unknown stream has none.
 
-    Each member gets as many partitions as if they were dealt out one by one to the member with the fewest, and keeps as many of its
-    present ones as possible. Takes O(partitions + members log members) for each stream.
+    Each stream is spread over its members first: their shares of it differ by one partition at most, so that a busy stream is work for
+    all of them. The larger shares go to the members with the fewest partitions of other streams, and among equals to those that have
+    most of the stream now. Each member keeps as many of its present partitions as its share allows. Takes O(partitions + members log
+    members) for each stream.
     """
     wanted = sorted(set(streams))
     subscribers: dict[str, list[GroupMember]] = {stream: [] for stream in wanted}
-    holders: dict[str, list[GroupMember]] = {stream: [] for stream in wanted}
+    before: dict[str, dict[str, list[int]]] = {stream: {} for stream in wanted}
     loads: dict[str, int] = {}
     for name in sorted(group.members):
         member = group.members[name]
-        loads[name] = member.load
         for stream in member.streams:
             if stream in subscribers:
                 subscribers[stream].append(member)
-        for stream in member.assignments:
-            if stream in holders:
-                holders[stream].append(member)
+        for stream in [stream for stream in member.assignments if stream in before]:
+            before[stream][name] = member.assignments.pop(stream)
+        loads[name] = member.load
     for stream in wanted:
-        before = {member.id: member.assignments.pop(stream) for member in holders[stream]}
-        for name, numbers in before.items():
-            loads[name] -= len(numbers)
         count = partition_counts.get(stream, 0)
         if subscribers[stream] and count:
-            _deal(stream, subscribers[stream], loads, before, count)
+            _deal(stream, subscribers[stream], loads, before[stream], count)
 
 
 def _deal(
@@ -66,11 +64,11 @@ def _deal(
     before: Mapping[str, list[int]],
     count: int,
 ) -> None:
-    shares = _shares([(member.id, loads[member.id]) for member in subscribers], count)
-    kept = {
-        member.id: [number for number in before.get(member.id, ()) if number < count][: shares[member.id]]
-        for member in subscribers
-    }
+    present = {member.id: [number for number in before.get(member.id, ()) if number < count] for member in subscribers}
+    share, larger = divmod(count, len(subscribers))
+    order = sorted(present, key=lambda name: (loads[name], -len(present[name]), name))
+    shares = {name: share + (place < larger) for place, name in enumerate(order)}
+    kept = {name: numbers[: shares[name]] for name, numbers in present.items()}
     taken = {number for numbers in kept.values() for number in numbers}
     free = iter([number for number in range(count) if number not in taken])
     for member in subscribers:
@@ -79,23 +77,3 @@ def _deal(
         if numbers:
             member.assignments[stream] = numbers
             loads[member.id] += len(numbers)
-
-
-def _shares(loads: list[tuple[str, int]], count: int) -> dict[str, int]:
-    """How many partitions each member gets, as if they were dealt out one by one to the member with the fewest, ties by id.
-
-    The members with the fewest are filled up to a common level; the rest goes to the first of them by id. `loads` is sorted by id.
-    """
-    filled = total = 0
-    for _, load in sorted(loads, key=lambda member: member[1]):
-        if filled and load * filled - total >= count:
-            break
-        filled, total = filled + 1, total + load
-    level, rest = divmod(count + total, filled)
-    shares = {}
-    for name, load in loads:
-        share = max(0, level - load)
-        if load <= level and rest:
-            share, rest = share + 1, rest - 1
-        shares[name] = share
-    return shares

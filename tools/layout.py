@@ -100,7 +100,7 @@ client                  errors kernels.window kernels.client net.nats client.con
 client.admin            errors client.connection client
 client.arrow            errors limits kernels.records kernels.arrow kernels.window net flight client.connection
                         client.publish client
-__init__                errors client.connection client.consume client client.arrow
+__init__                errors client.connection client.consume client client.admin client.arrow
 broker.api              errors limits names proto kernels.calls net.grpc config.values config.sections config
                         metadata.core.model metadata.core log security.policy security security.audit metadata partition
                         readers operations flight

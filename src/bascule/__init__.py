@@ -10,10 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule import errors
-from bascule.errors import BasculeError, CallerError, OperatorError, OutcomeUnknown, StateError, Unavailable
+from bascule.errors import (
+    BasculeError,
+    CallerError,
+    IncorrectOffset,
+    InvalidOption,
+    OperatorError,
+    OutcomeUnknown,
+    PermissionDenied,
+    StateError,
+    StreamExists,
+    StreamNotFound,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from bascule.client import blocking
+    from bascule.client.admin.cluster import ClusterAdmin
     from bascule.client.arrow.table import read_table
     from bascule.client.client import Client, connect
     from bascule.client.connection.options import TlsOptions
@@ -28,6 +41,7 @@ _LAZY: Final = {
     "Ack": "bascule.client.messages",
     "Assignment": "bascule.client.consume.consumer",
     "Client": "bascule.client.client",
+    "ClusterAdmin": "bascule.client.admin.cluster",
     "Consumer": "bascule.client.consume.consumer",
     "LoopbackToken": "bascule.client.connection.tokens",
     "Message": "bascule.client.messages",
@@ -61,13 +75,19 @@ __all__ = [
     "BasculeError",
     "CallerError",
     "Client",
+    "ClusterAdmin",
     "Consumer",
+    "IncorrectOffset",
+    "InvalidOption",
     "LoopbackToken",
     "Message",
     "MessageBatch",
     "OperatorError",
     "OutcomeUnknown",
+    "PermissionDenied",
     "StateError",
+    "StreamExists",
+    "StreamNotFound",
     "Subscription",
     "TlsOptions",
     "Unavailable",

@@ -18,13 +18,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from bascule.client.client import Client
 from bascule.client.client import connect as connect_async
-from bascule.client.connection.options import Bytes, TlsOptions
+from bascule.client.connection.options import AckPolicy, Bytes, TlsOptions
 from bascule.client.consume.consumer import Assignment, Consumer
 from bascule.client.consume.subscription import Subscription
+from bascule.client.publish.calls import PublishArguments, SubjectArguments
 from bascule.client.publish.publisher import BasePublisher, Sendable
 from bascule.errors import ClientClosed
 from bascule.kernels.client.messages import Message, MessageBatch
@@ -132,8 +133,6 @@ def _making(
 class BlockingSubscription(_Part[Subscription]):
     """An iterator of messages; see `bascule.client.consume.subscription.Subscription`."""
 
-    _messages: Iterator[Message] = iter(())
-
     def open(self) -> Self:
         """Return when the brokers have confirmed: from then on no message is missed."""
         self._portal.run(self._part.open())
@@ -146,28 +145,50 @@ class BlockingSubscription(_Part[Subscription]):
         return self
 
     def __next__(self) -> Message:
-        while True:
-            for message in self._messages:
-                return message
-            self._take(self.next_batch())
+        message = self._part.ready()
+        while message is None:
+            if not self._portal.run(self._part.receive()):
+                raise StopIteration
+            message = self._part.ready()
+        return message
 
     def next(self, timeout: float) -> Message | None:
         """The next message, or None when none comes in time. StopIteration at the end."""
-        for message in self._messages:
-            return message
-        try:
-            self._take(self._portal.run(_within(self._part.next_batch(), timeout)))
-        except TimeoutError:
-            return None
-        return next(self._messages)
-
-    def _take(self, batch: MessageBatch | None) -> None:
-        if batch is None:
-            raise StopIteration
-        self._messages = iter(batch)
+        message = self._part.ready()
+        if message is None:
+            self.open()
+            try:
+                if not self._portal.run(_within(self._part.receive(), timeout)):
+                    raise StopIteration
+            except TimeoutError:
+                return None
+            message = self._part.ready()
+        return message
 
     next_batch = _blocking(Subscription.next_batch)
     close = _blocking(Subscription.close)
+
+    def poll(self, timeout: float) -> Message | None:
+        """The next message; None if none arrives within `timeout` seconds, and at the end of the subscription."""
+        try:
+            return self.next(timeout)
+        except StopIteration:
+            return None
+
+    def pause(self, *partitions: int) -> None:
+        """Deliver no more messages of these partitions, or of all without any, until `resume`."""
+        self._portal.call(lambda: self._part.pause(*partitions))
+
+    def resume(self, *partitions: int) -> None:
+        """Deliver messages of these partitions, or of all without any, again."""
+        self._portal.call(lambda: self._part.resume(*partitions))
+
+    @property
+    def paused(self) -> list[int]:
+        """The partitions of which no messages are delivered."""
+        return self._part.paused
+
+    seek = _blocking(Subscription.seek)
 
     def batches(self) -> Iterator[MessageBatch]:
         while (batch := self.next_batch()) is not None:
@@ -271,8 +292,48 @@ class BlockingClient(_Part[Client]):
     set_cursor = _blocking(Client.set_cursor)
     fetch_cursor = _blocking(Client.fetch_cursor)
     delete_cursor = _blocking(Client.delete_cursor)
-    publish = _blocking(Client.publish)
-    publish_to_subject = _blocking(Client.publish_to_subject)
+    if TYPE_CHECKING:
+
+        @overload
+        def publish(
+            self,
+            stream: str,
+            value: Bytes | None,
+            *,
+            ack: Literal["leader", "all"] = "leader",
+            **more: Unpack[PublishArguments],
+        ) -> Ack: ...
+        @overload
+        def publish(
+            self, stream: str, value: Bytes | None, *, ack: Literal["none"], **more: Unpack[PublishArguments]
+        ) -> None: ...
+        @overload
+        def publish(
+            self, stream: str, value: Bytes | None, *, ack: AckPolicy, **more: Unpack[PublishArguments]
+        ) -> Ack | None: ...
+        def publish(self, stream: str, value: Bytes | None, **more: Any) -> Ack | None: ...
+
+        @overload
+        def publish_to_subject(
+            self,
+            subject: str,
+            value: Bytes | None,
+            *,
+            ack: Literal["leader", "all"] = "leader",
+            **more: Unpack[SubjectArguments],
+        ) -> Ack: ...
+        @overload
+        def publish_to_subject(
+            self, subject: str, value: Bytes | None, *, ack: Literal["none"], **more: Unpack[SubjectArguments]
+        ) -> None: ...
+        @overload
+        def publish_to_subject(
+            self, subject: str, value: Bytes | None, *, ack: AckPolicy, **more: Unpack[SubjectArguments]
+        ) -> Ack | None: ...
+        def publish_to_subject(self, subject: str, value: Bytes | None, **more: Any) -> Ack | None: ...
+    else:
+        publish = _blocking(Client.publish)
+        publish_to_subject = _blocking(Client.publish_to_subject)
     publish_many = _blocking(Client.publish_many)
     publisher = _making(Client.publisher, BlockingPublisher)
     nats_publisher = _making(Client.nats_publisher, BlockingPublisher)

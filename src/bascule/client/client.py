@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -13,14 +13,14 @@ from weakref import WeakSet
 
 from bascule.client.connection import options
 from bascule.client.connection.brokers import Brokers
-from bascule.client.connection.options import AckPolicy, Duration, TlsOptions
+from bascule.client.connection.options import AckPolicy, Bytes, Duration, TlsOptions
 from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume import positions
 from bascule.client.consume.consumer import Callback, Consumer
 from bascule.client.consume.cursors import CursorMethods
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
-from bascule.client.consume.positions import Position, Start, Stop
-from bascule.client.consume.subscription import Subscription
+from bascule.client.consume.positions import Position, Range, Start, Stop
+from bascule.client.consume.subscription import MessageFilter, Subscription
 from bascule.client.publish.calls import WINDOW_DEFAULT, PublishMethods
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.partitioner import Partitioner
@@ -112,38 +112,34 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         self,
         stream: str,
         *,
-        partition: int | Iterable[int] | str = 0,
-        start: Start = "new",
+        partition: int | Iterable[int] | str = "all",
+        start: Start | None = None,
         stop: Stop = None,
         reverse: bool = False,
+        key: Bytes | None = None,
+        headers: Mapping[str, Bytes | None] | None = None,
         resume: bool = False,
         read_replica: bool = False,
         timeout: float | None = None,
     ) -> Subscription:
-        """Read a partition, several, or `"all"`.
+        """Read all partitions, one, or several.
 
-        `start` is `"new"`, `"earliest"`, `"latest"` (the last message, then new ones), an offset, or a datetime. `stop` is None,
-        `"latest"` (the newest message at the time of the call), an offset, or a datetime in the past; both ends are included. `reverse`
-        reads backward and ends at the oldest message. `resume` resumes a paused partition. `read_replica` reads from any
-        in-sync replica.
+        `start` is `"earliest"` (the default), `"new"`, `"latest"` (the last message, then new ones), an offset, or a datetime. `stop`
+        is None, `"latest"` (the newest message at the time of the call), an offset, or a datetime in the past; both ends are included.
+        `reverse` reads backward, by default from `"latest"`, and ends at the oldest message. `key` and `headers` select messages with
+        this key and all these headers; a value of None means a header of any content. The client selects them, so all are received.
+        `resume` resumes a paused partition. `read_replica` reads from any in-sync replica.
 
         Iterate over it, or over its `batches()`. `await client.subscribe(…)` returns when the brokers have confirmed.
         """
         self._brokers.check_open()
         name = options.stream_name(stream)
-        wanted = positions.parse(start, stop, reverse=reverse, now_ns=time.time_ns())
         numbers = None if partition == "all" else _numbers(partition)
         choices = ReaderOptions(
             options.flag("resume", resume), options.flag("read_replica", read_replica), self._patience
         )
-
-        async def make_readers(wake: Callable[[], None], deadline: TimeLimit) -> list[PartitionReader]:
-            found = numbers
-            if found is None:
-                found = sorted((await self._brokers.stream(name, deadline)).partitions)
-            return [PartitionReader(self._brokers, name, number, Position(wanted), choices, wake) for number in found]
-
-        subscription = Subscription(make_readers, self._seconds(timeout))
+        factory = StreamReaders(self._brokers, name, numbers, start, stop, choices, reverse=reverse)
+        subscription = Subscription(factory, self._seconds(timeout), _filter(key, headers))
         self._parts.add(subscription)
         return subscription
 
@@ -223,6 +219,54 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         )
         self._keep(publisher)
         return publisher
+
+
+class StreamReaders:
+    """Makes the readers of a subscription to a stream. `numbers` None means all partitions."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        stream: str,
+        numbers: list[int] | None,
+        start: Start | None,
+        stop: Stop,
+        choices: ReaderOptions,
+        *,
+        reverse: bool,
+    ) -> None:
+        self._brokers = brokers
+        self._stream = stream
+        self._numbers = numbers
+        self._stop = stop
+        self._choices = choices
+        self._reverse = reverse
+        options.flag("reverse", reverse)
+        self._wanted = self._range(("latest" if reverse else "earliest") if start is None else start)
+
+    def _range(self, start: Start) -> Range:
+        return positions.parse(start, self._stop, reverse=self._reverse, now_ns=time.time_ns())
+
+    async def partitions(self, deadline: TimeLimit) -> list[int]:
+        if self._numbers is not None:
+            return self._numbers
+        return sorted((await self._brokers.stream(self._stream, deadline)).partitions)
+
+    def reader(self, partition: int, wake: Callable[[], None], start: Start | None = None) -> PartitionReader:
+        position = Position(self._wanted if start is None else self._range(start))
+        return PartitionReader(self._brokers, self._stream, partition, position, self._choices, wake)
+
+
+def _filter(key: Bytes | None, headers: Mapping[str, Bytes | None] | None) -> MessageFilter | None:
+    if key is None and not headers:
+        return None
+    if headers and (not isinstance(headers, Mapping) or any(not isinstance(name, str) for name in headers)):
+        raise options.wrong("headers", headers, "a mapping from names to bytes, text or None")
+    wanted = {
+        name: None if value is None else options.payload(f"headers[{name!r}]", value)
+        for name, value in (headers or {}).items()
+    }
+    return MessageFilter(None if key is None else options.payload("key", key), wanted or None)
 
 
 def _ignore(_error: BasculeError) -> None:

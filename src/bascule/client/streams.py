@@ -9,7 +9,9 @@ from bascule.client.connection import options
 from bascule.client.connection.core import ClientCore
 from bascule.client.connection.metadata import Metadata, PartitionInfo
 from bascule.client.connection.options import Duration
+from bascule.client.connection.wire import Fields
 from bascule.client.consume.partition_reader import fetch_partition
+from bascule.errors import StreamExists
 
 
 class StreamMethods(ClientCore):
@@ -39,6 +41,7 @@ class StreamMethods(ClientCore):
         compression: Literal["none", "zstd"] | None = None,
         sync: Literal["ack", "interval", "always"] | None = None,
         sync_interval: Duration | None = None,
+        if_not_exists: bool = False,
         timeout: float | None = None,
     ) -> None:
         """Create a stream that keeps what is published to a NATS subject; without `subject` it is the stream's name.
@@ -52,7 +55,8 @@ class StreamMethods(ClientCore):
         ack and every reader, `interval` nothing; messages that nothing waits for reach it within `sync_interval`.
         `compact_max_goroutines` is accepted as in Liftbridge and has no effect.
 
-        Raises StreamExists; OutcomeUnknown when the broker died meanwhile: look with `fetch_metadata` then.
+        Raises StreamExists, unless `if_not_exists`: then a stream of this name stays as it is. Raises OutcomeUnknown when the broker
+        died meanwhile: look with `fetch_metadata` then.
         """
         settings = options.stream_settings(
             {
@@ -78,17 +82,24 @@ class StreamMethods(ClientCore):
         )
         if replication_factor not in (None, -1):
             options.integer("replication_factor", replication_factor, 1, options.INT32_MAX)
-        await self._call(
-            "CreateStream",
-            timeout,
-            once=True,
-            name=options.stream_name(name, "name"),
-            subject=options.subject_name(name if subject is None else subject),
-            group="" if not group else options.subject_name(group, "group"),
-            partitions=options.integer("partitions", partitions, 1, options.INT32_MAX),
-            replicationFactor=replication_factor or 0,
+        request: Fields = {
+            "name": options.stream_name(name, "name"),
+            "subject": options.subject_name(name if subject is None else subject),
+            "group": "" if not group else options.subject_name(group, "group"),
+            "partitions": options.integer("partitions", partitions, 1, options.INT32_MAX),
+            "replicationFactor": replication_factor or 0,
             **settings,
-        )
+        }
+        await self._create_stream(name, request, timeout, may_exist=options.flag("if_not_exists", if_not_exists))
+
+    async def _create_stream(self, name: str, request: Fields, timeout: float | None, *, may_exist: bool) -> None:
+        try:
+            await self._call("CreateStream", timeout, once=True, **request)
+        except StreamExists:
+            if not may_exist:
+                raise StreamExists(
+                    f"stream `{name}` exists already", hint="choose another name, or pass if_not_exists=True"
+                ) from None
 
     async def delete_stream(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a stream and its data. Raises StreamNotFound; OutcomeUnknown when the broker died meanwhile."""

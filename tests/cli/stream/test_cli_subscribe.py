@@ -230,3 +230,14 @@ def test_a_server_that_is_no_broker(home: Path) -> None:
 def test_plain_and_tls_do_not_mix(bascule: Run, broker: BrokerProcess) -> None:
     bascule("stream", "list", "--tls", "--timeout", "2s").failed(5, broker.address)
     bascule("stream", "list", "--tls-ca", "missing.pem").failed(2, "tls")
+
+
+def test_messages_are_selected_by_key_and_header(bascule: Run, make_stream: MakeStream) -> None:
+    name = make_stream(partitions=2).name
+    bascule("publish", name, "a", "-k", "k1", "-H", "kind=x").ok()
+    bascule("publish", name, "b", "-k", "k2", "-H", "kind=y").ok()
+    bascule("publish", name, "c", "-k", "k1").ok()
+    assert sorted(bascule("subscribe", name, "-e", "-k", "k1").ok().lines) == ["a", "c"]
+    assert sorted(bascule("subscribe", name, "-e", "-H", "kind").ok().lines) == ["a", "b"]
+    assert bascule("subscribe", name, "-e", "-k", "k1", "-H", "kind=x", "-n", "1").ok().lines == ["a"]
+    bascule("subscribe", name, "-e", "-H", "=x").failed(2, "`--header`")

@@ -196,7 +196,7 @@ async def test_resending_needs_an_ack(cluster: Cluster, stream: str) -> None:
         with pytest.raises(errors.InvalidOption, match="resend"):
             client.publisher(stream, ack="none", resend=True)
         with pytest.raises(errors.InvalidOption, match="resend"):
-            await client.publish(stream, b"x", resend="yes")  # type: ignore[arg-type]
+            await client.publish(stream, b"x", resend="yes")  # type: ignore[call-overload]
 
 
 # ── consumer groups ──────────────────────────────────────────────────────────────────────────────

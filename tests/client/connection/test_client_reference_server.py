@@ -152,7 +152,7 @@ async def test_what_is_lost_goes_on_behind_the_last_message(status: Any) -> None
 async def test_new_means_behind_the_newest_of_the_moment_whatever_happens_then() -> None:
     script = [[*messages(), failure(Status.UNAVAILABLE)], [*messages(42), 60.0]]
     async with reference(Subscribe=script, FetchPartitionMetadata=[partition(41)]) as (server, client):
-        subscription = client.subscribe("s")
+        subscription = client.subscribe("s", partition=0, start="new")
         assert (await soon(anext(subscription))).offset == 42
         starts = [(request.startPosition, request.startOffset) for request in server.requests["Subscribe"]]
         assert starts == [(pb.OFFSET, 42)] * 2

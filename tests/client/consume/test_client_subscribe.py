@@ -167,7 +167,7 @@ async def test_ends_say_why(broker: BrokerProcess, name: str) -> None:
         assert await offsets(client.subscribe(name, start="earliest", stop="latest")) == [0, 1, 2]
         await client.set_readonly(name, readonly=False)
 
-        subscription = await client.subscribe(name)
+        subscription = await client.subscribe(name, start="new")
         waiting = asyncio.create_task(anext(subscription))
         await client.pause_stream(name)
         with pytest.raises(errors.PartitionPaused, match="resume=True"):
@@ -178,7 +178,7 @@ async def test_ends_say_why(broker: BrokerProcess, name: str) -> None:
         assert (await soon(anext(subscription))).offset == 0
         await subscription.close()
 
-        subscription = await client.subscribe(name)
+        subscription = await client.subscribe(name, start="new")
         await client.delete_stream(name)
         with pytest.raises(errors.StreamDeleted, match="deleted"):
             await soon(anext(subscription))

@@ -21,7 +21,10 @@ async def test_types_of_the_client(broker: BrokerProcess, name: str) -> None:
         assert_type(client, bascule.Client)
         assert_type(await client.fetch_metadata(), Metadata)
         await client.create_stream(name)
-        assert_type(await client.publish(name, b"x"), bascule.Ack | None)
+        assert_type(await client.publish(name, b"x", key=b"k", timeout=60), bascule.Ack)
+        assert_type(await client.publish(name, b"x", ack="all"), bascule.Ack)
+        assert_type(await client.publish_to_subject(name, b"x"), bascule.Ack)
+        await client.publish(name, b"x", ack="none")
         assert_type(await client.publish_many(name, [b"x"]), Published)
         assert_type(await client.fetch_partition_metadata(name), PartitionInfo)
         assert_type(await client.fetch_cursor("c", name), int | None)
@@ -37,6 +40,7 @@ async def test_types_of_the_client(broker: BrokerProcess, name: str) -> None:
         async for message in subscription:
             assert_type(message, bascule.Message)
             assert_type(message.key, bytes | None)
+            assert_type(message.value, bytes | None)
         async for batch in client.subscribe(name, start="earliest", stop="latest").batches():
             assert_type(batch, bascule.MessageBatch)
         consumer = client.consumer("g", name)
@@ -48,7 +52,7 @@ def test_types_of_the_blocking_client(broker: BrokerProcess, name: str) -> None:
     with bascule.blocking.connect(broker.address) as client:
         assert_type(client, blocking.BlockingClient)
         client.create_stream(name, partitions=1)
-        assert_type(client.publish(name, b"x"), bascule.Ack | None)
+        assert_type(client.publish(name, b"x", partition=0), bascule.Ack)
         assert_type(client.fetch_metadata(), Metadata)
         with client.publisher(name) as publisher:
             assert_type(publisher.send(b"x"), concurrent.futures.Future[bascule.Ack])

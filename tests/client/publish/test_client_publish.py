@@ -28,7 +28,7 @@ async def test_one_message_and_its_ack(broker: BrokerProcess, api: Api, name: st
         ack = await client.publish(name, "text", ack="all", correlation_id="mine")
         assert ack is not None
         assert (ack.offset, ack.correlation_id, ack.ack_policy) == (1, "mine", 1)
-        assert await client.publish(name, b"", ack="none") is None
+        assert await client.publish(name, b"", ack="none") is None  # type: ignore[func-returns-value]
         ack = await client.publish(name, memoryview(b"view"))
         assert ack is not None
     first, second, *_, last = api.read(name)
@@ -119,9 +119,9 @@ async def test_each_refusal_is_an_error_of_its_own(broker: BrokerProcess, name: 
         with pytest.raises(errors.RecordTooLarge):
             await client.publish(name, bytes(2 << 20), correlation_id="unary")
         with pytest.raises(errors.InvalidOption, match="`ack` is 'most'"):
-            await client.publish(name, b"", ack="most")  # type: ignore[arg-type]
+            await client.publish(name, b"", ack="most")  # type: ignore[call-overload]
         with pytest.raises(errors.InvalidOption, match="`value` is 'int'"):
-            await client.publish(name, 7)  # type: ignore[arg-type]
+            await client.publish(name, 7)  # type: ignore[call-overload]
         await client.set_readonly(name)
         with pytest.raises(errors.PartitionReadonly):
             await client.publish(name, b"")
@@ -151,7 +151,7 @@ async def test_publishing_to_a_subject(broker: BrokerProcess, name: str) -> None
         ack = await client.publish_to_subject(f"{name}.eu", b"x", key=b"k", correlation_id="c")
         assert ack is not None
         assert (ack.stream, ack.message_subject, ack.correlation_id) == (name, f"{name}.eu", "c")
-        assert await client.publish_to_subject(f"{name}.eu", b"x", ack="none") is None
+        assert await client.publish_to_subject(f"{name}.eu", b"x", ack="none") is None  # type: ignore[func-returns-value]
         with pytest.raises(bascule.OutcomeUnknown):
             await client.publish_to_subject(f"nobody.{name}", b"x", timeout=0.3)
 

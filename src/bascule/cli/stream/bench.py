@@ -222,7 +222,7 @@ async def _latency(client: Client, stream: str | None, count: int, size: int, ac
         with ProgressBar("Measuring", count) as bar:
             for number in range(count):
                 started = perf_counter()
-                answer = await client.publish(name, value, partition=0, ack=ack)  # type: ignore[arg-type]
+                answer = await client.publish(name, value, partition=0, ack=ack)  # type: ignore[call-overload]
                 acked.append(perf_counter() - started)
                 if answer is not None:
                     sent_at[answer.offset] = started

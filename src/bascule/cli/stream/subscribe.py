@@ -45,6 +45,8 @@ class SubscribeOptions:
     resume: bool
     read_replica: bool
     count: int | None
+    key: bytes | None
+    headers: dict[str, bytes | None]
 
 
 Count = Annotated[
@@ -57,6 +59,27 @@ Template = Annotated[
         "-t",
         metavar="TEXT",
         help=r"Output template, such as `{offset} {key}: {value}\n`.",
+        show_default=False,
+    ),
+]
+
+Stop = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="WHERE",
+        help="Last message: `latest`, an offset, a time, or `15m` for 15 minutes ago.",
+        show_default=False,
+    ),
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="Only messages with this key.", show_default=False)]
+HeaderFilter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="NAME[=VALUE]",
+        help="Only messages with this header; may be repeated.",
         show_default=False,
     ),
 ]
@@ -78,15 +101,7 @@ def subscribe(
             show_default=False,
         ),
     ] = None,
-    stop: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="WHERE",
-            help="Last message: `latest`, an offset, a time, or `15m` for 15 minutes ago.",
-            show_default=False,
-        ),
-    ] = None,
+    stop: Stop = None,
     count: Count = None,
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", "-f/-e", help="Wait for new messages, or exit at the current end.")
@@ -113,6 +128,8 @@ def subscribe(
         ),
     ] = None,
     template: Template = None,
+    key: Key = None,
+    header: HeaderFilter = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume paused partitions.")] = False,
     replica: Annotated[
         bool, typer.Option("--replica", help="Read from any in-sync replica, not only from the leader.")
@@ -134,6 +151,8 @@ def subscribe(
         resume,
         replica,
         count,
+        None if key is None else key.encode("utf-8", "surrogateescape"),
+        values.wanted_headers("--header", header or ()),
     )
     _check(wanted)
     received = target.run(_subscribe, wanted, render)
@@ -262,6 +281,8 @@ def _one(client: Client, wanted: SubscribeOptions, numbers: list[int], start: st
         reverse=wanted.reverse,
         resume=wanted.resume,
         read_replica=wanted.read_replica,
+        key=wanted.key,
+        headers=wanted.headers,
     )
 
 

@@ -147,6 +147,17 @@ def headers(option: str, texts: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
+def wanted_headers(option: str, texts: Sequence[str]) -> dict[str, bytes | None]:
+    """Headers to look for: `name=value`, or `name` for any value."""
+    found: dict[str, bytes | None] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not name:
+            raise wrong(option, text, "`name` or `name=value`")
+        found[name] = value.encode("utf-8", "surrogateescape") if separator else None
+    return found
+
+
 def choice(option: str, text: str, choices: Sequence[str]) -> str:
     if text not in choices:
         raise wrong(option, text, ", ".join(f"`{one}`" for one in choices[:-1]) + f" or `{choices[-1]}`")

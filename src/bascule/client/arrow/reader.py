@@ -47,16 +47,19 @@ class FlightConnection:
         token: str | None = None,
         timeout: float = 10.0,
         patience: float = 60.0,
+        reach: float | None = None,
         local: bool = True,
     ) -> None:
         """`timeout` is what a question may take, and how long a read waits for its next batch; `patience` how long a server that is
-        away, or a partition without leader, is tried again. `local` False has even a server on this machine send record batches,
-        where its files would be read."""
+        away, or a partition without leader, is tried again, and `reach` the same until a server has answered for the first time.
+        `local` False has even a server on this machine send record batches, where its files would be read."""
         self._servers = FlightServers(servers, tls, token, timeout)
         self._make_writer: Callable[[], TableWriter] = lambda: _writer(self._servers.brokers, tls, token, timeout)
         self._writer: TableWriter | None = None
         self._lock = threading.Lock()
         self._patience = patience
+        self._reach = patience if reach is None else reach
+        self._is_reached = False
         self._known: list[str] = []
         self._leaders: dict[tuple[str, int], str] = {}
         self._is_local = local and sys.platform == "linux"  # handles come over sockets of its kind
@@ -83,16 +86,17 @@ class FlightConnection:
         Unavailable is raised.
         """
         names = None if streams is None else tuple(dict.fromkeys(streams))
-        patience = Patience(self._patience)
+        patience = {True: Patience(self._patience), False: Patience(self._reach)}
         while True:
             try:
                 return self._offsets(OffsetsQuery(streams=names, timestamps=timestamps))
             except Unavailable as error:
                 self._forget()
-                patience.wait(error)
+                patience[self._is_reached].wait(error)
 
     def _offsets(self, query: OffsetsQuery) -> dict[str, Any]:
         answer = self._ask_anyone(query)
+        self._is_reached = True
         found = {name: _numbered(stream) for name, stream in answer["streams"].items()}
         for location, names in _asked_elsewhere(found, answer["server"]).items():
             try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bascule.client.arrow.reader import SERVERS_DEFAULT, FlightConnection
 from bascule.client.arrow.servers import Servers, Tls
+from bascule.client.connection.options import INT64_MAX, seconds, wrong
 from bascule.errors import StreamNotFound
 from bascule.flight.arrow import require
 from bascule.flight.schema import check_columns, schema_of
@@ -28,15 +29,18 @@ def read_table(
     columns: Iterable[str] | None = None,
     tls: Tls = None,
     token: str | None = None,
+    timeout: float = 5.0,
 ) -> pa.Table:
     """The messages of a stream as a pyarrow.Table, partition by partition, each in the order of its offsets.
 
     `start` and `end` (exclusive) are an offset, a time, or offsets by partition; without them everything is read that is stored and
-    committed now. `partitions` and `columns` choose among them. Needs pyarrow: `pip install "bascule[spark]"`.
+    committed now. `partitions` and `columns` choose among them. Raises Unavailable if no broker answers within `timeout` seconds; a
+    partition that loses its leader later is waited for. Needs pyarrow: `pip install "bascule[spark]"`.
     """
     pa = require()
     chosen = check_columns(columns)
-    with FlightConnection(servers, tls=tls, token=token) as tables:
+    first, last = _checked("start", start), _checked("end", end)
+    with FlightConnection(servers, tls=tls, token=token, reach=seconds("timeout", timeout)) as tables:
         found = tables.offsets([stream])[stream]
         numbers = list(found["partitions"]) if partitions is None else list(partitions)
         for number in numbers:
@@ -44,8 +48,8 @@ def read_table(
                 raise StreamNotFound(
                     f"the stream {stream!r} has no partition {number}, it has {len(found['partitions'])}"
                 )
-        starts = _offsets(tables, stream, start, numbers)
-        ends = _offsets(tables, stream, end, numbers)
+        starts = _offsets(tables, stream, first, numbers)
+        ends = _offsets(tables, stream, last, numbers)
         batches = [
             batch
             for number in numbers
@@ -59,6 +63,17 @@ def read_table(
             )
         ]
     return pa.Table.from_batches(batches, schema_of(chosen))
+
+
+def _checked(option: str, position: Any) -> Position:
+    right = "None, an offset from 0 on, a datetime, or a mapping of partitions to offsets"
+    if position is None or isinstance(position, datetime):
+        return position
+    offsets = position.values() if isinstance(position, Mapping) else [position]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= INT64_MAX for one in offsets):
+        raise wrong(option, position, right)
+    found: Position = position
+    return found
 
 
 def _offsets(tables: FlightConnection, stream: str, position: Position, numbers: list[int]) -> dict[int, int]:

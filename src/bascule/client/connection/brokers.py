@@ -324,6 +324,17 @@ class Brokers:
             )
         return found
 
+    async def check_expected_offset(self, name: str, offset: int, deadline: TimeLimit) -> None:
+        """Raise InvalidOption if the stream has no concurrency control: its brokers would ignore the expected offset."""
+        found = self.known.streams.get(name)
+        if found is None or found.settings is None or not found.settings.optimistic_concurrency_control:
+            found = (await self.refresh([name], deadline=deadline, settings=True)).streams.get(name)
+        if found is not None and found.settings is not None and not found.settings.optimistic_concurrency_control:
+            raise InvalidOption(
+                f"`expected_offset` is {offset}, and stream `{name}` has no optimistic concurrency control: any offset would do",
+                hint="leave it out, or create the stream with optimistic_concurrency_control=True",
+            )
+
     async def _ask(self, name: str, deadline: TimeLimit) -> Metadata:
         """Fetch a stream's metadata. Callers at the same time, such as all publishers after a failover, share one request."""
         self.check_open()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from bascule.client.connection import options
 from bascule.client.connection.core import ClientCore
@@ -15,7 +15,7 @@ from bascule.client.connection.options import ACK_NONE, AckPolicy, Bytes
 from bascule.client.connection.retry import TimeLimit
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.lane import Lane
-from bascule.client.publish.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish.partitioner import KEYED, Partitioner, choose, partitioner
 from bascule.client.publish.publisher import BasePublisher, BrokerPublisher, IdempotentPublisher, OnError
 from bascule.client.publish.resend_rule import ResendRule
 from bascule.client.publish.rows import ColumnRows, RowBatch
@@ -35,6 +35,24 @@ WINDOW_DEFAULT = 8192
 """Messages of one publisher that wait for their ack."""
 
 
+class SubjectArguments(TypedDict, total=False):
+    """Arguments of `publish_to_subject` that do not change the type of its result."""
+
+    key: Bytes | None
+    headers: Mapping[str, Bytes] | None
+    correlation_id: str
+    timeout: float | None
+
+
+class PublishArguments(SubjectArguments, total=False):
+    """Arguments of `publish` that do not change the type of its result."""
+
+    partition: int | None
+    partitioner: str | Partitioner | None
+    expected_offset: int | None
+    resend: bool | None
+
+
 @dataclass(slots=True)
 class Published:
     """The outcome of many messages: for each its offset, or -1 and an error."""
@@ -48,6 +66,23 @@ class PublishMethods(ClientCore):
     _patience: float
     _keep: Callable[[Any], None]
 
+    @overload
+    async def publish(
+        self,
+        stream: str,
+        value: Bytes | None,
+        *,
+        ack: Literal["leader", "all"] = "leader",
+        **more: Unpack[PublishArguments],
+    ) -> Ack: ...
+    @overload
+    async def publish(
+        self, stream: str, value: Bytes | None, *, ack: Literal["none"], **more: Unpack[PublishArguments]
+    ) -> None: ...
+    @overload
+    async def publish(
+        self, stream: str, value: Bytes | None, *, ack: AckPolicy, **more: Unpack[PublishArguments]
+    ) -> Ack | None: ...
     async def publish(
         self,
         stream: str,
@@ -67,9 +102,9 @@ class PublishMethods(ClientCore):
         sent (`"none"`, which returns None). A `value` of None makes a tombstone, which deletes its key in a compacted stream;
         `b""` is a value.
 
-        The partition is `partition`, or the partitioner's choice: `"key"`, `"round-robin"`, a function; else 0. A stream with
-        optimistic concurrency control stores the message only at `expected_offset`, if one is given, and raises IncorrectOffset
-        otherwise.
+        The partition is `partition`, or the partitioner's choice: `"key"` (the default: the hash of the key, or 0 without one),
+        `"round-robin"`, or a function. A stream with optimistic concurrency control stores the message only at `expected_offset`, if
+        one is given, and raises IncorrectOffset otherwise; any other stream raises InvalidOption.
 
         A message that is surely not stored is sent again by itself. One that may be, because its leader died, is sent again with
         `resend`, and may then be stored twice; by default with `ack="all"`, for which there is also more time: the client's
@@ -82,6 +117,8 @@ class PublishMethods(ClientCore):
         key_bytes = None if key is None else options.payload("key", key)
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = await self._choose(options.stream_name(stream), partition, partitioner, key_bytes, body, seconds)
+        if expected >= 0:
+            await self._brokers.check_expected_offset(stream, expected, TimeLimit.after(seconds))
         target = PublishTarget(stream, number, policy)
         call = None
         if correlation_id or policy == ACK_NONE:
@@ -102,6 +139,23 @@ class PublishMethods(ClientCore):
         """A cluster needs time to elect another leader: a publish that may be sent again has the client's patience."""
         return self._patience if timeout is None and resends else self._seconds(timeout)
 
+    @overload
+    async def publish_to_subject(
+        self,
+        subject: str,
+        value: Bytes | None,
+        *,
+        ack: Literal["leader", "all"] = "leader",
+        **more: Unpack[SubjectArguments],
+    ) -> Ack: ...
+    @overload
+    async def publish_to_subject(
+        self, subject: str, value: Bytes | None, *, ack: Literal["none"], **more: Unpack[SubjectArguments]
+    ) -> None: ...
+    @overload
+    async def publish_to_subject(
+        self, subject: str, value: Bytes | None, *, ack: AckPolicy, **more: Unpack[SubjectArguments]
+    ) -> Ack | None: ...
     async def publish_to_subject(
         self,
         subject: str,
@@ -235,7 +289,7 @@ class PublishMethods(ClientCore):
     ) -> int:
         if partition is not None:
             return options.integer("partition", partition, 0, options.INT32_MAX)
-        if choice is None:
+        if key is None and choice in KEYED:
             return 0
         chosen = self._partitioner(stream, choice)
         return choose(chosen, key, value, await self._count_partitions(stream, seconds))
@@ -250,7 +304,7 @@ class PublishMethods(ClientCore):
         seconds: float,
     ) -> dict[int, list[int]]:
         """The places of the values for each partition."""
-        if partition is not None or choice is None:
+        if partition is not None or (keys is None and choice in KEYED):
             return {await self._choose(stream, partition, None, None, b"", seconds): list(range(len(values)))}
         chosen = self._partitioner(stream, choice)
         count = await self._count_partitions(stream, seconds)
@@ -264,7 +318,7 @@ class PublishMethods(ClientCore):
 
     _round_robins: dict[str, Partitioner]
 
-    def _partitioner(self, stream: str, choice: str | Partitioner) -> Partitioner:
+    def _partitioner(self, stream: str, choice: str | Partitioner | None) -> Partitioner:
         """Round robin goes on from call to call."""
         if choice == "round-robin":
             return self._round_robins.setdefault(stream, partitioner(choice))

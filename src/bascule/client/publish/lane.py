@@ -38,6 +38,7 @@ CUT_OFF: Final = "not connected to NATS"
 class Lane(PublishLane):
     def __init__(self, engine: Engine, target: PublishTarget, rule: ResendRule) -> None:
         self.target = target
+        self.partition = target.partition
         self.rule = rule
         self._engine = engine
         self._route = engine.routes.ready(target.stream, target.partition)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from bascule.client.connection.options import INT32_MAX, integer, wrong
+
+KEYED: Final = (None, "key")
+"""The choice of partitions by key."""
 
 Partitioner = Callable[[bytes | None, bytes, int], int]
 """From key, value and number of partitions to a partition."""
@@ -33,16 +36,9 @@ class RoundRobin:
         return chosen
 
 
-def to_first(_key: bytes | None, _value: bytes, _partitions: int) -> int:
-    """Partition 0, the default of Liftbridge's clients."""
-    return 0
-
-
 def partitioner(choice: Any) -> Partitioner:
-    """`"key"`, `"round-robin"`, or a function of key, value and the number of partitions."""
-    if choice is None:
-        return to_first
-    if choice == "key":
+    """`"key"`, which is the default, `"round-robin"`, or a function of key, value and the number of partitions."""
+    if choice in KEYED:
         return by_key
     if choice == "round-robin":
         return RoundRobin()

@@ -27,7 +27,7 @@ from bascule.client.publish.engine import Engine
 from bascule.client.publish.lane import Lane
 from bascule.client.publish.nats_carrier import NatsCarrier
 from bascule.client.publish.numbering import NumberedLane, Numbering
-from bascule.client.publish.partitioner import Partitioner, choose, partitioner
+from bascule.client.publish.partitioner import Partitioner, by_key, choose, partitioner
 from bascule.client.publish.resend_rule import NEVER, ResendRule
 from bascule.client.publish.sessions import PublishSessions
 from bascule.client.publish.unary import is_large
@@ -79,8 +79,6 @@ class BasePublisher(ABC):
         self._brokers = brokers
         self._fixed = None if partition is None else options.integer("partition", partition, 0, options.INT32_MAX)
         self._partitioner = partitioner(partitioner_choice)
-        if partitioner_choice is None and partition is None:
-            self._fixed = 0
         self._on_error = on_error
         self._first_error: BasculeError | None = None
         self._closed = False
@@ -114,8 +112,12 @@ class BasePublisher(ABC):
         key_bytes = None if key is None else options.payload("key", key)
         expected = -1 if expected_offset is None else options.integer("expected_offset", expected_offset, 0)
         number = self._fixed
-        if number is None or partition is not None:
-            number = await self._choose(partition, key_bytes, body)
+        if partition is not None or number is None:
+            # Without a key the hash is that of no bytes, for which no metadata is needed.
+            is_first = partition is None and key_bytes is None and self._partitioner is by_key
+            number = 0 if is_first else await self._choose(partition, key_bytes, body)
+        if expected >= 0:
+            await self._brokers.check_expected_offset(self.stream, expected, TimeLimit.after(self.timeout))
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = self._make_lane(PublishTarget(self.stream, number, self.ack_policy))

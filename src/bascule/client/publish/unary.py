@@ -65,6 +65,8 @@ class UnaryCarrier(Carrier):
             channel = await self._brokers.any_channel(deadline)
             answer = await self._brokers.ask(channel, method, request, deadline)
             ack, _, _ = decode_publish_response(answer)
+            if ack is not None:
+                ack.partition = lane.partition if lane.target.stream else partition_of(ack)
             error = None if ack is None or not ack.error else publish_failure(*refusal(ack.error))
         except GrpcStatusError as status:
             error = call_failure(status)
@@ -82,6 +84,15 @@ class UnaryCarrier(Carrier):
             message.settle(ack)
         else:
             lane.failed(message, self, error)
+
+
+def partition_of(ack: Ack) -> int:
+    """The partition of a message that was published to a subject; −1 if the subject has wildcards and does not tell it."""
+    subject, own = ack.message_subject, ack.partition_subject
+    if subject == own:
+        return 0
+    number = subject.removeprefix(f"{own}.")
+    return int(number) if number != subject and number.isascii() and number.isdigit() else -1
 
 
 def _request(message: PublishMessage, headers: dict[str, bytes] | None) -> bytes:

@@ -84,6 +84,7 @@ cdef class MessageBatch:
     cdef int add(self, const uint8_t* data, size_t size) except -1
     cdef int add_tail(self, MessageHead* head, TailView* view) except -1
     cdef int add_head(self, MessageHead* head) except -1
+    cdef int add_row(self, MessageBatch source, Py_ssize_t index, bint same_tail) except -1
     cdef size_t bytes_used(self) noexcept
     cdef void complete(self) noexcept                       # nothing more will be added
     cdef Origin origin_of(self, Py_ssize_t index)

@@ -305,6 +305,13 @@ cdef inline bytes copied(const uint8_t* data, size_t size):
     return PyBytes_FromStringAndSize(<const char*> data, size)
 
 
+cdef bint has_headers(dict given, dict wanted) except -1:
+    for name, value in wanted.items():
+        if name not in given or (value is not None and given[name] != value):
+            return False
+    return True
+
+
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -452,6 +459,41 @@ cdef class MessageBatch:
         message.value = self.value_at(index)
         message.origin = self.origin_of(index)
         return message
+
+    cdef int add_row(self, MessageBatch source, Py_ssize_t index, bint same_tail) except -1:
+        cdef MessageHead head
+        cdef TailView view
+        cdef int32_t which = (<const int32_t*> source.origin_column.data)[index]
+        cdef int64_t value_at = number_at(source.value_end_column, index)
+        cdef int64_t key_at = number_at(source.key_end_column, index)
+        head.offset = number_at(source.offset_column, index)
+        head.timestamp = number_at(source.timestamp_column, index)
+        head.value = source.value_column.data + value_at
+        head.value_size = <uint32_t> (number_at(source.value_end_column, index + 1) - value_at)
+        head.key = source.key_column.data + key_at
+        head.key_size = <uint32_t> (number_at(source.key_end_column, index + 1) - key_at)
+        if not same_tail:
+            view = (<TailView*> source.view_column.data)[which]
+            head.tail = source.tail_column.data + number_at(source.tail_at_column, which)
+            head.tail_size = view.size
+            self.add_tail(&head, &view)
+        return self.add_head(&head)
+
+    def matching(self, bytes key=None, headers=None):
+        cdef MessageBatch found = new_batch(0, 0)
+        cdef Py_ssize_t index, last = -1
+        cdef const int32_t* origins = <const int32_t*> self.origin_column.data
+        for index in range(self.count):
+            if key is not None and self.key_at(index) != key:
+                continue
+            if headers is not None and not has_headers(self.headers(index), headers):
+                continue
+            found.add_row(self, index, last >= 0 and origins[last] == origins[index])
+            last = index
+        if found.count == self.count:
+            return self
+        found.complete()
+        return found
 
     cdef Py_ssize_t checked(self, Py_ssize_t index) except -1:
         if index < 0:

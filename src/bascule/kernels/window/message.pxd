@@ -4,6 +4,7 @@
 cdef class PublishLane:
     cdef public Py_ssize_t in_flight
     cdef public long long next_sequence
+    cdef public int partition       # goes into the acks
     cdef public object on_idle
     cdef int leave(self) except -1
 

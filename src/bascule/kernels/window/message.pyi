@@ -11,6 +11,8 @@ class PublishLane:
 
     in_flight: int
     next_sequence: int
+    partition: int
+    """The partition in the acks of its messages."""
     on_idle: Callable[[], object] | None
     """Called when `in_flight` has become 0."""
     def left(self) -> None:

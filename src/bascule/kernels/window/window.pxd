@@ -40,6 +40,7 @@ cdef class Ack:
     cdef readonly int32_t ack_policy
     cdef readonly int32_t error
     cdef readonly bint duplicate
+    cdef public int32_t partition   # −1 if it is not known: the wire does not carry it
     cdef tuple fields(self)
 
 

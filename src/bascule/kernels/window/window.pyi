@@ -22,6 +22,8 @@ FAILED: Final[int]
 class Ack:
     """Where a message was stored."""
 
+    partition: int
+    """The partition that has the message; −1 if the publisher does not know it."""
     @property
     def stream(self) -> str: ...
     @property

@@ -77,7 +77,7 @@ cdef class Ack:
     cdef tuple fields(self):
         return (
             self.stream, self.partition_subject, self.message_subject, self.offset, self.ack_inbox, self.correlation_id,
-            self.ack_policy, self.reception_timestamp, self.commit_timestamp, self.error, self.duplicate,
+            self.ack_policy, self.reception_timestamp, self.commit_timestamp, self.error, self.duplicate, self.partition,
         )
 
     def __eq__(self, other):
@@ -88,7 +88,7 @@ cdef class Ack:
 
     def __repr__(self):
         return (
-            f"Ack(stream={self.stream!r}, offset={self.offset}, partition_subject={self.partition_subject!r}, "
+            f"Ack(stream={self.stream!r}, partition={self.partition}, offset={self.offset}, partition_subject={self.partition_subject!r}, "
             f"message_subject={self.message_subject!r}, ack_policy={self.ack_policy}, "
             f"reception_timestamp={self.reception_timestamp}, commit_timestamp={self.commit_timestamp}, error={self.error}"
             f"{', duplicate=True' if self.duplicate else ''})"
@@ -114,6 +114,7 @@ cdef Ack ack_like(Ack last, AckView* view):
     ack.ack_policy = view.ack_policy
     ack.error = view.error
     ack.duplicate = view.duplicate
+    ack.partition = -1
     return ack
 
 
@@ -384,6 +385,7 @@ cdef class PublishWindow:
         cdef Slot* slot = self.find(view.correlation_id, view.correlation_id_size)
         cdef int64_t row
         cdef object waiter
+        cdef Ack ack
         if slot == NULL:
             self.strays += 1
             return 0
@@ -396,7 +398,9 @@ cdef class PublishWindow:
         if row >= 0:
             return (<PublishColumns> waiter).answer(row, OUTCOME_STORED, view.offset, None)
         if type(waiter) is PublishMessage:
-            return (<PublishMessage> waiter).succeed(self.make_ack(view))
+            ack = self.make_ack(view)
+            ack.partition = (<PublishMessage> waiter).lane.partition
+            return (<PublishMessage> waiter).succeed(ack)
         if waiter is not None and not waiter.done():
             waiter.set_result(self.make_ack(view))
         return 0

@@ -1,7 +1,7 @@
 """Builds the Cython kernels. pyproject.toml has all other settings of the project.
 
-`KERNEL_FLAGS` replaces the compiler's flags for optimization; `make sanitize` uses it. `KERNEL_SOURCES` names the only .pyx files to
-compile; `make mutants` uses it.
+`KERNEL_FLAGS` replaces the compiler's flags for optimization; `make sanitize` uses it. With `KERNELS=prebuilt` a wheel gets the kernels
+that `make build` has compiled in place; tests use it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
-from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_py import build_py
 
 KERNELS = Path("src/bascule/kernels")
 TEST_KERNELS = Path("tests/support/kernels")
 FLAGS = os.environ.get("KERNEL_FLAGS", "-O3").split()
 WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SOURCES_ONLY = ("sdist", "egg_info", "dist_info")
+"""Commands that need no compiler. MANIFEST.in lists the sources of the kernels."""
 
 
 def kernel(source: Path) -> Extension:
@@ -30,20 +33,10 @@ def kernel(source: Path) -> Extension:
     )
 
 
-sources = sorted(KERNELS.rglob("*.pyx"))
-package_dir = {
-    "": "src"
-}  # with another entry, an editable install hides pyspark_bascule from Spark's search for data sources
-if "--inplace" in sys.argv:  # no wheel contains the kernels of the tests
-    sources += sorted(TEST_KERNELS.glob("*.pyx"))
-    package_dir["tests"] = "tests"
+def compiled(sources: list[Path]) -> list[Extension]:
+    from Cython.Build import cythonize
 
-if chosen := os.environ.get("KERNEL_SOURCES", "").split():
-    sources = [source for source in sources if str(source) in chosen]
-
-setup(
-    package_dir=package_dir,
-    ext_modules=cythonize(
+    found: list[Extension] = cythonize(
         [kernel(source) for source in sources],
         include_path=["src"],
         build_dir="build/cython",
@@ -55,6 +48,38 @@ setup(
             "cdivision": True,
             "initializedcheck": False,
         },
-    ),
-    options={"build_ext": {"parallel": WORKERS}},
-)
+    )
+    return found
+
+
+class KernelDistribution(Distribution):
+    """A distribution for one platform, though setuptools compiles nothing."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+class CopyKernels(build_py):
+    def run(self) -> None:
+        super().run()
+        for library in KERNELS.rglob("*.so"):
+            target = Path(self.build_lib) / library.relative_to("src")
+            self.mkpath(str(target.parent))
+            self.copy_file(str(library), str(target))
+
+
+sources = sorted(KERNELS.rglob("*.pyx"))
+package_dir = {
+    "": "src"
+}  # with another entry, an editable install hides pyspark_bascule from Spark's search for data sources
+if "--inplace" in sys.argv:  # no wheel contains the kernels of the tests
+    sources += sorted(TEST_KERNELS.glob("*.pyx"))
+    package_dir["tests"] = "tests"
+
+arguments: dict[str, Any] = {}
+if os.environ.get("KERNELS") == "prebuilt":
+    arguments = {"distclass": KernelDistribution, "cmdclass": {"build_py": CopyKernels}}
+elif not any(command in sys.argv for command in SOURCES_ONLY):
+    arguments = {"ext_modules": compiled(sources)}
+
+setup(package_dir=package_dir, options={"build_ext": {"parallel": WORKERS}}, **arguments)

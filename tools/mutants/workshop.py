@@ -95,7 +95,8 @@ class Workshop:
 
     @contextlib.contextmanager
     def _planted(self, mutant: Mutant) -> Iterator[None]:
-        target, original = self.folder / mutant.file, self._root / mutant.file
+        target = self.folder / mutant.file
+        before = target.read_bytes()
         target.write_text(applied(mutant, self.folder), "utf-8")
         try:
             # A compiled file of the same size and second would be taken for the mutant's.
@@ -104,7 +105,7 @@ class Workshop:
                 self._build(mutant, mutant.kernel)
             yield
         finally:
-            shutil.copy2(original, target)
+            target.write_bytes(before)  # not the original, which a developer may be changing
             _forget_bytecode(target)
             if mutant.kernel is not None:
                 self._restore(mutant.kernel)

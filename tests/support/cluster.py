@@ -46,9 +46,9 @@ LONG_TIMEOUTS: Final = {
 }
 """For tests in which everybody is well: whoever waits for one of these is noticed, and a slow machine puts nobody out."""
 PRODUCT_TIMEOUTS: Final = {
-    "clustering.replica.max.lag.time": "15s",
-    "clustering.replica.max.leader.timeout": "15s",
-    "clustering.replica.max.idle.wait": "10s",
+    "clustering.replica.max.lag.time": "5s",
+    "clustering.replica.max.leader.timeout": "5s",
+    "clustering.replica.max.idle.wait": "2s",
 }
 """The defaults of the product."""
 ASK_SECONDS: Final = 5.0

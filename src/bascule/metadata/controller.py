@@ -73,7 +73,7 @@ class ControllerOptions:
     tick_seconds: float
     election_ticks: int
     snapshot_entries: int = 8192
-    leader_timeout_ns: int = 15_000_000_000
+    leader_timeout_ns: int = 5_000_000_000
     coordinator_timeout_ns: int = 15_000_000_000
     is_seed: bool = False
     has_state: bool = False

@@ -39,7 +39,7 @@ class ControllerStart:
     peers: tuple[str, ...] = ()
     voters_max: int = 0
     snapshot_entries: int = 8192
-    leader_timeout_ns: int = 15_000_000_000
+    leader_timeout_ns: int = 5_000_000_000
     coordinator_timeout_ns: int = 15_000_000_000
 
 

@@ -224,7 +224,7 @@ def three(tmp_path: Path, nats_server: NatsServer) -> Iterator[dict[str, BrokerP
 def test_a_cluster_of_three_that_loses_one(three: dict[str, BrokerProcess], call: Run) -> None:
     servers = ",".join(broker.address for broker in three.values())
     call("context", "add", "three", "-s", servers).ok()
-    eventually(lambda: [row[2] for row in call("cluster", "status").rows] == ["ok"] * 3, "all brokers are known")
+    eventually(lambda: [row[2] for row in call("cluster", "status").rows[1:]] == ["ok"] * 3, "all brokers are known")
 
     def is_wide() -> bool:
         """Create the stream again if a server that paused for a second got no replica of it."""

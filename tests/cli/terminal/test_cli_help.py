@@ -23,7 +23,7 @@ publish
 subscribe
 cursor list|get|set|delete
 group list|describe|reset|delete|consume
-cluster status|drain|add|remove|rebalance|reassign|cancel|elect|throttle
+cluster status|wait|drain|add|remove|rebalance|reassign|cancel|elect|throttle
 top
 bench publish|subscribe|latency
 doctor

@@ -38,8 +38,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert not config.tls.is_on
     assert not config.telemetry.enabled
     assert cluster.replication.namespace == "bascule-default"
-    assert cluster.replication.replica_max_lag_time_ns == 15 * SECOND_NS
-    assert cluster.replication.replica_max_idle_wait_ns == 10 * SECOND_NS
+    assert cluster.replication.replica_max_lag_time_ns == 5 * SECOND_NS
+    assert cluster.replication.replica_max_idle_wait_ns == 2 * SECOND_NS
     assert cluster.replication.replica_fetch_timeout_ns == 3 * SECOND_NS
     assert cluster.replication.min_insync_replicas == 1
     assert cluster.replication.replication_max_bytes == 1_048_576
@@ -324,8 +324,8 @@ STORED = {
         (STORED | {"tls.client.authz.policy": "/p"}, "from the cluster and from a file"),
         (STORED | {"tls.client.authz.model": "/m"}, "from the cluster and from a file"),
         ({key: value for key, value in STORED.items() if key != "security.policies.admins"}, "No user could grant"),
-        ({"clustering.replica.max.idle.wait": "15s"}, "idle follower would count as lagging"),
-        ({"clustering.replica.max.lag.time": "10s"}, "idle follower would count as lagging"),
+        ({"clustering.replica.max.idle.wait": "5s"}, "idle follower would count as lagging"),
+        ({"clustering.replica.max.lag.time": "2s"}, "idle follower would count as lagging"),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused(flags: dict[str, object], fragment: str) -> None:

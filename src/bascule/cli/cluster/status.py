@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from time import monotonic
+from collections import Counter
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,10 +15,11 @@ from bascule.cli.cluster import servers as cluster_servers
 from bascule.cli.cluster.watch import move_document
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
-from bascule.cli.terminal.output import known, say, show_json, show_rows
+from bascule.cli.terminal import values
+from bascule.cli.terminal.output import known, say, show_json, show_rows, warn
 from bascule.config.values.address import Address
 from bascule.config.values.shown import bytes_per_second, milliseconds, plural
-from bascule.errors import BasculeError, OperatorError, PermissionDenied
+from bascule.errors import BasculeError, InvalidOption, OperatorError, PermissionDenied, StateError, Unavailable
 
 if TYPE_CHECKING:
     from bascule.client.admin.cluster import ClusterMember, ClusterStatus, Reassignment
@@ -26,8 +28,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show and operate the servers of a cluster.", no_args_is_help=True)
 
-_UNKNOWN: Final[dict[str, Any]] = {"role": None, "state": None, "version": None, "uptime_seconds": None, "groups": None}
+_UNKNOWN: Final[dict[str, Any]] = {
+    **dict.fromkeys(("role", "state", "version", "uptime_seconds", "groups")),
+    "disk_full": False,
+}
 """Fields of a server that does not report them, such as a Liftbridge server."""
+TITLES: Final = (
+    *("Broker", "Address", "Answers", "Latency", "Partitions", "Leads", "Role", "State", "Version", "Uptime"),
+    "Lagging",
+)
+"""Columns in a pipe, in this order for good; new ones are added at the end."""
+WAIT_SECONDS: Final = 0.5
 
 
 @app.command()
@@ -37,7 +48,10 @@ def status(
     moves: Annotated[bool, typer.Option("--moves", help="Show the moving partitions and their progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show every broker and whether it answers, and every partition with a problem. Exits with code 3 if one has no leader."""
+    """Show every broker and whether it answers, and every partition with a problem. Exits with code 3 if the cluster is not healthy.
+
+    Healthy: every broker answers and has space on its disk, and all replicas of all partitions are in sync.
+    """
     document = target.run(_status, target)
     if as_json:
         show_json(document)
@@ -45,8 +59,42 @@ def status(
         _show_moves(document)
     else:
         _show(document)
-    if document["partitions"]["without_leader"]:
+    if document["unhealthy"]:
         raise typer.Exit(3)
+
+
+@app.command()
+@connected
+def wait(
+    target: Target,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="Wait until every broker answers and all replicas are in sync.")
+    ] = False,
+    limit: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="Give up after this time, with exit code 3.")
+    ] = "5m",
+) -> None:
+    """Wait until the cluster is healthy, as `cluster status` judges it: between two restarts of a rolling upgrade, or in a script."""
+    if not healthy:
+        raise InvalidOption("it is not said what to wait for", hint="give `--healthy`")
+    seconds = values.seconds("--for", limit) or 0.0
+    reasons = _wait(target, seconds)
+    if reasons:
+        raise StateError(f"not healthy after {limit}: {'; '.join(reasons)}", hint="`bascule cluster status` shows more")
+    say("The cluster is healthy.")
+
+
+def _wait(target: Target, seconds: float) -> list[str]:
+    """Why the cluster is not healthy at the end of the time; empty as soon as it is."""
+    deadline = monotonic() + seconds
+    while True:
+        try:
+            reasons: list[str] = target.run(_status, target)["unhealthy"]
+        except Unavailable as error:
+            reasons = [error.message]
+        if not reasons or monotonic() >= deadline:
+            return reasons
+        sleep(min(WAIT_SECONDS, max(0.0, deadline - monotonic())))
 
 
 for _command in (
@@ -67,7 +115,7 @@ for _command in (
 
 def _show(document: dict[str, Any]) -> None:
     show_rows(
-        ("Broker", "Address", "Answers", "Latency", "Partitions", "Leads", "Role", "State", "Version", "Uptime"),
+        TITLES,
         [
             (
                 one["id"],
@@ -80,11 +128,17 @@ def _show(document: dict[str, Any]) -> None:
                 one["state"] or "",
                 one["version"] or "",
                 _uptime(one["uptime_seconds"]),
+                one["lagging"],
             )
             for one in document["brokers"]
         ],
-        right=("Latency", "Partitions", "Leads", "Uptime"),
+        right=("Latency", "Partitions", "Leads", "Uptime", "Lagging"),
+        header=True,
+        optional=("Version", "Uptime", "Latency", "Role", "Address"),
     )
+    if not sys.stdout.isatty():
+        for reason in document["unhealthy"]:
+            warn(reason)
     if sys.stdout.isatty():
         _show_summary(document)
 
@@ -156,19 +210,23 @@ async def _status(client: Client, target: Target) -> dict[str, Any]:
     latencies = await asyncio.gather(*(_latency(target, one) for one in brokers))
     partitions = [(stream, one) for stream in streams for one in stream.partitions.values()]
     shown = [_broker(one, latency) for one, latency in zip(brokers, latencies, strict=True)]
+    lagging = Counter(server for _, one in partitions for server in one.replicas if server not in one.in_sync_replicas)
+    found = [{**one, "lagging": lagging[one["id"]]} for one in _with_members(shown, cluster)]
+    problems = _problems(streams)
     return {
+        "unhealthy": _unhealthy(found, problems, cluster),
         "server": target.server,
         "controller": None if cluster is None else cluster.controller,
-        "brokers": _with_members(shown, cluster),
+        "brokers": found,
         "streams": len(streams),
         "partitions": {
             "total": len(partitions),
             "without_leader": sum(not one.leader for _, one in partitions),
             "under_replicated": sum(len(one.in_sync_replicas) < len(one.replicas) for _, one in partitions),
-            "paused": sum(one.paused for _, one in partitions),
+            "paused": sum(one.paused for stream, one in partitions if not facts.is_internal(stream.name)),
             "readonly": sum(one.readonly for _, one in partitions),
         },
-        "problems": _problems(streams),
+        "problems": problems,
         "reassignments": [] if cluster is None else [_reassignment(one) for one in cluster.reassignments],
         "waiting": [] if cluster is None else [move_document(one) for one in cluster.waiting],
         "leaders_waiting": 0 if cluster is None else cluster.leaders_waiting,
@@ -184,6 +242,23 @@ async def _cluster_status(client: Client) -> ClusterStatus | None:
         return await ClusterAdmin(client).status()
     except (OperatorError, PermissionDenied):
         return None
+
+
+def _unhealthy(
+    brokers: list[dict[str, Any]], problems: list[dict[str, Any]], cluster: ClusterStatus | None
+) -> list[str]:
+    """One sentence for each broker and partition that needs an operator; none if the cluster is healthy.
+
+    A replica that a move has added is not in sync yet, and needs no operator.
+    """
+    moving = set() if cluster is None else {one.move.place for one in cluster.reassignments}
+    reasons = [f"broker {one['id']} does not answer" for one in brokers if not one["answers"]]
+    reasons += [f"the disk of broker {one['id']} is full" for one in brokers if one["disk_full"]]
+    for one in problems:
+        place = f"{one['stream']}/{one['partition']}"
+        if place not in moving or one["state"] != "under-replicated":
+            reasons.append(f"{place}: {one['state']}")
+    return reasons
 
 
 def _broker(broker: BrokerInfo, latency: float | None) -> dict[str, object]:
@@ -217,7 +292,8 @@ def _with_members(shown: list[dict[str, Any]], cluster: ClusterStatus | None) ->
 def _member(member: ClusterMember) -> dict[str, object]:
     return {
         "role": "controller" if member.is_controller else "voter" if member.is_voter else "learner",
-        "state": member.state,
+        "state": member.state if member.answers else "down",
+        "disk_full": member.disk_full,
         "version": member.version or None,
         "uptime_seconds": member.uptime_seconds,
         "groups": member.groups,

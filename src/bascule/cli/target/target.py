@@ -13,6 +13,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
@@ -26,6 +28,8 @@ from bascule.cli.target.saved_clusters import Context
 from bascule.cli.terminal import values
 
 if TYPE_CHECKING:
+    import asyncio
+
     from bascule.client.client import Client
 
 P = ParamSpec("P")
@@ -175,9 +179,12 @@ class Target:
         """Connect, run the command, disconnect. Hints of errors name commands."""
         import asyncio
 
+        endings: list[int] = []
+
         async def connected() -> T:
             import bascule
 
+            _end_in_order(asyncio.get_running_loop(), asyncio.current_task(), endings)
             async with bascule.connect(self.server, **self.client_options()) as client:
                 return await command(client, *arguments, **options)
 
@@ -187,6 +194,23 @@ class Target:
         except errors.BasculeError as error:
             explain(error, self)
             raise
+        except asyncio.CancelledError:
+            if not endings:
+                raise
+            sys.exit(128 + endings[0])
+
+
+def _end_in_order(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None, endings: list[int]) -> None:
+    """A closed terminal or SIGTERM cancels the command, as Ctrl-C does: it removes what it made, such as the streams of `bench`."""
+
+    def end(number: int) -> None:
+        endings.append(number)
+        if task is not None:
+            task.cancel()
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+            loop.add_signal_handler(number, end, number)
 
 
 _HINTS: Final[dict[type[errors.BasculeError], str]] = {

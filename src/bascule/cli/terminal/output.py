@@ -75,13 +75,39 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def show_rows(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Print a table. `right` names the columns that are aligned to the right."""
+def show_rows(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    header: bool = False,
+    optional: Sequence[str] = (),
+) -> None:
+    """Print a table. `right` names the columns that are aligned to the right.
+
+    With `header`, a pipe gets a line with the titles first. On a narrow terminal `optional` columns are left out, the first ones first.
+    """
     if not is_terminal():
+        if header:
+            typer.echo("\t".join(title.lower().replace(" ", "-") for title in titles))
         for row in rows:
             typer.echo("\t".join(map(_cell, row)))
         return
+    titles, rows = fitting(titles, [[_pretty(cell) for cell in row] for row in rows], optional, console().width)
     console().print(table(titles, rows, right=right))
+
+
+def fitting(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """The table without as many of the optional columns as it takes to fit the width."""
+    shown = list(range(len(titles)))
+    for title in optional:
+        needed = sum(max(len(titles[one]), *(len(row[one]) for row in rows), 0) + 2 for one in shown)
+        if needed - 2 <= width:
+            break
+        shown.remove(titles.index(title))
+    return [titles[one] for one in shown], [[row[one] for one in shown] for row in rows]
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:

@@ -51,21 +51,21 @@ class Replication:
     replica_max_lag_time_ns: int = setting(
         "clustering.replica.max.lag.time",
         Duration(minimum_ns=MILLISECOND_NS),
-        15 * SECOND_NS,
+        5 * SECOND_NS,
         meaning="How long a follower may lag before the leader removes it from the in-sync replicas.",
         consequence="An ALL ack can wait this long for a follower that is down.",
     )
     replica_max_leader_timeout_ns: int = setting(
         "clustering.replica.max.leader.timeout",
         Duration(minimum_ns=MILLISECOND_NS),
-        15 * SECOND_NS,
+        5 * SECOND_NS,
         meaning="How long a follower waits for a message of its leader before it requests an election.",
         consequence="A partition whose leader is down accepts no messages for about this time.",
     )
     replica_max_idle_wait_ns: int = setting(
         "clustering.replica.max.idle.wait",
         Duration(minimum_ns=MILLISECOND_NS),
-        10 * SECOND_NS,
+        2 * SECOND_NS,
         meaning="How long a leader holds a follower's request when there is nothing to send.",
         consequence="Must be shorter than `clustering.replica.max.lag.time`; otherwise idle followers would count as lagging.",
     )

@@ -16,9 +16,9 @@ class ReplicaOptions:
     """ALL acks wait until the message is synced on every in-sync replica: `sync` is `ack` or `always`."""
     commits_wait_for_disk: bool = False
     """Commits, and with them readers, wait for the same: `sync` is `always`."""
-    max_lag_ns: int = 15_000_000_000
-    leader_timeout_ns: int = 15_000_000_000
-    idle_wait_ns: int = 10_000_000_000
+    max_lag_ns: int = 5_000_000_000
+    leader_timeout_ns: int = 5_000_000_000
+    idle_wait_ns: int = 2_000_000_000
     fetch_timeout_ns: int = 3_000_000_000
 
     @property

@@ -137,7 +137,7 @@ async def test_a_stream_is_created_with_everything_that_can_be_asked_for(broker:
             sync="interval",
             sync_interval=timedelta(milliseconds=250),
         )
-        with pytest.raises(errors.StreamExists, match="already exists"):
+        with pytest.raises(errors.StreamExists, match="exists already"):
             await client.create_stream(name)
         await client.delete_stream(name)
         with pytest.raises(errors.StreamNotFound):

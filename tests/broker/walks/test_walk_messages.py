@@ -166,7 +166,7 @@ def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, trace
     with running(tmp_path, "abc") as (_, brokers):
         apis = [Api(str(broker.address)) for broker in brokers.brokers.values()]
         apis[0].CreateStream(name="orders", subject="orders", replicationFactor=3)
-        partition = apis[0].FetchPartitionMetadata(stream="orders", partition=0).metadata
+        partition = apis[0].FetchMetadata(streams=["orders"]).streamMetadata[0].partitions[0]
         leader = apis["abc".index(partition.leader)]
         session = leader.publish_async()
 

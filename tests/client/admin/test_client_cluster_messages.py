@@ -17,6 +17,7 @@ KINDS = {
     FieldDescriptor.TYPE_BOOL: "bool",
     FieldDescriptor.TYPE_INT32: "int32",
     FieldDescriptor.TYPE_INT64: "int64",
+    FieldDescriptor.TYPE_DOUBLE: "double",
     FieldDescriptor.TYPE_ENUM: "int32",
 }
 
@@ -26,10 +27,15 @@ def declared(field: Any) -> wire.Field:
     return wire.Field(field.number, field.name, kind, bool(field.is_repeated))
 
 
+def descriptors() -> dict[str, Any]:
+    """All messages, and the entries of their maps."""
+    messages = extensions.DESCRIPTOR.message_types_by_name
+    return {**messages, **{entry.name: entry for message in messages.values() for entry in message.nested_types}}
+
+
 @pytest.mark.parametrize("message", CLUSTER_TABLE)
 def test_every_field_is_declared_as_in_the_proto(message: str) -> None:
-    descriptor = getattr(extensions, message).DESCRIPTOR
-    assert list(wire._FIELDS[message]) == [declared(field) for field in descriptor.fields]
+    assert list(wire._FIELDS[message]) == [declared(field) for field in descriptors()[message].fields]
 
 
 def test_every_message_of_the_service_is_known() -> None:

@@ -9,6 +9,8 @@ import pytest
 from bascule import limits
 from bascule.errors import DiskFull
 from bascule.log import LogOptions, LogStore
+from bascule.log.disk.files import FilePool
+from bascule.log.disk.operations import PosixDisk
 from bascule.log.disk.space import DISK_RESERVE_SHARE, FAILURE_SECONDS, LOOK_SECONDS, DiskSpace, FreeSpace
 from tests.support.waiting import eventually
 from tests.unit.log.log_helpers import put_values
@@ -22,6 +24,7 @@ class FakeDisk:
         self.looks = 0
         self.now = 0.0
         self.space = DiskSpace("/data", look=self.look, clock=lambda: self.now)
+        self.take = FilePool(PosixDisk(), 1, self.space).take_space
 
     def look(self, _directory: str) -> FreeSpace | None:
         self.looks += 1
@@ -30,30 +33,30 @@ class FakeDisk:
 
 def test_logs_leave_the_reserve_and_continue_once_there_is_room() -> None:
     disk = FakeDisk(17 * MIB)
-    disk.space.take(100)
+    disk.take(100)
     assert not disk.space.is_full()
     disk.found = FreeSpace(16 * MIB, 1000 * MIB)
     disk.now += 2 * LOOK_SECONDS
     with pytest.raises(DiskFull, match="16,777,216 bytes free"):
-        disk.space.take(100)
+        disk.take(100)
     assert disk.space.is_full()
     disk.found = FreeSpace(18 * MIB, 1000 * MIB)
-    disk.space.take(100)  # looks at once
+    disk.take(100)  # looks at once
     assert not disk.space.is_full()
 
 
 def test_the_disk_is_looked_at_again_before_the_room_can_be_used_up() -> None:
     disk = FakeDisk(20 * MIB)
     for _ in range(100):
-        disk.space.take(10_000)
+        disk.take(10_000)
     assert disk.looks == 1, "a look for each batch would cost too much"
-    disk.space.take(2 * MIB)
+    disk.take(2 * MIB)
     assert disk.looks == 2
 
 
 def test_a_small_disk_has_a_small_reserve() -> None:
     disk = FakeDisk(1 * MIB, 8 * MIB)
-    disk.space.take(100)
+    disk.take(100)
     assert disk.space.reserve_bytes == 8 * MIB // DISK_RESERVE_SHARE
 
 
@@ -69,7 +72,7 @@ def test_a_refused_write_counts_for_a_while_whatever_the_free_space() -> None:
 def test_a_disk_that_does_not_tell_is_not_full() -> None:
     disk = FakeDisk(0)
     disk.found = None
-    disk.space.take(100)
+    disk.take(100)
     assert not disk.space.is_full()
 
 

@@ -76,11 +76,12 @@ CLUSTER_TABLE: Final = {
     "CountsRequest": "1 names *string",
     "CountsResponse": "1 servers *ServerCounts",
     "ServerCounts": "1 server string, 2 error string, 3 counts *Count, 4 left_out int32",
-    "Count": "1 name string, 2 labels *TextEntry, 3 value double",
-    "TextEntry": "1 key string, 2 value string",
+    "Count": "1 name string, 2 labels *LabelsEntry, 3 value double",
+    "LabelsEntry": "1 key string, 2 value string",
+    "SettingsEntry": "1 key string, 2 value string",
     "DescribeStreamRequest": "1 name string",
     "DescribeStreamResponse": (
-        "1 name string, 2 subject string, 3 group string, 4 creation_timestamp int64, 5 settings *TextEntry, "
+        "1 name string, 2 subject string, 3 group string, 4 creation_timestamp int64, 5 settings *SettingsEntry, "
         "6 partitions *PartitionDescription"
     ),
     "PartitionDescription": (
@@ -89,11 +90,13 @@ CLUSTER_TABLE: Final = {
         "12 messages int64, 13 first_timestamp int64, 14 last_timestamp int64"
     ),
     "SetStreamSettingsRequest": (
-        "1 name string, 2 retention_max_bytes NullableInt64, 3 retention_max_messages NullableInt64, "
-        "4 retention_max_age_ms NullableInt64, 5 cleaner_interval_ms NullableInt64, 6 segment_max_bytes NullableInt64, "
-        "7 segment_max_age_ms NullableInt64, 8 compact_min_lag_ms NullableInt64, "
-        "9 compact_tombstone_retention_ms NullableInt64, 10 auto_pause_time_ms NullableInt64, "
-        "11 auto_pause_disable_if_subscribers NullableBool, 12 sync_interval_ms NullableInt64"
+        "1 name string, 2 retention_max_bytes SettingNumber, 3 retention_max_messages SettingNumber, "
+        "4 retention_max_age_ms SettingNumber, 5 cleaner_interval_ms SettingNumber, 6 segment_max_bytes SettingNumber, "
+        "7 segment_max_age_ms SettingNumber, 8 compact_min_lag_ms SettingNumber, "
+        "9 compact_tombstone_retention_ms SettingNumber, 10 auto_pause_time_ms SettingNumber, "
+        "11 auto_pause_disable_if_subscribers SettingFlag, 12 sync_interval_ms SettingNumber"
     ),
+    "SettingNumber": "1 value int64",
+    "SettingFlag": "1 value bool",
     "SetStreamSettingsResponse": "",
 }

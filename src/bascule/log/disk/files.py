@@ -34,8 +34,11 @@ class FilePool:
 
     def take_space(self, size_bytes: int) -> None:
         """A log is about to append so many bytes. Raises DiskFull if only the reserve of the disk is left."""
-        if size_bytes and self.space is not None:
-            self.space.take(size_bytes)
+        space = self.space
+        if size_bytes and space is not None:
+            space.allowance -= size_bytes
+            if space.allowance < 0 or space.clock() > space.look_at:
+                space.check()
 
     @property
     def open_count(self) -> int:

@@ -1,7 +1,8 @@
 """The free space of the disk with the logs. Logs leave a reserve of it to the metadata.
 
 Without the reserve, a full disk would also stop the Raft log, and with it every call that could make room: to delete a stream, or to
-lower its retention. A log asks `take` before each batch, which looks at the disk every second, and after half of the remaining space.
+lower its retention. Before a log writes a batch, its pool of files takes the bytes from `allowance`; it calls `check` every second, and
+after half of the remaining space.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class DiskSpace:
     ) -> None:
         self._directory = directory
         self._look = look
-        self._clock = clock
+        self.clock = clock
         self._is_short = False
-        self._looked_at = float("-inf")
+        self.look_at = float("-inf")
+        """Time of the next look."""
         self._refused_at = float("-inf")
-        self._allowance = 0
+        self.allowance = 0
         """Bytes that may be written before the next look."""
         self.known: FreeSpace | None = None
 
@@ -63,30 +65,28 @@ class DiskSpace:
 
     def is_full(self) -> bool:
         """Whether logs refuse batches. Looks at the disk if the last look is too old."""
-        now = self._clock()
-        if now - self._looked_at > LOOK_SECONDS:
-            self._refresh(now)
+        now = self.clock()
+        if now > self.look_at:
+            self._refresh()
         return self._is_short or now - self._refused_at < FAILURE_SECONDS
 
-    def take(self, size_bytes: int) -> None:
-        """A log is about to write so many bytes. Raises DiskFull if only the reserve is left. Any thread may call it."""
-        self._allowance -= size_bytes
-        if self._is_short or self._allowance < 0 or self._clock() - self._looked_at > LOOK_SECONDS:
-            self._refresh(self._clock())
-            if self._is_short:
-                free = 0 if self.known is None else self.known.free_bytes
-                raise DiskFull(
-                    f"the disk has {free:,} bytes free, and {self.reserve_bytes:,} of them are kept for metadata",
-                    hint="free disk space, or lower the retention of streams; appends succeed again once there is space",
-                )
+    def check(self) -> None:
+        """Look at the disk. Raises DiskFull if only the reserve is left. Any thread may call it."""
+        self._refresh()
+        if self._is_short:
+            free = 0 if self.known is None else self.known.free_bytes
+            raise DiskFull(
+                f"the disk has {free:,} bytes free, and {self.reserve_bytes:,} of them are kept for metadata",
+                hint="free disk space, or lower the retention of streams; appends succeed again once there is space",
+            )
 
     def note_refused(self) -> None:
         """The disk has refused a write for lack of space."""
-        self._refused_at = self._clock()
+        self._refused_at = self.clock()
 
-    def _refresh(self, now: float) -> None:
-        self._looked_at = now
+    def _refresh(self) -> None:
+        self.look_at = self.clock() + LOOK_SECONDS
         self.known = self._look(self._directory)
         room = DISK_RESERVE_BYTES_MAX if self.known is None else self.known.free_bytes - self.reserve_bytes
         self._is_short = room <= 0
-        self._allowance = room // 2
+        self.allowance = room // 2 if room > 0 else -1

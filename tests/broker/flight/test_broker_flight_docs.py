@@ -23,7 +23,7 @@ def test_the_guide_to_tables_does_what_it_says(start_broker: StartBroker, tmp_pa
     for code in _BLOCK.findall(GUIDE.read_text("utf-8")):
         # readers have an address by default, which is another broker's here
         code = code.replace("127.0.0.1:9292", broker.address).replace("127.0.0.1:9294", broker.flight_address)
-        code = re.sub(r'read_table\("orders"', f'read_table("orders", servers="{broker.address}"', code)
+        code = re.sub(r'read_table\("sales"', f'read_table("sales", servers="{broker.address}"', code)
         result = subprocess.run(
             [sys.executable, "-"],
             input=code,

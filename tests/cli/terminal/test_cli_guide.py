@@ -32,5 +32,5 @@ def test_the_guide_s_commands_run(start_broker: StartBroker, home: Path, tmp_pat
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    for words in ("Created stream `orders`", "Published 1,000 messages", "All checks passed"):
+    for words in ("Created stream `parcels`", "Published 1,000 messages", "All checks passed"):
         assert words in done.stdout, done.stdout

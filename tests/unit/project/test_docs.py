@@ -123,3 +123,26 @@ def test_source_files_that_a_page_names_exist(page: Path) -> None:
         for name in named
         if not any(any(top.parent.glob(f"{top.name}/**/{name}")) or any(ROOT.glob(name)) for top in tops)
     ] == []
+
+
+OWN_CLUSTER = (
+    "auditing",
+    "authentication",
+    "authorization",
+    "hardening",
+    "moving-from-liftbridge",
+    "operating-a-cluster",
+)
+"""Guides whose commands start servers of their own."""
+_CREATED = re.compile(r"""bascule stream create ([\w-]+)|create_stream\(\s*"([\w-]+)\"""")
+
+
+def test_guides_do_not_create_a_stream_that_another_guide_has_created() -> None:
+    """A reader who follows them in turn, on one broker, meets no error."""
+    owners: dict[str, set[str]] = {}
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))):
+        if page.stem not in OWN_CLUSTER:
+            for command, call in _CREATED.findall(page.read_text("utf-8")):
+                owners.setdefault(command or call, set()).add(page.name)
+    assert "orders" in owners
+    assert {name: pages for name, pages in owners.items() if len(pages) > 1} == {}

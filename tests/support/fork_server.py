@@ -26,6 +26,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -51,6 +52,7 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._handle = handle
         self._ending = ending
+        self._taking = threading.Lock()
 
     def poll(self) -> int | None:
         return self._ended(0)
@@ -73,12 +75,20 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and _is_readable(self._ending, timeout):
-            data = self._ending.recv(_NUMBER.size)
-            assert data, "the fork server has died"
-            (self.returncode,) = _NUMBER.unpack(data)
-            self._ending.close()
-            os.close(self._handle)
+        """Several threads may ask: the first one that finds the end takes it."""
+        try:
+            is_over = self.returncode is None and _is_readable(self._ending, timeout)
+        except (OSError, ValueError):
+            if self.returncode is None:
+                raise
+            return self.returncode  # another thread has closed the line meanwhile
+        with self._taking:
+            if is_over and self.returncode is None:
+                data = self._ending.recv(_NUMBER.size)
+                assert data, "the fork server has died"
+                (self.returncode,) = _NUMBER.unpack(data)
+                self._ending.close()
+                os.close(self._handle)
         return self.returncode
 
     def __del__(self) -> None:

@@ -189,7 +189,10 @@ class GoConsumer:
             (known,) = self.api.FetchMetadata(groups=[self.group]).groupMetadata
             self.epoch, self.subscriptions = known.epoch, {}
             return self.refresh()
-        wanted = {(one.stream, number) for one in call.result().assignments for number in one.partitions}
+        answer = call.result()
+        if answer.epoch != self.epoch:
+            self.epoch, self.subscriptions = answer.epoch, {}
+        wanted = {(one.stream, number) for one in answer.assignments for number in one.partitions}
         for stream, partition in wanted - self.subscriptions.keys():
             cursor = self.api.FetchCursor(stream=stream, partition=partition, cursorId=f"__group:{self.group}")
             start = {"startPosition": pb.OFFSET, "startOffset": cursor.offset + 1}

@@ -313,7 +313,9 @@ def test_a_drained_server_stops(own: Cluster, call: Run, home: Path) -> None:
     own.create_stream("orders", partitions=3)
     assert call("cluster", "drain", "c").ok().lines == ["`c` has stopped."]
     assert own.brokers["c"].wait() == 0
-    rows = {row[0]: row for row in insist(call, "cluster", "status").rows[1:]}
+    status = call("cluster", "status")
+    assert status.code == 3, "a server that is down is not healthy"
+    rows = {row[0]: row for row in status.rows[1:]}
     assert (rows["c"][2], rows["c"][5]) == ("failed", "0")
     call("cluster", "drain", "c").failed(3, "`c` does not answer", "bascule cluster remove c")
     write_context(home, own)

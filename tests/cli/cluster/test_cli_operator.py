@@ -84,10 +84,18 @@ def test_a_closed_terminal_leaves_no_stream_of_a_bench(cluster: Cluster, home: P
         return {one.name for one in found if one.name.startswith("bascule-bench-")}
 
     address = cluster.brokers["a"].address
-    with start("bench", "latency", "-n", "10000000", "--server", address, home=home) as process:
-        eventually(streams, "the bench has made its stream")
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(PATIENCE_SECONDS) == 128 + signal.SIGHUP
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, the command would ignore it
+    try:
+        process = start("bench", "latency", "-n", "10000000", "--server", address, home=home)
+    finally:
+        signal.signal(signal.SIGHUP, inherited)
+    with process:
+        try:
+            eventually(streams, "the bench has made its stream")
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(PATIENCE_SECONDS) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
     assert streams() == set()
 
 

@@ -33,7 +33,7 @@ class Replication:
 
     namespace: str = setting(
         "clustering.namespace",
-        Name(),
+        Name(dots=True),
         NAMESPACE_DEFAULT,
         flags=("--namespace", "--ns"),
         meaning="The prefix of all internal subjects.",

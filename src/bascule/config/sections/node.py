@@ -102,7 +102,7 @@ class ServerIdentity:
 
     server_id: str | None = setting(
         "clustering.server.id",
-        Name(),
+        Name(dots=True),
         None,
         default_text="a random id, kept in the data directory",
         example="broker-1",

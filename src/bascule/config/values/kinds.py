@@ -190,21 +190,28 @@ class Text(Kind[str]):
 
 @dataclass(frozen=True, slots=True)
 class Name(Kind[str]):
-    """A word that is a directory name and a token of NATS subjects. Dots, which host names have, become dashes."""
+    """A word that is a directory name and a token of NATS subjects."""
+
+    dots: bool = False
+    """Accept dots, which host names have. They become dashes."""
 
     name = "name"
 
     def parse(self, text: str) -> str:
-        if (
-            len(text) > limits.NAME_CHARACTERS_MAX
-            or re.fullmatch(r"[^\s*>/\\\x00-\x20\x7f]*[^\s.*>/\\\x00-\x20\x7f]", text) is None
-        ):
-            longest = limits.NAME_CHARACTERS_MAX
-            raise Unfit(f"1 to {longest} characters without spaces, slashes, `*` and `>`, and without a dot at its end")
-        return text.replace(".", "-")
+        longest = limits.NAME_CHARACTERS_MAX
+        word = re.sub(r"\.(?!$)", "-", text) if self.dots else text
+        if len(text) > longest or re.fullmatch(r"[^\s.*>/\\\x00-\x20\x7f]+", word) is None:
+            if self.dots:
+                raise Unfit(
+                    f"1 to {longest} characters without spaces, slashes, `*` and `>`, and without a dot at its end"
+                )
+            raise Unfit(f"1 to {longest} characters without spaces, dots, slashes, `*` and `>`")
+        return word
 
     def remark(self, text: str) -> str | None:
-        return f"a name is one token of NATS subjects: the server uses `{self.parse(text)}`" if "." in text else None
+        if not self.dots or "." not in text:
+            return None
+        return f"a name is one token of NATS subjects: the server uses `{self.parse(text)}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,7 @@ class Names(Kind[tuple[str, ...]]):
     name = "list of names"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        return tuple(Name().parse(part) for part in split_words(text))
+        return tuple(Name(dots=True).parse(part) for part in split_words(text))
 
     def remark(self, text: str) -> str | None:
         return (

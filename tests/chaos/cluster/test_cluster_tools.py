@@ -193,7 +193,7 @@ def test_a_clock_jumps_under_a_broker_both_ways(broker: BrokerProcess, machine: 
 def test_a_disk_with_errors_refuses_messages_and_has_the_others_when_it_is_good_again(
     broker: BrokerProcess, machine: Machine
 ) -> None:
-    """EIO on writes and on reads. The only replica has nobody to hand over to: it continues, or leaves and is started again."""
+    """EIO on writes and on reads. No other replica can take over: the broker continues, or leaves and is started again."""
     api = broker.api()
     api.CreateStream(name="s", subject="s")
     acked = [api.publish("s", b"before").offset]

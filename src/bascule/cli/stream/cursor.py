@@ -131,7 +131,8 @@ def delete(
     """Delete a cursor. Its reader begins as if the cursor had never been set."""
     _refuse_group(cursor, "bascule group delete {group}")
     if not yes:
-        confirm(f"Delete cursor `{cursor}`?", f"`bascule cursor list --all {stream or ''}`".replace(" `", "`"))
+        listing = " ".join(("bascule cursor list --all", *([stream] if stream else [])))
+        confirm(f"Delete cursor `{cursor}`?", f"`{listing}` shows the cursors")
     count = target.run(_delete, cursor, stream, partition)
     say(f"Deleted cursor `{cursor}` in {plural(count, 'partition')}.")
 

@@ -66,6 +66,10 @@ QueueGroup = Annotated[
         help="Share the subject's messages with the other streams of this NATS queue group.", show_default=False
     ),
 ]
+MaxBytes = Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")]
+MaxAge = Annotated[str | None, _limit("--max-age", "Retention: age of a message.", "DURATION")]
+SegmentBytes = Annotated[str | None, _limit("--segment-bytes", "Maximum size of a segment.", "SIZE")]
+SegmentAge = Annotated[str | None, _limit("--segment-age", "Maximum age of a segment.", "DURATION")]
 MaxMessages = Annotated[int | None, _limit("--max-messages", "Retention: messages per partition.", "COUNT")]
 Cleaner = Annotated[str | None, _limit("--cleaner-interval", "Interval of retention and compaction.", "DURATION")]
 Compact = Annotated[bool | None, _switch("--compact/--no-compact", "Keep only the newest message of each key.")]
@@ -131,11 +135,11 @@ def create(
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.")] = 1,
     replicas: Replicas = None,
     group: QueueGroup = "",
-    max_bytes: Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")] = None,
+    max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
-    max_age: Annotated[str | None, _limit("--max-age", "Retention: age of a message.", "DURATION")] = None,
-    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Maximum size of a segment.", "SIZE")] = None,
-    segment_age: Annotated[str | None, _limit("--segment-age", "Maximum age of a segment.", "DURATION")] = None,
+    max_age: MaxAge = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
     cleaner_interval: Cleaner = None,
     compact: Compact = None,
     compact_min_lag: MinLag = None,
@@ -343,11 +347,11 @@ def _with_stored(document: dict[str, Any], stored: _Stored | None) -> dict[str, 
 def set_settings(
     target: Target,
     name: Name,
-    max_bytes: Annotated[str | None, _limit("--max-bytes", "Retention: bytes per partition.", "SIZE")] = None,
+    max_bytes: MaxBytes = None,
     max_messages: MaxMessages = None,
-    max_age: Annotated[str | None, _limit("--max-age", "Retention: age of a message.", "DURATION")] = None,
-    segment_bytes: Annotated[str | None, _limit("--segment-bytes", "Maximum size of a segment.", "SIZE")] = None,
-    segment_age: Annotated[str | None, _limit("--segment-age", "Maximum age of a segment.", "DURATION")] = None,
+    max_age: MaxAge = None,
+    segment_bytes: SegmentBytes = None,
+    segment_age: SegmentAge = None,
     cleaner_interval: Cleaner = None,
     compact_min_lag: MinLag = None,
     tombstone_retention: Tombstones = None,

@@ -16,7 +16,7 @@ CURSORS_STREAM: Final = "__cursors"
 QUESTIONS_AT_ONCE: Final = 64
 """Maximum number of requests in flight to leaders."""
 UNLIMITED_AT_ZERO: Final = frozenset(
-    {"retention_max_bytes", "retention_max_messages", "retention_max_age", "segment_max_age", "auto_pause_time"}
+    {"retention_max_bytes", "retention_max_messages", "retention_max_age", "segment_max_age"}
 )
 LEADER_SECONDS_MAX: Final = 1.5
 """Timeout of a request to a leader. A leader that takes longer is treated as down."""
@@ -180,6 +180,8 @@ def shown_settings(stream: StreamInfo) -> list[tuple[str, object]]:
             text: object = "yes" if value else "no"
         elif name in UNLIMITED_AT_ZERO and value in (0, "0"):
             text = "no limit"
+        elif name == "auto_pause_time" and value in (0, "0"):
+            text = "never"
         else:
             text = value
         found.append((name.replace("_", " "), text))

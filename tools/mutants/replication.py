@@ -53,8 +53,8 @@ MUTANTS: Final = (
     Mutant(
         "a proposed replica counts for min ISR",
         f"{PARTITION}/leader.py",
-        "return len(self._in_sync) >= self.options.min_insync_replicas",
-        "return 1 + len(self._counted()) >= self.options.min_insync_replicas",
+        "        if not self.can_commit:\n",
+        "        if 1 + len(self._counted()) < self.options.min_insync_replicas:\n",
         f"{COMMITS}::test_a_proposed_replica_does_not_make_up_for_one_that_min_isr_wants",
     ),
     Mutant(

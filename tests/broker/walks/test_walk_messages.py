@@ -156,7 +156,7 @@ def test_a_plain_message_visits_the_files_of_the_page(tmp_path: Path, tracer: Tr
                 publisher.sendall(b"PUB orders 5\r\nhello\r\n")
                 assert reader.take(1)[0].value == b"hello"
 
-            check_walk("Plain message", tracer, publish, files_max=22, calls_max=88)
+            check_walk("Plain message", tracer, publish, files_max=20, calls_max=80)
         reader.cancel()
         api.close()
 
@@ -174,7 +174,7 @@ def test_a_replicated_message_visits_the_files_of_the_page(tmp_path: Path, trace
             session.send("orders", b"hello", ackPolicy=pb.ALL)
             assert session.take(1)[0].ack.offset >= 0
 
-        check_walk("PublishAsync with three replicas", tracer, publish, files_max=37, calls_max=720)
+        check_walk("PublishAsync with three replicas", tracer, publish, files_max=36, calls_max=700)
         session.finish()
         for api in apis:
             api.close()

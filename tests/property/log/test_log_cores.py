@@ -196,8 +196,8 @@ def test_truncating_forgets_what_lies_behind(found: Entries, position: int) -> N
 
 @given(entries(), st.integers(1, 100))
 def test_spaced_entries_lie_apart_and_lose_no_more_than_the_interval(found: Entries, interval: int) -> None:
-    index = SparseIndex()
-    index.add_spaced(found, interval)
+    index = SparseIndex(interval_bytes=interval)
+    index.add_spaced(found)
     kept = list(index)
     assert all(behind[1] - before[1] >= interval for before, behind in pairwise(kept))
     for one in found:

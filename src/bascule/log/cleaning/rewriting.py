@@ -70,7 +70,7 @@ class Rewrite:
             marks=marks,
         )
         assert found.reason is None, f"the cleaner wrote an invalid batch: {found.reason}"
-        self._index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
+        self._index.add_spaced(marks)
         self._records += found.records
         self._first_timestamp = found.first_timestamp if self._first_timestamp < 0 else self._first_timestamp
         self._last_timestamp = found.last_timestamp

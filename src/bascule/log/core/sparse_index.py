@@ -10,14 +10,21 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from bascule import limits
+
 
 class SparseIndex:
     """One thread may add entries while others look up: `_count` grows after all columns have the new entry."""
 
-    __slots__ = ("_count", "_offsets", "_positions", "_timestamps")
+    __slots__ = ("_count", "_interval", "_offsets", "_positions", "_timestamps", "next_position")
 
-    def __init__(self, entries: Iterable[tuple[int, int, int]] = ()) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[int, int, int]] = (), *, interval_bytes: int = limits.INDEX_INTERVAL_BYTES
+    ) -> None:
+        self._interval = interval_bytes
         self._count = 0
+        self.next_position = 0
+        """The first position at which a batch gets an entry of its own."""
         self._offsets = array("q")
         self._positions = array("q")
         self._timestamps = array("q")
@@ -42,21 +49,18 @@ class SparseIndex:
         self._positions.append(position)
         self._timestamps.append(timestamp)
         self._count += 1
+        self.next_position = position + self._interval
 
-    def add_spaced(self, entries: Iterable[tuple[int, int, int]], interval: int) -> None:
-        """Add the entries that are at least `interval` bytes apart."""
+    def add_spaced(self, entries: Iterable[tuple[int, int, int]]) -> None:
+        """Add the entries that are at least an interval apart."""
         for offset, position, timestamp in entries:
-            if self.wants(position, interval):
+            if position >= self.next_position:
                 self.add(offset, position, timestamp)
 
     @property
     def last_position(self) -> int:
         """The position of the last entry, −1 if there is none."""
         return self._positions[self._count - 1] if self._count else -1
-
-    def wants(self, position: int, interval: int) -> bool:
-        """Return whether a batch at `position` is far enough after the last entry to get its own."""
-        return not self._count or position - self._positions[self._count - 1] >= interval
 
     def entry_for_offset(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of the last entry at or before `offset`: the start of a scan for it."""
@@ -93,3 +97,4 @@ class SparseIndex:
         slot = bisect_left(self._positions, position, hi=self._count)
         self._count = slot
         del self._offsets[slot:], self._positions[slot:], self._timestamps[slot:]
+        self.next_position = self.last_position + self._interval if slot else 0

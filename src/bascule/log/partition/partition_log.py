@@ -331,7 +331,8 @@ class PartitionLog:
             self._syncer.request(self)
         if self._waiters.end.waiting:
             self._waiters.end.wake(self._end_offset)
-        self.producers.keep_up()
+        if self.producers.unread_bytes >= limits.PRODUCERS_UNREAD_BYTES_MAX:
+            self.producers.read_new()
 
     # ── rolling ──────────────────────────────────────────────────────────────────────────────────
 
@@ -464,7 +465,8 @@ class PartitionLog:
         if self._gone is not None or not self.is_loaded:
             self.open()
         with self.lock:
-            self._must_exist()
+            if self._gone is not None:
+                self._must_exist()
             high_watermark = self._high_watermark = max(self._high_watermark, min(offset, self._end_offset - 1))
         if self._waiters.commit.waiting:
             self._wake_committed()

@@ -52,7 +52,8 @@ class ProducerHistory:
         """The table covers the offsets below it."""
         self._unmarked_from = end_offset
         """No batch at or after this offset is marked."""
-        self._unread_bytes = 0
+        self.unread_bytes = 0
+        """Bytes of marked batches that the table does not cover."""
         self._unsaved_bytes = 0
         self._saved_end_offset = -1
 
@@ -61,12 +62,10 @@ class ProducerHistory:
     def note(self, header: BatchHeader) -> None:
         """Count a marked batch that is being appended."""
         self._unmarked_from = header.last_offset + 1
-        self._unread_bytes += header.length
+        self.unread_bytes += header.length
 
-    def keep_up(self) -> None:
-        """Read the marked batches after an append, if there are enough of them."""
-        if self._unread_bytes < limits.PRODUCERS_UNREAD_BYTES_MAX:
-            return
+    def read_new(self) -> None:
+        """Read the marked batches that the table does not cover. The log calls this after `PRODUCERS_UNREAD_BYTES_MAX` of them."""
         try:
             with self._lock:
                 table = self._committed()
@@ -103,7 +102,7 @@ class ProducerHistory:
         end_offset = self._log.high_watermark + 1
         if end_offset > self._end_offset:
             table, self._table = self._table, None  # a read that fails must not leave half a table
-            unread, self._unread_bytes = self._unread_bytes, 0
+            unread, self.unread_bytes = self.unread_bytes, 0
             self._read(table, self._end_offset, end_offset)
             self._table, self._end_offset = table, end_offset
             self._unsaved_bytes += unread
@@ -153,7 +152,7 @@ class ProducerHistory:
     def close(self) -> None:
         """Save the table, unless reading the missing batches would delay the close."""
         with self._lock:
-            if self._table is not None and self._unread_bytes <= limits.PRODUCERS_UNREAD_BYTES_MAX:
+            if self._table is not None and self.unread_bytes <= limits.PRODUCERS_UNREAD_BYTES_MAX:
                 with contextlib.suppress(CorruptBatch):
                     self._write(self._committed(), durable=False)
 

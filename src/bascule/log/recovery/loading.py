@@ -335,7 +335,7 @@ class _SegmentVerification:
             self._scan(start, data[:position])
             return reason
         segment = self.segment
-        segment.index().add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
+        segment.index().add_spaced(marks)
         self.loader.note_epochs(epochs, segment.base_offset, found.next_offset)
         self.loader.report.verified_bytes += found.end
         self.position, self.next_offset = start + found.end, found.next_offset

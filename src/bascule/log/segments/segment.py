@@ -106,7 +106,7 @@ class Segment:
     def account(self, header: records.BatchHeader, position: int) -> None:
         """Add the batch at `position` to the totals and the index."""
         index = self._index if self._index is not None else self.index()
-        if index.wants(position, limits.INDEX_INTERVAL_BYTES):
+        if position >= index.next_position:
             index.add(header.base_offset, position, header.first_timestamp)
         self.records += header.count
         if self.first_timestamp < 0:
@@ -178,7 +178,7 @@ class Segment:
             found = records.scan(
                 data, next_offset, gap=True, position=start, interval=limits.INDEX_INTERVAL_BYTES, marks=marks
             )
-            index.add_spaced(marks, limits.INDEX_INTERVAL_BYTES)
+            index.add_spaced(marks)
             position, next_offset = start + found.end, found.next_offset
             if found.reason is not None:
                 break

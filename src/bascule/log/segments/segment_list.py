@@ -13,21 +13,21 @@ from bascule.log.segments.segment import Segment
 
 
 class SegmentList:
-    __slots__ = ("_segments",)
+    __slots__ = ("_segments", "active")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._segments = tuple(segments)
-        assert self._segments, "a log has at least its active segment"
+        self._become(tuple(segments))
+
+    def _become(self, segments: tuple[Segment, ...]) -> None:
+        assert segments, "a log has at least its active segment"
+        self._segments = segments
+        self.active = segments[-1]
 
     def __len__(self) -> int:
         return len(self._segments)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
-
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
 
     @property
     def oldest(self) -> Segment:
@@ -59,31 +59,35 @@ class SegmentList:
     def roll(self, segment: Segment) -> None:
         """Make `segment` the active one."""
         assert segment.base_offset >= self.active.next_offset
-        self._segments = (*self._segments, segment)
+        self._become((*self._segments, segment))
 
     def replace_active(self, segment: Segment) -> Segment:
         """Replace the active segment and return the old one."""
-        old, self._segments = self.active, (*self.sealed, segment)
+        old = self.active
+        self._become((*self.sealed, segment))
         return old
 
     def drop_oldest(self, count: int) -> tuple[Segment, ...]:
         assert count < len(self._segments)
-        dropped, self._segments = self._segments[:count], self._segments[count:]
+        dropped = self._segments[:count]
+        self._become(self._segments[count:])
         return dropped
 
     def drop_newest(self, count: int) -> tuple[Segment, ...]:
         """Remove and return the newest segments, newest first. The last remaining one becomes active."""
         kept = len(self._segments) - count
         assert kept > 0
-        dropped, self._segments = self._segments[kept:], self._segments[:kept]
+        dropped = self._segments[kept:]
+        self._become(self._segments[:kept])
         return dropped[::-1]
 
     def replace(self, old: tuple[Segment, ...], new: Segment | None) -> None:
         """Replace the adjacent sealed segments `old` by `new`."""
         at = self._segments.index(old[0])
         assert self._segments[at : at + len(old)] == old and old[-1] is not self.active
-        self._segments = self._segments[:at] + (() if new is None else (new,)) + self._segments[at + len(old) :]
+        self._become(self._segments[:at] + (() if new is None else (new,)) + self._segments[at + len(old) :])
 
     def replace_all(self, segment: Segment) -> tuple[Segment, ...]:
-        dropped, self._segments = self._segments, (segment,)
+        dropped = self._segments
+        self._become((segment,))
         return dropped

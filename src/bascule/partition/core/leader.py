@@ -75,7 +75,7 @@ class Leader:
         self._log_end_offset = self._epoch_start_offset = ends.log_end_offset
         self._synced_end_offset = ends.synced_end_offset
         self._high_watermark = ends.high_watermark
-        self._in_sync = self._including_self(in_sync_replicas)
+        self._be_in_sync(in_sync_replicas)
         self._partition_epoch = partition_epoch
         self.followers = {name: FollowerProgress(now_ns, now_ns) for name in replicas if name != server_id}
         self._acked_end_offset = 0
@@ -90,18 +90,15 @@ class Leader:
     def in_sync_replicas(self) -> frozenset[str]:
         return self._in_sync
 
-    def _including_self(self, in_sync_replicas: Iterable[str]) -> frozenset[str]:
+    def _be_in_sync(self, in_sync_replicas: Iterable[str]) -> None:
         """A leader is always in sync; the metadata on this server may not say so yet."""
-        return frozenset(in_sync_replicas) | {self.server_id}
+        self._in_sync = frozenset(in_sync_replicas) | {self.server_id}
+        self.can_commit = len(self._in_sync) >= self.options.min_insync_replicas
 
     @property
     def knows_what_is_committed(self) -> bool:
         """Whether the high watermark covers everything that earlier leaders may have committed."""
         return self._high_watermark + 1 >= self._epoch_start_offset
-
-    @property
-    def can_commit(self) -> bool:
-        return len(self._in_sync) >= self.options.min_insync_replicas
 
     def is_in_sync(self, replica: str) -> bool:
         return replica in self._in_sync
@@ -360,7 +357,8 @@ class Leader:
         return progress.synced_end_offset >= max(self._acked_end_offset, self._epoch_start_offset)
 
     def _set_changed(self, event: SetChanged) -> list[LeaderEffect]:
-        before, self._in_sync = self._in_sync, self._including_self(event.in_sync_replicas)
+        before = self._in_sync
+        self._be_in_sync(event.in_sync_replicas)
         for name in before | self._in_sync:
             if name in self.followers:
                 self.followers[name].is_refused = False

@@ -82,7 +82,7 @@ sanitize: build ## build the kernels under AddressSanitizer and UBSan, and run t
 		ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(abspath $(PY)) -m pytest $(UNLESS_IT_HANGS) -p no:cacheprovider -n $(WORKERS) -m "not soak" $(SANITIZED_TESTS)
 
-docs: build ## generate docs/reference/ from the code
+docs: build ## generate docs/reference/ and the dashboard from the code
 	$(PY) -m tools.reference
 
 # Other packages declare health and reflection too, in the default pool, where a name may occur once: ours get a pool each.

@@ -1,4 +1,4 @@
-"""Write docs/reference/ from the code: `python -m tools.reference`. With `--check`, only say what is out of date.
+"""Write docs/reference/ and the dashboard from the code: `python -m tools.reference`. With `--check`, only say what is out of date.
 
 The code is the one place where a key, an error or a limit is declared; a test runs the check.
 """
@@ -16,12 +16,14 @@ from bascule.config.reference import render_page, render_sample
 from bascule.exits import EXIT_CODES
 from tools.client_reference import render_client
 from tools.command_reference import render_commands
+from tools.dashboard import render_dashboard
 from tools.metrics_reference import render_metrics
 from tools.pipeline_reference import render_pipelines
 from tools.spark_reference import render_spark
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
+DASHBOARD: Final = ROOT / "deploy" / "grafana" / "bascule.json"
 
 _ERRORS_HEAD: Final = """\
 # Errors
@@ -81,6 +83,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     }
     for name, render in renderers.items():
         yield REFERENCE / name, render()
+    yield DASHBOARD, render_dashboard()
 
 
 def render_errors() -> str:

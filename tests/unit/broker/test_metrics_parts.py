@@ -230,5 +230,5 @@ def test_a_reader_that_stands_still_costs_no_second_look(log: PartitionLog, monk
 def test_the_guide_names_metrics_that_exist() -> None:
     guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "monitoring.md"
     named = set(re.findall(r"\b(?:bascule|process)_[a-z_]+[a-z]\b", guide.read_text("utf-8")))
-    assert len(named) > 20
+    assert len(named) > 10
     assert named - {name for metric in METRICS for name in (metric.name, *metric.series)} == set()

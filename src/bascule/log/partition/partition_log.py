@@ -95,8 +95,7 @@ class PartitionLog:
 
     def _load(self) -> None:
         found = recover(self.pool, self.directory)
-        known = found.checkpoint
-        self._report = found.report
+        known, self._report = found.checkpoint, found.report
         self.segments = SegmentList(found.segments)
         self._view = LogView(self.segments, self.sealer, self._must_exist)
         self.epochs = found.epochs
@@ -207,8 +206,7 @@ class PartitionLog:
     @property
     def synced_end_offset(self) -> int:
         """Records below this offset survive a power failure."""
-        if self._gone is not None or not self.is_loaded:
-            self.open()
+        self._use()
         return self.durability.synced.end_offset
 
     @property
@@ -341,10 +339,10 @@ class PartitionLog:
         self._use()
         with self.lock:
             self._must_take_appends()
-            rolled = self._roll_if_due(0)
-        if rolled:
-            self._waiters.end.wake_all()
-        return rolled
+            if not self._roll_if_due(0):
+                return False
+        self._waiters.end.wake_all()
+        return True
 
     def _roll_if_due(self, more_bytes: int) -> bool:
         self.pool.take_space(more_bytes)
@@ -641,12 +639,12 @@ class PartitionLog:
 
     def _rewind(self) -> None:
         """Take over the end of the truncated segments."""
-        offset = self._end_offset = self.segments.active.next_offset
+        active = self.segments.active
+        offset = self._end_offset = active.next_offset
         self._last_timestamp = max(0, *(segment.last_timestamp for segment in self.segments))
         self._high_watermark = min(self._high_watermark, offset - 1)
         self.producers.cut(self.segments.oldest.base_offset, offset)
-        self.cleaned_to = min(self.cleaned_to, self.segments.active.base_offset)
+        self.cleaned_to = min(self.cleaned_to, active.base_offset)
         self._dirty = True
-        active = self.segments.active
         self.durability.rewind(SyncedMark(active.base_offset, active, 0, 0, -1, 0, 0))
         self.epochs.clear_latest(offset)

@@ -9,6 +9,9 @@ The server is one process per process of tests, without threads, and a second on
 broker_faults.py. A request is a JSON document with four descriptors: stdin, stdout, stderr, and a socket on which the server answers
 with the process id and a pidfd, and, when the process ends, with its status.
 When the last process of tests ends, so does the server, and everything that it has started.
+
+A server that is given a listening socket also takes requests from other processes: see spark_pythons.py. Such a request has three
+descriptors and is answered on its own connection, whose end kills the process.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import importlib
 import json
 import os
 import resource
+import runpy
 import select
 import selectors
 import signal
@@ -97,16 +101,24 @@ class ForkedProcess:
             os.close(self._handle)
 
 
-class _ForkServer:
+class ForkServer:
     """The server, as the process of the tests sees it."""
 
-    def __init__(self, has_faults: bool) -> None:
+    def __init__(
+        self,
+        extra: Mapping[str, str],
+        preloaded: Sequence[str] = PRELOADED,
+        listener: socket.socket | None = None,
+    ) -> None:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = _server_environ() | ({broker_faults.VARIABLE: ""} if has_faults else {})
+        environ = {**_server_environ(), **extra}
         self._environ = _of_interpreter(environ)
-        command = [sys.executable, "-m", "tests.support.fork_server"]
+        handles = [] if listener is None else [listener.fileno()]
+        command = [sys.executable, "-m", "tests.support.fork_server", *map(str, handles or [-1]), *preloaded]
         with theirs:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), env=environ)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=theirs.fileno(), env=environ, pass_fds=handles
+            )
 
     def is_fit_for(self, environ: Mapping[str, str]) -> bool:
         """Whether an interpreter that is started in this environment would be like the one of the server."""
@@ -127,7 +139,7 @@ class _ForkServer:
         self._process.wait()
 
 
-_running: dict[tuple[int, bool], _ForkServer] = {}
+_running: dict[tuple[int, bool], ForkServer] = {}
 """The servers of this process, by the process id, because a copy of this process has none, and whether their machines can fail."""
 
 
@@ -146,7 +158,7 @@ def start_copy(
     key = (os.getpid(), broker_faults.VARIABLE in environ)
     server = _running.get(key)
     if server is None:
-        server = _running[key] = _ForkServer(key[1])
+        server = _running[key] = ForkServer({broker_faults.VARIABLE: ""} if key[1] else {})
         atexit.register(server.stop)
     if not server.is_fit_for(environ):
         assert not key[1], "only a copy of the fork server has a machine that can fail"
@@ -193,11 +205,16 @@ class _Child(Exception):
 
 
 class _Server:
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, line: socket.socket, listener: socket.socket | None) -> None:
         self._line = line
+        self._listener = listener
         self._waiting = selectors.DefaultSelector()
         self._waiting.register(line, selectors.EVENT_READ)
+        if listener is not None:
+            self._waiting.register(listener, selectors.EVENT_READ)
         self._children: dict[int, tuple[int, socket.socket]] = {}
+        self._callers: dict[int, tuple[socket.socket, int | None]] = {}
+        """Connections of other processes, and the handles of what was started for them."""
 
     def run(self) -> None:
         """Until the other end of the line is closed."""
@@ -205,26 +222,48 @@ class _Server:
             for key, _ in self._waiting.select():
                 if key.fd in self._children:
                     self._bury(key.fd)
-                elif not self._serve():
+                elif key.fd in self._callers:
+                    self._hear(key.fd)
+                elif key.fileobj is self._listener:
+                    caller, _ = self._listener.accept()
+                    self._callers[caller.fileno()] = caller, None
+                    self._waiting.register(caller, selectors.EVENT_READ)
+                elif self._serve(self._line) is None:
                     self._kill_all()
                     return
 
-    def _serve(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._line, REQUEST_BYTES_MAX, 4)
+    def _hear(self, descriptor: int) -> None:
+        """A request of another process, or its end, which is the end of what it has asked for."""
+        caller, handle = self._callers.pop(descriptor, (None, None))
+        if caller is None:
+            return  # its process has ended in the same round
+        started = self._serve(caller) if handle is None else None
+        if started is not None:
+            self._callers[descriptor] = caller, started
+            return
+        self._waiting.unregister(caller)
+        if handle in self._children:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        else:
+            caller.close()
+
+    def _serve(self, line: socket.socket) -> int | None:
+        """The handle of the process that was asked for; None if the line has ended."""
+        data, descriptors, _, _ = socket.recv_fds(line, REQUEST_BYTES_MAX, 4)
         if not data:
-            return False
+            return None
         pid = os.fork()
         if not pid:
             self._become(descriptors)
             raise _Child(json.loads(data))
-        ending = socket.socket(fileno=descriptors.pop())
+        ending = socket.socket(fileno=descriptors.pop()) if line is self._line else line
         for descriptor in descriptors:
             os.close(descriptor)
         handle = os.pidfd_open(pid)
         self._children[handle] = (pid, ending)
         self._waiting.register(handle, selectors.EVENT_READ)
         socket.send_fds(ending, [_NUMBER.pack(pid)], [handle])
-        return True
+        return handle
 
     def _become(self, descriptors: Sequence[int]) -> None:
         """Nothing of the server's is open in a copy of it."""
@@ -232,9 +271,12 @@ class _Server:
             os.dup2(descriptor, place)
         self._waiting.close()
         self._line.detach()
-        for _, ending in self._children.values():
-            ending.detach()
+        if self._listener is not None:
+            self._listener.detach()
+        for open_socket, _ in [*self._callers.values(), *((ending, pid) for pid, ending in self._children.values())]:
+            open_socket.detach()
         self._children.clear()
+        self._callers.clear()
         os.closerange(3, max(int(one.name) for one in Path("/proc/self/fd").iterdir()) + 1)
 
     def _bury(self, handle: int) -> None:
@@ -242,6 +284,8 @@ class _Server:
         self._waiting.unregister(handle)
         os.close(handle)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if self._callers.pop(ending.fileno(), None) is not None:
+            self._waiting.unregister(ending)
         with ending, suppress(BrokenPipeError):
             ending.send(_NUMBER.pack(code))
 
@@ -252,10 +296,11 @@ class _Server:
 
 
 def _serve() -> None:
+    handle, *preloaded = sys.argv[1:] or ["-1", *PRELOADED]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process of the tests, which closes the line
     if broker_faults.VARIABLE in os.environ:
         broker_faults.install()
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -265,7 +310,7 @@ def _serve() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     try:
-        _Server(line).run()
+        _Server(line, None if handle == "-1" else socket.socket(fileno=int(handle))).run()
     except _Child as child:
         request = child.request
     else:
@@ -290,7 +335,10 @@ def _run(request: dict[str, object]) -> None:
         broker_faults.attach(os.environ[broker_faults.VARIABLE])
     module = str(request["module"])
     sys.argv[:] = [module, *request["arguments"]]  # type: ignore[misc]
-    importlib.import_module(module).main()
+    if request.get("is_script"):
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        importlib.import_module(module).main()
 
 
 if __name__ == "__main__":

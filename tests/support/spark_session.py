@@ -5,6 +5,7 @@ A JVM takes some twenty seconds of CPU to start, so that one session serves all 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bascule.spark import session
+from bascule.spark import java, session
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_classes import SERVING_CONNECT
+from tests.support.spark_pythons import quick_python
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,
@@ -33,7 +35,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         # py4j leaves the pipes of its gateway to the garbage collector
         warnings.simplefilter("ignore", ResourceWarning)
-        found = session("bascule tests", "local[2]", **SETTINGS, **places)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(quick_python(directory)))
+            found = session("bascule tests", "local[2]", **SETTINGS, **places)
+        java.prepare()  # what tests start themselves gets the usual Python
         yield found
         found.stop()
 

@@ -154,12 +154,16 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
-        self._process = subprocess.Popen(
+        stdin = slave if stdin is None else stdin
+        environment = environ(home, env)
+        self._process = start_copy(
+            "bascule.cli.main", arguments, environment, stdin=stdin, stdout=slave, stderr=slave, owns_terminal=True
+        ) or subprocess.Popen(
             [sys.executable, "-S", "-c", LAUNCHER, *COMMAND, *arguments],
-            stdin=slave if stdin is None else stdin,
+            stdin=stdin,
             stdout=slave,
             stderr=slave,
-            env=environ(home, env),
+            env=environment,
             start_new_session=True,
         )
         os.close(slave)
@@ -199,7 +203,7 @@ class Terminal:
             self._read(0.1)
         while self._read(0.05):
             pass
-        return self._process.returncode
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -10,13 +10,14 @@ broker_faults.py. A request is a JSON document with four descriptors: stdin, std
 with the process id and a pidfd, and, when the process ends, with its status.
 When the last process of tests ends, so does the server, and everything that it has started.
 
-A server that is given a listening socket also takes requests from other processes: see spark_pythons.py. Such a request has three
+A server that is given a listening socket also takes requests from other processes: see quick_programs.py. Such a request has three
 descriptors and is answered on its own connection, whose end kills the process.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -30,6 +31,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +42,10 @@ from typing import Final
 from tests.support import broker_faults
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PRELOADED: Final = ("bascule.broker.main", "bascule.broker.broker", "bascule.cli.main", "bascule.client.client")
+PRELOADED: Final = (
+    *("bascule.broker.main", "bascule.broker.broker", "bascule.cli.main", "bascule.client.client"),
+    *("yaml", "uvloop", "encodings.utf_8_sig"),  # a broker imports them when it starts
+)
 REQUEST_BYTES_MAX: Final = 1 << 20
 _NUMBER: Final = struct.Struct("<q")
 
@@ -116,9 +121,7 @@ class ForkServer:
         handles = [] if listener is None else [listener.fileno()]
         command = [sys.executable, "-m", "tests.support.fork_server", *map(str, handles or [-1]), *preloaded]
         with theirs:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=theirs.fileno(), env=environ, pass_fds=handles
-            )
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno(), env=environ, pass_fds=handles)
 
     def is_fit_for(self, environ: Mapping[str, str]) -> bool:
         """Whether an interpreter that is started in this environment would be like the one of the server."""
@@ -152,9 +155,10 @@ def start_copy(
     stdout: int,
     stderr: int,
     handles: int | None = None,
+    owns_terminal: bool = False,
 ) -> ForkedProcess | None:
     """A process that runs `main` of a module, or None if an interpreter in this environment would differ from the server's. `handles`
-    limits open files."""
+    limits open files; with `owns_terminal` the keys of the terminal on stdout send it signals."""
     key = (os.getpid(), broker_faults.VARIABLE in environ)
     server = _running.get(key)
     if server is None:
@@ -169,6 +173,7 @@ def start_copy(
         "environ": dict(environ),
         "directory": str(Path.cwd()),
         "handles": handles,
+        "owns_terminal": owns_terminal,
     }
     with Path(os.devnull).open("rb") as nothing:
         return server.start(request, [nothing.fileno() if stdin is None else stdin, stdout, stderr])
@@ -324,6 +329,9 @@ def _run(request: dict[str, object]) -> None:
     sys.stdout = os.fdopen(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request.get("owns_terminal"):
+        os.setsid()
+        fcntl.ioctl(1, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(request["environ"])  # type: ignore[call-overload]
     time.tzset()

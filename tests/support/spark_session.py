@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from bascule.spark import java, session
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.quick_programs import spark_python
 from tests.support.spark_classes import SERVING_CONNECT
-from tests.support.spark_pythons import quick_python
 
 SETTINGS = {
     "spark.sql.shuffle.partitions": 2,
@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # py4j leaves the pipes of its gateway to the garbage collector
         warnings.simplefilter("ignore", ResourceWarning)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(quick_python(directory)))
+            patch.setattr(sys, "executable", str(spark_python(directory)))
             found = session("bascule tests", "local[2]", **SETTINGS, **places)
         java.prepare()  # what tests start themselves gets the usual Python
         yield found

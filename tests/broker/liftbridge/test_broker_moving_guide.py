@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from tests.support.liftbridge_files import (
     write_server,
 )
 from tests.support.nats_server import NatsServer
+from tests.support.quick_programs import bascule_command
 from tests.support.waiting import PATIENCE_SECONDS
 
 GUIDE: Final = ROOT / "docs" / "guides" / "moving-from-liftbridge.md"
@@ -48,9 +48,7 @@ class Shell:
     def __init__(self, directory: Path, environ: dict[str, str]) -> None:
         tools = directory / "bin"
         tools.mkdir()
-        script = tools / "bascule"
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main "$@"\n')
-        script.chmod(0o755)
+        bascule_command(tools)
         home = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
         home |= {
             "BASCULE_HTTP_ENABLED": "false",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.command_line import environ
 from tests.support.broker_fixtures import StartBroker
+from tests.support.quick_programs import bascule_command
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"<!-- with a broker -->\n<!-- not run -->\n```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -18,9 +18,7 @@ def test_the_guide_s_commands_run(start_broker: StartBroker, home: Path, tmp_pat
     broker = start_broker({"cursors.stream.partitions": 1})
     blocks = BLOCK.findall((ROOT / "docs" / "guides" / "command-line.md").read_text("utf-8"))
     assert len(blocks) == 7
-    tool = tmp_path / "bascule"
-    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main "$@"\n')
-    tool.chmod(0o755)
+    bascule_command(tmp_path)
     script = f"bascule context add here --server {broker.address} --timeout 60s\n" + "".join(blocks)
     env = environ(home)
     done = subprocess.run(

@@ -141,6 +141,7 @@ class ModelLog:
         "_saved_epochs",
         "_segments",
         "high_watermark",
+        "log_end_offset",
         "log_start_offset",
         "synced_end_offset",
     )
@@ -159,14 +160,11 @@ class ModelLog:
         self._damaged: set[int] = set()
         self._failure = False
         self.log_start_offset = 0
+        self.log_end_offset = 0
         self.synced_end_offset = 0
         self.high_watermark = -1
 
     # ── what it holds ────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.log_start_offset + len(self._records)
 
     @property
     def latest_epoch(self) -> int:
@@ -212,6 +210,7 @@ class ModelLog:
         self._epochs.assign(epoch, base_offset)
         self._saved_epochs = self._epochs.entries
         self._records += [(epoch, number) for number in numbers]
+        self.log_end_offset += len(numbers)
         self._fill_segment(base_offset)
         return base_offset
 
@@ -237,6 +236,7 @@ class ModelLog:
                 raise RejectedBatch(f"a record of epoch {record[0]} behind epoch {self._epochs.latest_epoch}")
             self._epochs.assign(record[0], before)
             self._records.append(record)
+            self.log_end_offset += 1
             self._fill_segment(before)
         self._saved_epochs = self._epochs.entries
 
@@ -244,7 +244,7 @@ class ModelLog:
         """An empty log may begin in the middle."""
         if self._records or offset < self.log_end_offset:
             raise RejectedBatch(f"a record at {offset}, the log goes on at {self.log_end_offset}")
-        self.log_start_offset = offset
+        self.log_start_offset = self.log_end_offset = offset
         self._segments = [(offset, -1)]
         self._epochs.clear_earliest(offset)
 
@@ -266,6 +266,7 @@ class ModelLog:
             raise CallerError(f"truncating at {offset} would delete committed records up to {self.high_watermark}")
         offset = max(offset, self.log_start_offset)
         del self._records[offset - self.log_start_offset :]
+        self.log_end_offset = offset
         self._cut(offset)
         self._epochs.clear_latest(offset)
         self._saved_epochs = self._epochs.entries
@@ -273,7 +274,7 @@ class ModelLog:
     def reset_to(self, offset: int) -> None:
         self._must_take_appends()
         self._records = []
-        self.log_start_offset = offset
+        self.log_start_offset = self.log_end_offset = offset
         self.high_watermark = offset - 1
         self._cut(offset)
         self._epochs.clear_latest(offset)
@@ -349,7 +350,8 @@ class ModelLog:
         end = rng.choice(
             (self.synced_end_offset, self.log_end_offset, rng.randint(self._least_end, self.log_end_offset))
         )
-        del self._records[max(end, self.log_start_offset) - self.log_start_offset :]
+        self.log_end_offset = max(end, self.log_start_offset)
+        del self._records[self.log_end_offset - self.log_start_offset :]
         self._reopen(rng.choice(self._checkpoints))
 
     @property

@@ -7,6 +7,7 @@ done, once, or never.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -168,8 +169,7 @@ class OrderedLog:
         if self.controller is None or (server.id != self.controller and self.world.is_cut(self.controller, server.id)):
             server.call(100 * MS, self._catch_up, server, life)
             return
-        known = server.metadata.applied_index
-        first = next(at for at, (index, _, _) in enumerate(self.entries) if index > known)
+        first = bisect_right(self.entries, server.metadata.applied_index, key=lambda entry: entry[0])
         for index, op, proposal in self.entries[first:]:
             outcome = server.metadata.apply(index, op)
             server.applied(op, () if isinstance(outcome, Refusal) else outcome)

@@ -9,6 +9,7 @@ a journal. When only the process dies, everything written stays, but it is no mo
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -254,11 +255,11 @@ class SimulatedDisk:
             raise error
 
     def _directory(self, path: str) -> SimulatedDirectory:
-        at: Node = self.root
+        at: Node | None = self.root
         for name in _names(path):
-            if not isinstance(at, SimulatedDirectory) or name not in at.entries:
+            at = at.entries.get(name) if isinstance(at, SimulatedDirectory) else None
+            if at is None:
                 raise FileNotFoundError(path)
-            at = at.entries[name]
         if not isinstance(at, SimulatedDirectory):
             raise NotADirectoryError(path)
         return at
@@ -275,8 +276,9 @@ class SimulatedDisk:
         return node
 
 
-def _names(path: str) -> list[str]:
-    return [name for name in path.split("/") if name]
+@functools.lru_cache
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(name for name in path.split("/") if name)
 
 
 def _write(content: bytearray, position: int, data: bytes) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quick_programs import bascule_command
+
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SKIP = "<!-- not run -->"
@@ -56,9 +58,7 @@ def run(command: list[str], directory: Path, code: str) -> None:
     work = directory / "work"
     tools.mkdir()
     work.mkdir()
-    script = tools / "bascule"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main "$@"\n')
-    script.chmod(0o755)
+    bascule_command(tools)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BASCULE_", "LIFTBRIDGE_"))}
     environ["PATH"] = f"{tools}:{Path(sys.executable).parent}:{environ.get('PATH', '')}"
     environ["PYTHONPATH"] = str(ROOT / "src")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from typing import Final
 
 from bascule.errors import FormatTooNew
 from bascule.kernels.wire.checksum import crc32c
@@ -40,8 +41,12 @@ class LogCheckpoint:
     """Whether a truncation had begun and may be incomplete on disk."""
 
 
+_NAMES: Final = tuple(field.name for field in fields(LogCheckpoint))
+
+
 def encode(checkpoint: LogCheckpoint) -> bytes:
-    line = json.dumps({"version": VERSION, **asdict(checkpoint)}, separators=(",", ":")).encode()
+    values = {name: getattr(checkpoint, name) for name in _NAMES}
+    line = json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
 
 
@@ -58,8 +63,7 @@ def decode(data: bytes, path: str) -> LogCheckpoint | None:
                 f"{path} has version {version!r}, this Bascule knows {VERSION}",
                 hint="open the directory with the version of Bascule that wrote it, or a later one",
             )
-        known = {field.name for field in fields(LogCheckpoint)}
-        found = LogCheckpoint(**{name: value for name, value in content.items() if name in known})
+        found = LogCheckpoint(**{name: value for name, value in content.items() if name in _NAMES})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return found if _is_plausible(found) else None

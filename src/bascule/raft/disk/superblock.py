@@ -11,7 +11,7 @@ Other files are valid only if the superblock names them, so a snapshot and its l
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from bascule.errors import FormatTooNew
@@ -49,7 +49,8 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def encode_superblock(superblock: Superblock) -> bytes:
-    line = json.dumps({"version": VERSION, **asdict(superblock)}, separators=(",", ":")).encode()
+    values = {name: getattr(superblock, name) for name in _TYPES}
+    line = json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
     return b"%s\n%08x\n" % (line, crc32c(line))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Annotated, Any, Final, NoReturn
 
@@ -93,13 +94,19 @@ def options(
     """Options that precede the command."""
 
 
+@functools.cache
+def command() -> Any:
+    """Return the tree of all commands. To build it takes longer than most commands take."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line and exit with its exit code."""
     run_reporting_errors(_run)
 
 
 def _run() -> NoReturn:
-    code = app()
+    code = command()()
     # Flush here: a closed pipe is then reported as such, and not by the interpreter while it exits.
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else 0)

@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: str) -> Outcome:
 def refused(*arguments: str) -> str:
     """What is wrong, without a process of its own."""
     with pytest.raises(CallerError) as caught:
-        main.app(["pipeline", *arguments])
+        main.command()(["pipeline", *arguments])
     assert caught.value.hint
     return str(caught.value)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from bascule.cli import main
 from tests.cli.command_line import COMMAND, Run, environ, run
@@ -48,7 +47,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
         yield from commands(child, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(main.app)))
+ALL = dict(commands(main.command()))
 
 
 def test_every_command_is_there() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -29,7 +28,7 @@ def start_server(home: Path, tmp_path: Path) -> tuple[subprocess.Popen[bytes], i
     """The program, and the process of the server that it stands for."""
     file = tmp_path / "bascule.yaml"
     file.write_text("listen: 127.0.0.1:0\nnats.embedded.port: 0\nflight.enabled: false\nhttp.enabled: false\n")
-    program = [bascule_command(tmp_path), "server", "-c", file, "-d", tmp_path / "data"]
+    program = [str(bascule_command(tmp_path)), "server", "-c", str(file), "-d", str(tmp_path / "data")]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(
             [*program, "--embedded-nats", "--raft-bootstrap-seed"], stdout=said, stderr=said, env=environ(home)
@@ -43,10 +42,10 @@ def _owner(directory: Path) -> int:
     """The process that has files of the directory open."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            files = [os.readlink(one) for one in (process / "fd").iterdir()]
+            files = [str(one.readlink()) for one in (process / "fd").iterdir()]
         except OSError:
             continue
-        if any(file.startswith(f"{directory}/raft") or file.startswith(f"{directory}/lock") for file in files):
+        if any(file.startswith((f"{directory}/raft", f"{directory}/lock")) for file in files):
             return int(process.name)
     raise AssertionError(f"no process has files of {directory} open")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import BasculeError, ExpectationBroken
+from bascule.errors import BasculeError, ExpectationBroken, StateError
+from bascule.pipeline.batch_rows import BatchRows, plain_archive
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, PipelineProgress
 from bascule.pipeline.sinks.archive import ArchiveBatches, archive_options
@@ -23,22 +24,25 @@ from bascule.pipeline.sinks.console import ConsoleBatches
 from bascule.pipeline.sinks.dead_letters import DeadLetterBatches
 from bascule.pipeline.sinks.stream import sink_of
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
-from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, LatestSink, Sink, StreamSink, TableSink
-from bascule.pipeline.spec.steps import Expect, Otherwise, Sql
-from bascule.pipeline.steps.apply import Broken, Sifted, apply, read, sift, split_at_dedup
-from bascule.pipeline.steps.decode import Decoding
-from bascule.pipeline.steps.rows import MESSAGE, Rows
+from bascule.pipeline.snapshots import take_snapshots
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, DeadLetters, LatestSink, Sink, StreamSink, TableSink
+from bascule.pipeline.spec.steps import Otherwise
+from bascule.pipeline.steps.inputs import Input
+from bascule.pipeline.steps.rows import MESSAGE, Broken, Rows, quoted
+from bascule.pipeline.steps.windows import LATE_RULE
 from bascule.spark.options.failures import with_code
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RAW: Final = "_raw"
-ROW: Final = "_row"
-"""A batch that holds both, messages as they were read and rows that `dedup` left, has these two columns."""
-
 EXAMPLES_MAX: Final = 3
+
+SinkMaker = Callable[[PipelineSpec, Sink, PipelineCheckpoint, str], BatchSink]
+
+
+class BatchLimitReached(StateError):
+    """The batches that a run was limited to are done."""
 
 
 def make_sink(spec: PipelineSpec, sink: Sink, checkpoint: PipelineCheckpoint, checkpoint_id: str) -> BatchSink:
@@ -57,32 +61,6 @@ def make_sink(spec: PipelineSpec, sink: Sink, checkpoint: PipelineCheckpoint, ch
             return ConsoleBatches(sink.rows_max)
 
 
-# ── the plan of the stream ───────────────────────────────────────────────────────────────────────
-
-
-def needs_messages(spec: PipelineSpec) -> bool:
-    """Whether a batch has to hold what `dedup` and the steps before it drop."""
-    before, _, _ = split_at_dedup(spec.steps)
-    rejects = spec.source.value.format is not None and spec.value_mode is ValueMode.DEAD_LETTER
-    return (
-        rejects
-        or any(isinstance(sink, ArchiveSink) for sink in spec.sinks)
-        or any(isinstance(step, Expect) for step in before)
-    )
-
-
-def planned(spec: PipelineSpec, messages: DataFrame, decoding: Decoding | None) -> DataFrame:
-    """What the batches of the query hold: messages, unless `dedup` has to see all of the stream."""
-    before, dedup, _ = split_at_dedup(spec.steps)
-    if dedup is None:
-        return messages
-    rows = apply((*before, dedup), sift(spec, read(messages, decoding), decoding).rows).rows
-    if not needs_messages(spec):
-        return rows.frame
-    both = messages.selectExpr(f"struct(*) AS {RAW}")
-    return both.unionByName(rows.frame.selectExpr(f"struct(*) AS {ROW}"), allowMissingColumns=True)
-
-
 # ── a batch ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -93,14 +71,26 @@ class PipelineBatches:
     spec: PipelineSpec
     on_batch: Callable[[BatchReport], None] | None = None
     """Called where the batch is written."""
+    batches_max: int | None = None
+    """Batches to do, after which the query ends at the next one."""
+    counts_steps: bool = False
+    """Whether the rows that each step leaves are counted, for metrics."""
     failure: BaseException | None = None
     """Why the query ended, if it ended here, in this process."""
+    done: int = 0
+    """Batches that were done in this process."""
+    make: SinkMaker = make_sink
+    bury: Callable[[PipelineSpec, DeadLetters, str], DeadLetterBatches] = DeadLetterBatches
+    """What writes dead letters. Tests of a pipeline keep rows and dead letters instead."""
     _opened: _Opened | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         try:
+            if self.is_done:
+                raise BatchLimitReached(f"{self.done} batches are done")
             opened = self._opened or self.open(frame.sparkSession)
             report = opened.write(frame, batch_id)
+            self.done += 1
             if self.on_batch is not None:
                 self.on_batch(report)
         except BasculeError as error:
@@ -110,8 +100,17 @@ class PipelineBatches:
             self.failure = error
             raise
 
+    @property
+    def is_done(self) -> bool:
+        return self.batches_max is not None and self.done >= self.batches_max
+
+    @property
+    def tables(self) -> Mapping[str, DataFrame]:
+        """The static tables of this run, once it is open."""
+        return {} if self._opened is None else self._opened.tables
+
     def open(self, spark: SparkSession) -> _Opened:
-        opened = _Opened(self.spec)
+        opened = _Opened(self)
         opened.open(spark)
         self._opened = opened
         return opened
@@ -128,22 +127,27 @@ class PipelineBatches:
             self._opened.add_late(batch_id, rows)
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (self.spec,)
+        return self.spec, self.counts_steps
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.spec, self.on_batch, self.failure, self._opened = state[0], None, None, None
+        self.spec, self.counts_steps = state
+        self.on_batch, self.batches_max, self.failure, self.done, self._opened = None, None, None, 0, None
+        self.make, self.bury = make_sink, DeadLetterBatches
 
 
 class _Opened:
     """Sinks that are open, and the progress so far."""
 
-    def __init__(self, spec: PipelineSpec) -> None:
-        self._spec = spec
+    def __init__(self, batches: PipelineBatches) -> None:
+        self._spec = spec = batches.spec
+        self._counts_steps = batches.counts_steps
+        self._make, self._bury_with = batches.make, batches.bury
         self._checkpoint = PipelineCheckpoint.of(spec)
         self._held = ExitStack()
-        self._sinks: list[BatchSink] = []
+        self._sinks: list[tuple[Sink, BatchSink]] = []
         self._dead: DeadLetterBatches | None = None
-        self._decoding: Decoding | None = None
+        self._inputs: tuple[Input, ...] = ()
+        self.tables: Mapping[str, DataFrame] = {}
         self._progress = PipelineProgress()
         self._counting = threading.Lock()
         """Batches are written in a thread of Spark's."""
@@ -154,13 +158,15 @@ class _Opened:
             checkpoint_id = checkpoint.begin(spec)
             checkpoint.hold()
             held.callback(checkpoint.release)
-            self._decoding = Decoding.of(spec, spark)
-            for sink in (make_sink(spec, one, checkpoint, checkpoint_id) for one in spec.sinks):
+            self._inputs = Input.all_of(spec, spark)
+            self.tables = take_snapshots(spark, spec, checkpoint)
+            for declared in spec.sinks:
+                sink = self._make(spec, declared, checkpoint, checkpoint_id)
                 sink.open(spark)
                 held.callback(sink.close)
-                self._sinks.append(sink)
+                self._sinks.append((declared, sink))
             if spec.dlq is not None:
-                self._dead = DeadLetterBatches(spec, spec.dlq, checkpoint_id)
+                self._dead = self._bury_with(spec, spec.dlq, checkpoint_id)
                 self._dead.open(spark)
             self._progress = PipelineProgress.load(checkpoint.progress_path)
             self._held = held.pop_all()
@@ -170,10 +176,11 @@ class _Opened:
 
     def write(self, frame: DataFrame, batch_id: int) -> BatchReport:
         began = time.monotonic()
-        report = self._archive_alone(frame, batch_id) if self._is_archive_alone else self._write(frame, batch_id)
+        report = self._archived(frame, batch_id) if plain_archive(self._spec) else self._write(frame, batch_id)
         report.seconds = round(time.monotonic() - began, 3)
         with self._counting:
             if self._progress.add(report):
+                self._progress.late += report.late
                 self._progress.save(self._checkpoint.progress_path)
         return report
 
@@ -182,28 +189,28 @@ class _Opened:
             if self._progress.add_late(batch_id, rows):
                 self._progress.save(self._checkpoint.progress_path)
 
-    @property
-    def _is_archive_alone(self) -> bool:
-        spec = self._spec
-        is_plain = not spec.steps and spec.source.value.format is None
-        return is_plain and len(self._sinks) == 1 and isinstance(self._sinks[0], ArchiveBatches)
-
-    def _archive_alone(self, frame: DataFrame, batch_id: int) -> BatchReport:
+    def _archived(self, frame: DataFrame, batch_id: int) -> BatchReport:
         """No other sink needs the messages: they are not cached, and counted only when the batch is repeated."""
-        (sink,) = self._sinks
+        ((_, sink),) = self._sinks
         count = sink.write(SinkBatch(batch_id, Rows(frame, has_message=False), 0, frame)) or frame.count()
         return BatchReport(batch_id, count, count, {sink.name: count})
 
     def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
         with ExitStack() as kept:
-            shared = _Shared(self._spec, frame, self._decoding, kept)
-            counts = shared.counts()
-            report = BatchReport(batch_id, counts.pop("read"), counts.pop("rows"), broken=counts)
-            self._must_hold(shared.broken, counts)
-            report.dead_letters = self._bury(shared.broken, counts, batch_id)
-            batch = SinkBatch(batch_id, shared.rows, report.rows, shared.messages)
-            for sink in self._sinks:
+            watermark_ms = self._checkpoint.watermark_ms(batch_id - 1)
+            shared = BatchRows(self._spec, frame, self._inputs, self.tables, kept, watermark_ms)
+            counts = shared.counts(with_steps=self._counts_steps)
+            report = BatchReport(batch_id, counts.read, counts.rows, broken=counts.broken)
+            self._must_hold(shared.broken, counts.broken)
+            report.dead_letters = self._bury(shared.broken, counts.broken, batch_id)
+            report.late = report.broken.pop(LATE_RULE, 0)
+            report.steps = counts.steps
+            for number, (declared, sink) in enumerate(self._sinks):
+                began = time.monotonic()
+                batch = SinkBatch(batch_id, shared.routed(declared), counts.sinks[number], shared.messages)
                 report.sinks[sink.name] = sink.write(batch)
+                seconds = round(time.monotonic() - began, 3)
+                report.steps[sink.name] = {"in": batch.count, "out": report.sinks[sink.name], "seconds": seconds}
         return report
 
     def _must_hold(self, broken: tuple[Broken, ...], counts: dict[str, int]) -> None:
@@ -223,65 +230,11 @@ class _Opened:
         return sum(counts[one.rule] for one in dead)
 
 
-class _Shared:
-    """A batch as the sinks get it. What several of them need is computed once and kept until all are done."""
-
-    def __init__(self, spec: PipelineSpec, frame: DataFrame, decoding: Decoding | None, kept: ExitStack) -> None:
-        before, dedup, after = split_at_dedup(spec.steps)
-        self._kept = kept
-        self.broken: tuple[Broken, ...] = ()
-        if dedup is None:
-            base = self._keep(read(frame, decoding).frame if decoding is not None else frame)
-            decoded = Rows(base) if decoding is not None else read(base, None)
-            self.messages: DataFrame | None = base if decoding is None else _as_read(base)
-            outcome = sift(spec, decoded, decoding)
-            self.broken = outcome.broken
-            rows = outcome.rows
-        elif not needs_messages(spec):
-            self.messages, rows = None, Rows(self._keep(frame))
-        else:
-            base = self._keep(frame)
-            self.messages = base.where(f"{RAW} IS NOT NULL").selectExpr(f"{RAW}.*")
-            sifted = sift(spec, read(self.messages, decoding), decoding)
-            self.broken = (*sifted.broken, *apply(before, sifted.rows).broken)
-            rows = Rows(base.where(f"{ROW} IS NOT NULL").selectExpr(f"{ROW}.*"))
-        outcome = apply(after, rows)
-        self.broken = (*self.broken, *outcome.broken)
-        self.rows = self._keep_rows(outcome, any(isinstance(step, Sql) for step in after))
-        self._read = self.messages if self.messages is not None else rows.frame
-
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        found = frame.persist()
-        self._kept.callback(found.unpersist)
-        return found
-
-    def _keep_rows(self, outcome: Sifted, is_queried: bool) -> Rows:
-        """A query is run once: all sinks get the same rows."""
-        return Rows(self._keep(outcome.rows.frame), outcome.rows.has_message) if is_queried else outcome.rows
-
-    def counts(self) -> dict[str, int]:
-        """Of messages, rows, and rows that broke each rule: in one go."""
-        counted = {
-            "read": self._read,
-            "rows": self.rows.frame,
-            **{f"rule {one.rule}": one.rows.frame for one in self.broken},
-        }
-        labels = list(counted)
-        frames = [frame.selectExpr(f"{number} AS what") for number, frame in enumerate(counted.values())]
-        union = functools.reduce(lambda left, right: left.union(right), frames)
-        found = {row["what"]: row["count"] for row in union.groupBy("what").count().collect()}
-        return {label.removeprefix("rule "): int(found.get(number, 0)) for number, label in enumerate(labels)}
-
-
-def _as_read(frame: DataFrame) -> DataFrame:
-    """Messages from rows whose values were decoded."""
-    return frame.selectExpr(f"{MESSAGE}.*")
-
-
 def _examples(rows: Rows) -> str:
     if rows.has_message:
         place = f"concat('`', {MESSAGE}.stream, '`/', {MESSAGE}.partition, ' at offset ', {MESSAGE}.offset)"
         found = rows.frame.selectExpr(f"{place} AS place").limit(EXAMPLES_MAX).collect()
     else:
-        found = rows.frame.selectExpr("to_json(struct(*)) AS place").limit(EXAMPLES_MAX).collect()
+        columns = ", ".join(quoted(name) for name in rows.columns)
+        found = rows.frame.selectExpr(f"to_json(struct({columns})) AS place").limit(EXAMPLES_MAX).collect()
     return ", ".join(str(row["place"]) for row in found)

@@ -75,7 +75,7 @@ class PipelineCheckpoint:
             )
         if found["state"] != spec.state_digest:
             raise CheckpointMismatch(
-                f"`dedup` of `{spec.name}` was changed since {self.path} was begun: what Spark has remembered is of no use",
+                f"{spec.state_words} of `{spec.name}` was changed since {self.path} was begun: what Spark has remembered is of no use",
                 hint="change it back, or begin anew with another checkpoint and other tables",
             )
         return str(found["id"])
@@ -128,17 +128,32 @@ class PipelineCheckpoint:
 
     # ── Spark's notes ────────────────────────────────────────────────────────────────────────────
 
-    def offsets(self) -> dict[str, Any] | None:
-        """Where the last batch that is done ends, as the source wrote it; None before the first."""
+    def offsets(self, source: int = 0) -> dict[str, Any] | None:
+        """Where the last batch that is done ends, as the source wrote it; None before the first. A joined stream is source 1."""
         done = _numbers(self.path / "spark" / "commits")
-        if not done:
-            return None
         try:
-            lines = (self.path / "spark" / "offsets" / str(max(done))).read_text("utf-8").splitlines()
-            found: dict[str, Any] = json.loads(lines[2])
+            found: dict[str, Any] = json.loads(self._planned(max(done))[2 + source])
         except (OSError, ValueError, IndexError):
             return None
         return found
+
+    @property
+    def has_open_batch(self) -> bool:
+        """Whether Spark has planned a batch and not finished it: the next run repeats it."""
+        planned, done = (_numbers(self.path / "spark" / name) for name in ("offsets", "commits"))
+        return max(planned, default=-1) > max(done, default=-1)
+
+    def watermark_ms(self, batch: int) -> int | None:
+        """The watermark of a batch that Spark has planned; None if there is none."""
+        try:
+            found = json.loads(self._planned(batch)[1])["batchWatermarkMs"]
+        except (OSError, ValueError, IndexError, KeyError):
+            return None
+        return int(found) or None
+
+    def _planned(self, batch: int) -> list[str]:
+        """Spark's note of a batch: a version, its settings and watermark, and where each source ends."""
+        return (self.path / "spark" / "offsets" / str(batch)).read_text("utf-8").splitlines()
 
 
 def _numbers(folder: Path) -> list[int]:

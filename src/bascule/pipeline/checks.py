@@ -12,18 +12,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bascule.errors import BasculeError, CallerError, MalformedValue, StorageError, StreamNotFound
+from bascule.errors import BasculeError, CallerError, InvalidSchema, MalformedValue, StorageError, StreamNotFound
 from bascule.lake.manifest import Archive
+from bascule.pipeline.batch_rows import planned, surroundings
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.sinks.latest import placed
-from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
-from bascule.pipeline.spec.sinks import ArchiveSink, DeadLetters, LatestSink, StreamSink, TableSink
-from bascule.pipeline.spec.steps import Dedup, Expect, Step, Where
-from bascule.pipeline.steps.apply import apply_step, check_rule, read, sift
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sinks import (
+    OTHERWISE,
+    ArchiveSink,
+    ConsoleSink,
+    DeadLetters,
+    LatestSink,
+    RoutedSink,
+    StreamSink,
+    TableSink,
+)
+from bascule.pipeline.spec.sources import SourceSpec, ValueMode
+from bascule.pipeline.spec.steps import Dedup, Expect, Join, Step, Where, Window, split_at_state
+from bascule.pipeline.spec.tables import Table
+from bascule.pipeline.steps.apply import apply_step, check_condition
 from bascule.pipeline.steps.decode import Decoding
+from bascule.pipeline.steps.inputs import Input
 from bascule.pipeline.steps.rows import Rows
+from bascule.pipeline.steps.tables import table_frame
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.options.declaration import STREAMING
 from bascule.spark.options.reading import source_options
@@ -34,7 +48,7 @@ from bascule.spark.read.state import Streams
 from bascule.spark.values.decoding import ValueColumn
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE_MESSAGES: Final = 20
 SAMPLE_PARTITIONS_MAX: Final = 16
@@ -60,7 +74,7 @@ def look_around(spec: PipelineSpec) -> Iterator[Finding]:
     """Brokers, streams, folders: no Spark is needed."""
     looks: list[tuple[str, Look]] = [
         ("brokers", lambda: _brokers(spec)),
-        ("source", lambda: _source(spec)),
+        *(("source", lambda source=source: _source(spec, source)) for source in spec.inputs),
         *(("sink", lambda sink=sink: _target(spec, sink)) for sink in spec.sinks),
         ("checkpoint", lambda: _checkpoint(spec)),
     ]
@@ -114,15 +128,15 @@ def _brokers(spec: PipelineSpec) -> str:
     return f"{connection['servers']}: {len(streams_at(connection))} streams"
 
 
-def _streams(spec: PipelineSpec) -> Streams:
-    options = source_options(spec.source_options(), STREAMING)
+def _streams(spec: PipelineSpec, source: SourceSpec | None = None) -> Streams:
+    options = source_options(spec.source_options(source), STREAMING)
     return require(options.streams, select(options.streams, cluster.connect(options.connection)))
 
 
-def _source(spec: PipelineSpec) -> str:
-    found = _streams(spec)
+def _source(spec: PipelineSpec, source: SourceSpec) -> str:
+    found = _streams(spec, source)
     if not found:
-        raise Warned(f"no stream matches `{spec.source.pattern or spec.source.subject}` yet")
+        raise Warned(f"no stream matches `{source.pattern or source.subject}` yet")
     names = ", ".join(sorted(found)[:5]) + (" …" if len(found) > 5 else "")
     partitions = sum(len(stream.partitions) for stream in found.values())
     return f"{names}: {partitions} partitions"
@@ -136,7 +150,10 @@ def _there(spec: PipelineSpec, stream: str) -> bool:
 def _target(spec: PipelineSpec, sink: object) -> str:
     match sink:
         case StreamSink():
-            return _stream(spec, sink.stream, sink.create)
+            found = _stream(spec, sink.stream, sink.create)
+            if sink.compact and found.endswith("there"):
+                _must_compact(spec, sink.stream)
+            return found
         case ArchiveSink():
             archive = Archive(sink.path)
             if archive.exists:
@@ -158,6 +175,19 @@ def _stream(spec: PipelineSpec, stream: str, create: bool) -> str:
             hint=f"create it with `bascule stream create {stream}`, or say `create: true`",
         )
     return f"stream {stream}, which will be created"
+
+
+def _must_compact(spec: PipelineSpec, stream: str) -> None:
+    from bascule.client import blocking
+
+    options = source_options(spec.source_options(), STREAMING).connection
+    with blocking.connect(options.servers, **options.credentials) as client:
+        found = client.fetch_metadata([stream]).streams.get(stream)
+    if found is not None and found.settings is not None and not found.settings.compact:
+        raise CallerError(
+            f"stream `{stream}` keeps all messages, but the sink says `compact: true`",
+            hint="write another stream, or leave `compact` out",
+        )
 
 
 def _dead_letters(spec: PipelineSpec, letters: DeadLetters) -> str:
@@ -204,64 +234,119 @@ class _Schemas:
     def __init__(self, spec: PipelineSpec, spark: SparkSession) -> None:
         self._spec = spec
         self._spark = spark
-        self._decoding: Decoding | None = None
         self._empty = spark.createDataFrame([], TABLE)
-        self._rows = read(self._empty, None)
+        self._inputs: list[Input] = []
+        self._tables: dict[str, DataFrame] = {}
+        self._sifted: list[Rows] = []
+        self._rows = Input(spec, 0, None).read(self._empty)
 
     def looks(self) -> Iterator[tuple[str, Look]]:
-        yield "value", self._value
+        for table in self._spec.tables:
+            yield f"table {table.name}", lambda table=table: self._table(table)  # type: ignore[misc]
+        for number, source in enumerate(self._spec.inputs):
+            name = "value" if number == 0 else f"value of {source.stream}"
+            yield name, lambda number=number: self._value(number)  # type: ignore[misc]
         for number, step in enumerate(self._spec.steps, start=1):
             yield f"steps[{number}]", lambda step=step: self._step(step)  # type: ignore[misc]
+        if split_at_state(self._spec.steps)[0]:
+            yield "streaming", self._streaming
         for number, sink in enumerate(self._spec.sinks, start=1):
             if not isinstance(sink, ArchiveSink):
                 yield f"sinks[{number}]", lambda sink=sink: self._sink(sink)  # type: ignore[misc]
 
-    def _value(self) -> str:
-        spec = self._spec
-        self._decoding = Decoding.of(spec, self._spark)
-        self._rows = sift(spec, read(self._empty, self._decoding), self._decoding).rows
-        if self._decoding is None:
-            return "bytes"
-        return self._sampled(self._decoding)
+    def _table(self, table: Table) -> str:
+        found = self._tables[table.name] = table_frame(self._spark, table)
+        return ", ".join(f"{name} {kind}" for name, kind in found.dtypes)
 
-    def _sampled(self, decoding: Decoding) -> str:
+    def _value(self, number: int) -> str:
+        spec = self._spec
+        source = spec.inputs[number]
+        made = Input(spec, number, Decoding.of(spec, self._spark, source))
+        self._inputs.append(made)
+        self._sifted.append(made.sift(made.read(self._empty)).rows)
+        self._rows = self._sifted[0]
+        if made.decoding is None:
+            return "bytes"
+        return self._sampled(made.decoding, source)
+
+    def _sampled(self, decoding: Decoding, source: SourceSpec) -> str:
         import pyarrow as pa
 
-        sample = list(_sample(self._spec))
+        sample = list(_sample(self._spec, source))
         values = pa.array([value for _, value in sample], pa.binary())
         _, reasons = ValueColumn(decoding.reader, decoding.declared).decode(values)
         if not reasons:
             return f"{decoding.reader.options.format}; {len(sample)} of the newest messages were decoded"
         row = min(reasons)
         said = f"{len(reasons)} of the {len(sample)} newest messages cannot be decoded, such as {sample[row][0]}: {reasons[row]}"
-        if self._spec.value_mode is ValueMode.FAILFAST:
+        if self._spec.mode_of(source) is ValueMode.FAILFAST:
             raise MalformedValue(said, hint="correct `source.value.schema`, or set `source.value.mode`")
         raise Warned(said)
 
     def _step(self, step: Step) -> str:
+        other = self._sifted[1] if len(self._sifted) > 1 else None
+        before = self._rows
         try:
             if isinstance(step, (Expect, Where)):
-                check_rule(step, self._rows)
+                check_condition(step.rule if isinstance(step, Expect) else step.condition, before)
             if isinstance(step, Dedup):
-                self._rows.frame.selectExpr(*step.key)
+                before.frame.selectExpr(*step.key)
             else:
-                self._rows = apply_step(step, self._rows).rows
+                self._rows = apply_step(step, before, surroundings(self._spec, self._tables, other)).rows
+                self._rows.frame.schema  # noqa: B018 - Spark Connect finds errors when it is asked for something
         except BasculeError:
             raise
         except Exception as error:
-            found = from_spark(error, self._rows.columns)
-            found.hint = found.hint or "its columns are " + ", ".join(f"`{name}`" for name in self._rows.columns)
+            joined = [step.target] if isinstance(step, Join) else []
+            found = from_spark(error, [*before.columns, *joined])
+            found.hint = found.hint or "its columns are " + ", ".join(f"`{name}`" for name in before.columns)
             raise found from None
+        if isinstance(step, Window):
+            self._must_be_exact(step)
         return _shown(self._rows)
 
-    def _sink(self, sink: LatestSink | StreamSink | TableSink) -> str:
+    def _must_be_exact(self, step: Window) -> None:
+        """A sum of doubles depends on the order of its rows, which is not the same when a batch is repeated."""
+        kinds = dict(self._rows.visible.dtypes[2 + len(step.by) :])
+        inexact = [name for name, kind in kinds.items() if kind in ("double", "float")]
+        if inexact and any(isinstance(sink, StreamSink) for sink in self._spec.sinks):
+            raise Warned(
+                f"`{inexact[0]}` is a {kinds[inexact[0]]}: a sum of doubles may differ in its last digit when a batch is repeated "
+                "after a crash, and the pipeline stops then; cast to DECIMAL if it is a sum or an average"
+            )
+
+    def _streaming(self) -> str:
+        """Whether Spark can run the steps that keep state one after the other; Spark Connect tells when the query starts."""
+        from bascule.pipeline.runner import is_connect
+
+        if is_connect(self._spark):
+            return "checked when it starts"
+
+        def read(source: SourceSpec) -> DataFrame:
+            return self._spark.readStream.format("bascule").options(**self._spec.source_options(source)).load()
+
+        frame = planned(self._spec, read, tuple(self._inputs), self._tables)
+        sql = self._spark.sparkContext._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+        append = sql.streaming.OutputMode.Append()
+        sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+            frame._jdf.queryExecution().analyzed(), append
+        )
+        return self._spec.state_words
+
+    def _sink(self, sink: RoutedSink) -> str:
+        if sink.when is not None and sink.when != OTHERWISE:
+            check_condition(sink.when, self._rows)
+        if isinstance(sink, StreamSink) and sink.compact and "key" not in self._rows.columns:
+            raise InvalidSchema(
+                f"the compacted stream `{sink.stream}` needs a column `key`", hint="add a step `key: <expression>`"
+            )
         if isinstance(sink, LatestSink):
             frame = placed(self._rows)
             if sink.key not in frame.columns:
                 frame.selectExpr(sink.key)
-            return _shown(self._rows)
-        made = make_sink(self._spec, sink, PipelineCheckpoint.of(self._spec), UNKNOWN_ID)
-        made.check(self._rows.visible.schema)
+        elif not isinstance(sink, ConsoleSink):
+            made = make_sink(self._spec, sink, PipelineCheckpoint.of(self._spec), UNKNOWN_ID)
+            made.check(self._rows.visible.schema)
         return _shown(self._rows)
 
 
@@ -269,11 +354,11 @@ def _shown(rows: Rows) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in rows.visible.dtypes)
 
 
-def _sample(spec: PipelineSpec) -> Iterator[tuple[str, bytes]]:
+def _sample(spec: PipelineSpec, source: SourceSpec) -> Iterator[tuple[str, bytes]]:
     """The newest messages of some partitions."""
-    options = source_options(spec.source_options(), STREAMING)
+    options = source_options(spec.source_options(source), STREAMING)
     connection = cluster.connect(options.connection)
-    partitions = [(name, number) for name, stream in _streams(spec).items() for number in stream.partitions]
+    partitions = [(name, number) for name, stream in _streams(spec, source).items() for number in stream.partitions]
     for name, number in partitions[:SAMPLE_PARTITIONS_MAX]:
         stream = connection.streams([name])[name]
         state = stream.partitions[number]

@@ -27,6 +27,10 @@ class BatchReport:
     broken: dict[str, int] = field(default_factory=dict)
     """Rows that broke each rule."""
     seconds: float = 0.0
+    late: int = 0
+    """Rows that came too late for a window."""
+    steps: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By step and sink: rows `in`, `out`, `dead_letters`, and `seconds`; as far as they are known."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class PipelineProgress:
     broken: dict[str, int] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
     late: int = 0
-    """Rows that came later than `dedup` remembers, and were dropped."""
+    """Rows that came too late for the steps that keep state, and were dropped."""
     late_batch: int = -1
     """The last batch that had such rows. Spark tells of them when a batch is over: behind the numbers above by one."""
 

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import MILLISECOND_NS, format_duration
 from bascule.errors import BasculeError
-from bascule.pipeline.batches import PipelineBatches, planned
+from bascule.pipeline.batch_rows import counts_late_rows, planned
+from bascule.pipeline.batches import BatchLimitReached, PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, late_of
 from bascule.pipeline.spec.pipeline import PipelineSpec
-from bascule.pipeline.steps.apply import split_at_dedup
-from bascule.pipeline.steps.decode import Decoding
+from bascule.pipeline.spec.sources import SourceSpec
+from bascule.pipeline.spec.steps import Dedup, keeps_state
+from bascule.pipeline.steps.inputs import Input
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Any = 0.5  # whose type Spark gives as int
@@ -64,8 +66,7 @@ class Pipeline:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is written that was there at the start."""
         spec = self.spec
-        messages = self._spark.readStream.format("bascule").options(**spec.source_options()).load()
-        frame = planned(spec, messages, Decoding.of(spec, self._spark))
+        frame = planned(spec, self._read, Input.all_of(spec, self._spark), self.batches.tables)
         writer = (
             frame.writeStream.queryName(f"pipeline {spec.name}")
             .option("checkpointLocation", self.checkpoint.spark_path)
@@ -75,8 +76,16 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{spec.trigger_ns // MILLISECOND_NS} milliseconds")
-        with _without_empty_batches(self._spark):
+        with _without_empty_batches(self._spark) if self._forgets_silently else contextlib.nullcontext():
             return writer.start()
+
+    def _read(self, source: SourceSpec) -> DataFrame:
+        return self._spark.readStream.format("bascule").options(**self.spec.source_options(source)).load()
+
+    @property
+    def _forgets_silently(self) -> bool:
+        """Whether no step has rows to give when only time has passed."""
+        return all(isinstance(step, Dedup) for step in self.spec.steps if keeps_state(step))
 
     def run(self, *, once: bool = False, on_progress: OnProgress = lambda _: None) -> None:
         """Open, start, wait, close. Raises the error that ended it, as ours."""
@@ -86,11 +95,14 @@ class Pipeline:
         except BasculeError:
             raise
         except Exception as error:
-            raise self._cause(error) from None
+            if not isinstance(self.batches.failure, BatchLimitReached):
+                raise self._cause(error) from None
         finally:
             self.close()
 
     def _reported(self, document: dict[str, Any], on_progress: OnProgress) -> None:
+        if counts_late_rows(self.spec):  # batches have counted them
+            document = {**document, "stateOperators": []}
         late = late_of(document)
         if late:
             self.batches.add_late(int(document["batchId"]), late)
@@ -100,11 +112,11 @@ class Pipeline:
         on_progress(document)
 
     def _late_text(self, rows: int) -> str:
-        _, dedup, _ = split_at_dedup(self.spec.steps)
-        within = "" if dedup is None else f" ({format_duration(dedup.within_ns)})"
+        dedup = next((step for step in self.spec.steps if isinstance(step, Dedup)), None)
+        bound = "`source.time.watermark`" if dedup is None else f"`within` ({format_duration(dedup.within_ns)})"
         return (
-            f"`dedup` of `{self.spec.name}` has dropped {rows} rows that were older than the newest one by more than `within`{within}, "
-            "duplicates or not; `bascule pipeline status` counts them"
+            f"{self.spec.state_words} of `{self.spec.name}` has dropped {rows} rows that were older than the newest one by more than "
+            f"{bound}, duplicates or not; `bascule pipeline status` counts them"
         )
 
     def _cause(self, error: Exception) -> BasculeError:

@@ -17,7 +17,7 @@ from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import PipelineProgress
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink
-from bascule.pipeline.spec.steps import Dedup
+from bascule.pipeline.spec.steps import keeps_state
 from bascule.spark.options.declaration import STREAMING
 from bascule.spark.options.reading import source_options
 from bascule.spark.read import cluster
@@ -43,7 +43,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         "sinks": {sink.target: progress.sinks.get(sink.target, 0) for sink in spec.sinks},
         "dead_letters": progress.dead_letters,
         "broken": progress.broken,
-        "late": progress.late if any(isinstance(step, Dedup) for step in spec.steps) else None,
+        "late": progress.late if any(keeps_state(step) for step in spec.steps) else None,
         "lost": _lost(spec),
         "lag": {
             "offsets": sum(one["offsets"] for one in streams.values()),
@@ -61,13 +61,17 @@ def _lost(spec: PipelineSpec) -> int:
 
 
 def _lags(spec: PipelineSpec, checkpoint: PipelineCheckpoint) -> dict[str, dict[str, Any]]:
-    options = source_options(spec.source_options(), STREAMING)
     streams_at(spec.connection_options())  # fails within seconds if no broker answers
-    connection = cluster.connect(options.connection)
-    streams = require(options.streams, select(options.streams, connection))
-    done = checkpoint.offsets()
-    position = Offsets() if done is None else Offsets.parse(done)
-    return {name: dict(one["lag"]) for name, one in measure(position, streams, connection, time.time_ns()).items()}
+    found: dict[str, dict[str, Any]] = {}
+    for number, source in enumerate(spec.inputs):
+        options = source_options(spec.source_options(source), STREAMING)
+        connection = cluster.connect(options.connection)
+        streams = require(options.streams, select(options.streams, connection))
+        done = checkpoint.offsets(number)
+        position = Offsets() if done is None else Offsets.parse(done)
+        lags = measure(position, streams, connection, time.time_ns())
+        found |= {name: dict(one["lag"]) for name, one in lags.items()}
+    return found
 
 
 def _iso(at_ns: int) -> str:

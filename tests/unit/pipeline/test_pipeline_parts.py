@@ -18,13 +18,14 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, MalformedValue, StateError
-from bascule.pipeline.batches import PipelineBatches, needs_messages
+from bascule.pipeline.batch_rows import needs_messages
+from bascule.pipeline.batches import PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.runner import Reports
 from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec.pipeline import PipelineSpec, load
-from bascule.pipeline.steps.apply import split_at_dedup
+from bascule.pipeline.spec.steps import before_state, split_at_state
 from bascule.pipeline.steps.decode import REASON, Decoding
 from bascule.pipeline.steps.rows import MESSAGE, literal, quoted
 from bascule.spark.options.reading import value_options
@@ -178,10 +179,20 @@ def test_messages_are_read_beside_only_if_somebody_needs_what_dedup_drops(
     assert needs_messages(spec_of(tmp_path, more)) is needed
 
 
-def test_steps_are_split_at_dedup(tmp_path: Path) -> None:
+WINDOW = "{window: {size: 1m, aggregates: {n: count(*)}}}"
+
+
+def test_steps_up_to_the_last_one_with_state_are_planned_and_the_rest_is_done_in_batches(tmp_path: Path) -> None:
     steps = spec_of(tmp_path, f"steps: [{{where: a}}, {DEDUP}, {{where: b}}]\n").steps
-    assert split_at_dedup(steps) == (steps[:1], steps[1], steps[2:])
-    assert split_at_dedup(steps[:1]) == ((), None, steps[:1])
+    assert split_at_state(steps) == (steps[:2], steps[2:])
+    assert split_at_state(steps[:1]) == ((), steps[:1])
+    timed = "source: {stream: orders, time: {watermark: 1m}}\n"
+    text = f"steps: [{{where: a}}, {{dedup: {{key: key, within: 1m}}}}, {{where: b}}, {WINDOW}, {{where: c}}]\n"
+    path = tmp_path / "timed.yaml"
+    path.write_text(f"name: a\n{timed}sinks: [console]\ncheckpoint: state\n{text}")
+    steps = load(path, {}).steps
+    assert split_at_state(steps) == (steps[:4], steps[4:])
+    assert before_state(steps) == steps[:1]
 
 
 def test_the_function_for_batches_can_be_sent_to_a_server(tmp_path: Path) -> None:

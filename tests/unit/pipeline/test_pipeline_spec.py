@@ -10,8 +10,9 @@ import pytest
 
 from bascule.errors import InvalidConfig
 from bascule.pipeline.sample import sample
-from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode, load
+from bascule.pipeline.spec.pipeline import PipelineSpec, load
 from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, StreamSink
+from bascule.pipeline.spec.sources import ValueMode
 from bascule.pipeline.spec.steps import Dedup, Expect, Otherwise, Select, Sql, Where
 
 pytest.importorskip("pyspark")

@@ -10,7 +10,7 @@ from bascule.pipeline.jobs.latest import LatestOptions, LatestTable
 from bascule.pipeline.sinks.base import BatchSink, SinkBatch
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import LatestSink
-from bascule.pipeline.steps.rows import MESSAGE, Rows
+from bascule.pipeline.steps.rows import HIDDEN, MESSAGE, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,4 +64,4 @@ def placed(rows: Rows) -> DataFrame:
             f"the rows of a latest table have no column `{missing[0]}`, which tells the newest of a key",
             hint=f"have the `sql` step keep {', '.join(f'`{name}`' for name in ORDER)}",
         )
-    return rows.frame.selectExpr("*", *(f"{MESSAGE}.{name} AS {name}" for name in missing)).drop(MESSAGE)
+    return rows.frame.selectExpr("*", *(f"{MESSAGE}.{name} AS {name}" for name in missing)).drop(*HIDDEN)

@@ -1,8 +1,8 @@
 """Rows into a stream, exactly once: every row keeps its number when its batch is repeated, and brokers drop rows that they have.
 
 For that, the same rows must be in the same tasks in the same order. Rows that are still messages are in the order of their offsets, in
-the tasks that read them or that `dedup` sent them to, and both are the same in a repeated batch. Rows that a query has made have no
-order: they are spread by their content over a fixed number of tasks, and sorted there.
+the tasks that read them or that `dedup` sent them to, and both are the same in a repeated batch. Rows of joins and windows have a place
+instead, rows that a query has made only their content: by that they are spread over a fixed number of tasks, and sorted there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bascule.errors import InvalidSchema
 from bascule.pipeline.sinks.base import BatchSink, SinkBatch, must_differ
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import StreamSink
-from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted
+from bascule.pipeline.steps.rows import MESSAGE, PLACE, Rows, literal, quoted
 from bascule.spark.options.declaration import BATCH
 from bascule.spark.options.writing import PRODUCER_ID_BYTES_MAX, sink_options
 from bascule.spark.write.columns import check_columns
@@ -50,6 +50,8 @@ def sink_of(spec: PipelineSpec, sink: StreamSink, checkpoint_id: str) -> StreamB
     if sink.replication_factor is not None:
         created["createReplicationFactor"] = str(sink.replication_factor)
     producer = producer_id(spec.name, sink.stream, checkpoint_id)
+    if sink.compact:
+        created["createCompact"] = "true"
     return StreamBatches(sink.target, {**spec.connection_options(), "stream": sink.stream, **created}, producer)
 
 
@@ -83,6 +85,8 @@ def message_frame(rows: Rows) -> DataFrame:
     """Rows as they are published: `value`, and `key`, `headers` and `timestamp` if they are there, in the order that they have
     whenever their batch comes."""
     written = written_columns(rows)
+    if PLACE in rows.hidden:
+        return rows.frame.repartition(TASKS, PLACE).sortWithinPartitions(PLACE).selectExpr(*written)
     if rows.has_message:
         place = (f"{MESSAGE}.stream", f"{MESSAGE}.partition", f"{MESSAGE}.offset")
         return rows.frame.sortWithinPartitions(*place).selectExpr(*written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from bascule.config.values.kinds import Unfit
@@ -12,6 +13,7 @@ from bascule.pipeline.spec.document import DocumentNode, NodeKind
 from bascule.spark.options.declaration import StreamName
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOLDER_RIGHT: Final = "a folder that the driver and all executors have, such as `/lake/orders`"
 
 
@@ -47,6 +49,64 @@ class Folder(NodeKind[str]):
         if scheme is not None and scheme[1] != "file":
             raise Unfit(f"{_FOLDER_RIGHT}: `{scheme[1]}` has no rename that takes place at once or not at all")
         return str(node.folder / node.value.removeprefix("file://"))
+
+
+@dataclass(frozen=True, slots=True)
+class TablePath(NodeKind[str]):
+    """A file or folder that is read: relative to the pipeline's file, or a URL that Spark can open."""
+
+    name = "path"
+
+    def read(self, node: DocumentNode) -> str:
+        if not isinstance(node.value, str) or not node.value or "\0" in node.value:
+            raise Unfit("a path such as `/data/customers.csv`")
+        if _SCHEME.match(node.value):
+            return node.value.removeprefix("file://")
+        return str(node.folder / node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier(NodeKind[str]):
+    """A name that SQL takes without quotes."""
+
+    name = "name"
+
+    def read(self, node: DocumentNode) -> str:
+        if not isinstance(node.value, str) or not _IDENTIFIER.fullmatch(node.value):
+            raise Unfit("a name of letters, digits and `_` that does not begin with a digit or `_`")
+        return node.value
+
+
+@dataclass(frozen=True, slots=True)
+class CronTimes(NodeKind[str]):
+    """Times as in a crontab."""
+
+    name = "times as in a crontab"
+
+    def read(self, node: DocumentNode) -> str:
+        from cronsim import CronSim, CronSimError
+
+        text = node.value if isinstance(node.value, str) else ""
+        try:
+            next(CronSim(text, datetime.now(UTC)))
+        except (CronSimError, StopIteration):
+            raise Unfit(
+                "five fields as in a crontab (minute, hour, day, month, weekday), such as `*/15 * * * *`"
+            ) from None
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionName(NodeKind[str]):
+    """A function of Python as `module:function`."""
+
+    name = "module:function"
+
+    def read(self, node: DocumentNode) -> str:
+        module, _, function = node.value.partition(":") if isinstance(node.value, str) else ("", "", "")
+        if not all(part.isidentifier() for part in (*module.split("."), function)):
+            raise Unfit("a module and a function, such as `shop.risk:score`")
+        return f"{module}:{function}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ ARCHIVE_FILE_BYTES_DEFAULT: Final = 128 << 20
 CONSOLE_ROWS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
 
+OTHERWISE: Final = "otherwise"
+
+_WHEN: Final = (
+    "An SQL condition over what the steps leave: the sink gets the rows for which it is true. `otherwise` is for the rows that no "
+    "other sink's `when` takes."
+)
 _CREATE: Final = "Whether to create the stream if it is not there. Without it, that is an error."
 
 
@@ -59,6 +65,7 @@ class LatestSink(KeyGroup):
         default_text="`value IS NULL`",
         meaning="An SQL condition: rows for which it is true delete their key.",
     )
+    when: str | None = setting("when", Text(), None, default_text="all rows", meaning=_WHEN)
 
     @property
     def target(self) -> str:
@@ -92,6 +99,14 @@ class StreamSink(KeyGroup):
         default_text="the server's",
         meaning="Replicas of a stream that is created; -1 for one on every broker.",
     )
+    compact: bool = setting(
+        "compact",
+        Boolean(),
+        False,
+        meaning="The stream keeps the newest message of each key: it is created with compaction, and one that exists must have it.",
+        consequence="Rows need a `key`. One whose key is null becomes a dead letter, or ends the pipeline if there is no `dlq`.",
+    )
+    when: str | None = setting("when", Text(), None, default_text="all rows", meaning=_WHEN)
 
     @property
     def target(self) -> str:
@@ -119,6 +134,7 @@ class TableSink(KeyGroup):
         default_text="–",
         meaning="Columns whose values become folders within a batch.",
     )
+    when: str | None = setting("when", Text(), None, default_text="all rows", meaning=_WHEN)
 
     @property
     def target(self) -> str:
@@ -132,11 +148,15 @@ class ConsoleSink(KeyGroup):
     rows_max: int = setting(
         "rows", Integer(minimum=1, maximum=CONSOLE_ROWS_MAX), 20, meaning="Rows of a batch that are shown at most."
     )
+    when: str | None = setting("when", Text(), None, default_text="all rows", meaning=_WHEN)
 
     @property
     def target(self) -> str:
         return "console"
 
+
+RoutedSink = LatestSink | StreamSink | TableSink | ConsoleSink
+"""Sinks of what the steps leave."""
 
 Sink = ArchiveSink | LatestSink | StreamSink | TableSink | ConsoleSink
 

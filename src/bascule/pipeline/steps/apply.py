@@ -2,72 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import InvalidSchema
-from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
-from bascule.pipeline.spec.steps import Dedup, Expect, Otherwise, Select, SetKey, Sql, Step, Where
-from bascule.pipeline.steps.decode import DECODE_RULE, REASON, Decoding
-from bascule.pipeline.steps.rows import MESSAGE, Rows, literal, quoted, with_message
+from bascule.pipeline.spec.steps import (
+    Dedup,
+    Expect,
+    Join,
+    Otherwise,
+    Python,
+    Select,
+    SetKey,
+    Sql,
+    Step,
+    Where,
+    Window,
+)
+from bascule.pipeline.steps.functions import FAILED, called
+from bascule.pipeline.steps.joins import joined_with_stream, joined_with_table
+from bascule.pipeline.steps.rows import MESSAGE, MESSAGE_PLACE, TIME, Broken, Rows, Sifted, literal, quoted
+from bascule.pipeline.steps.windows import aggregated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 VIEW: Final = "input"
-_TIME: Final = "_time"
+_DEDUP_TIME: Final = "_dedup_time"
 _ALONE: Final = "_alone"
 
+WATERMARK: Final = "spark.watermarkDelayMs"
+"""The metadata by which Spark knows a column with a watermark."""
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Rows that broke a rule, and what becomes of them."""
 
-    rule: str
-    otherwise: Otherwise
-    rows: Rows
-    reason: str
-    """An SQL expression."""
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
 
-    def letters(self) -> DataFrame:
-        return self.rows.dead_letters(self.rule, self.reason)
+
+def _not_watched(step: Step, outcome: Sifted) -> None:
+    del step, outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
-    rows: Rows
-    broken: tuple[Broken, ...] = ()
+class Surroundings:
+    """What steps need besides the rows."""
+
+    folder: str = ""
+    """Of the pipeline's file."""
+    rejects: Otherwise = Otherwise.FAIL
+    """What becomes of rows that a step cannot use, unless it says so."""
+    tables: Mapping[str, DataFrame] = field(default_factory=dict)
+    stream: Rows | None = None
+    """The rows of the stream to join."""
+    keep: Callable[[DataFrame], DataFrame] = _as_it_is
+    """Keeps the result of a function, so that it is called once for each row of a batch."""
+    watch: Callable[[Step, Sifted], None] = _not_watched
+    """Told of what each step leaves."""
 
 
-def read(frame: DataFrame, decoding: Decoding | None) -> Rows:
-    """What the source gave, its values decoded. Expensive if they are: worth keeping."""
-    rows = with_message(frame)
-    return rows if decoding is None else decoding.apply(rows)
-
-
-def sift(spec: PipelineSpec, rows: Rows, decoding: Decoding | None) -> Sifted:
-    """Rows whose values were decoded, and those whose were not."""
-    if decoding is None:
-        return Sifted(rows)
-    if spec.value_mode is not ValueMode.DEAD_LETTER:
-        return Sifted(Rows(rows.frame.drop(REASON)))
-    bad = rows.where(f"{REASON} IS NOT NULL")
-    good = rows.where(f"{REASON} IS NULL").frame.drop(REASON, "malformedValue")
-    return Sifted(Rows(good), (Broken(DECODE_RULE, Otherwise.DEAD_LETTER, bad, REASON),))
-
-
-def apply(steps: Iterable[Step], rows: Rows) -> Sifted:
+def apply(steps: Iterable[Step], rows: Rows, around: Surroundings) -> Sifted:
     broken: list[Broken] = []
     for step in steps:
-        outcome = apply_step(step, rows)
+        outcome = apply_step(step, rows, around)
+        around.watch(step, outcome)
         rows = outcome.rows
         broken += outcome.broken
     return Sifted(rows, tuple(broken))
 
 
-def apply_step(step: Step, rows: Rows) -> Sifted:
+def apply_step(step: Step, rows: Rows, around: Surroundings) -> Sifted:
     match step:
         case Where():
             return Sifted(rows.where(step.condition))
@@ -81,6 +86,33 @@ def apply_step(step: Step, rows: Rows) -> Sifted:
             return Sifted(_deduplicated(step, rows))
         case Expect():
             return _expected(step, rows)
+        case Window():
+            return Sifted(aggregated(step, rows))
+        case Join():
+            return Sifted(_joined(step, rows, around))
+        case Python():
+            return _computed(step, rows, around)
+
+
+def _joined(step: Join, rows: Rows, around: Surroundings) -> Rows:
+    if step.table is not None:
+        return joined_with_table(step, rows, around.tables[step.table])
+    assert around.stream is not None  # a pipeline with such a step has two inputs
+    return joined_with_stream(step, rows, around.stream)
+
+
+def _computed(step: Python, rows: Rows, around: Surroundings) -> Sifted:
+    found = called(step, rows, around.folder)
+    found = Rows(around.keep(found.frame), found.has_message)
+    otherwise = step.otherwise or around.rejects
+    broken = Broken(step.function, otherwise, found.where(f"{FAILED} IS NOT NULL"), FAILED)
+    kept = found if _stays(otherwise) else found.where(f"{FAILED} IS NULL")
+    return Sifted(Rows(kept.frame.drop(FAILED), kept.has_message), (broken,))
+
+
+def _stays(otherwise: Otherwise) -> bool:
+    """Of a batch that fails nothing is written at all."""
+    return otherwise in (Otherwise.WARN, Otherwise.FAIL)
 
 
 def _with_key(step: SetKey, rows: Rows) -> Rows:
@@ -102,33 +134,33 @@ def _expected(step: Expect, rows: Rows) -> Sifted:
     holds = f"coalesce(({step.rule}), false)"
     reason = literal(f"not: {step.rule}")
     broken = Broken(step.name, step.otherwise, rows.where(f"NOT {holds}"), reason)
-    stays = step.otherwise in (Otherwise.WARN, Otherwise.FAIL)  # of a batch that fails nothing is written at all
-    return Sifted(rows if stays else rows.where(holds), (broken,))
+    return Sifted(rows if _stays(step.otherwise) else rows.where(holds), (broken,))
 
 
 def _deduplicated(step: Dedup, rows: Rows) -> Rows:
     """The first row of each key within the time. Rows without a key are all kept: their place is their key."""
     keys = [f"_key{number}" for number in range(len(step.key))]
     named = [f"({expression}) AS {name}" for name, expression in zip(keys, step.key, strict=True)]
-    frame = rows.frame.selectExpr("*", *named, f"{MESSAGE}.timestamp AS {_TIME}")
+    frame = rows.frame.selectExpr("*", *named)
     missing = " OR ".join(f"{name} IS NULL" for name in keys)
-    place = f"concat_ws('/', {MESSAGE}.stream, {MESSAGE}.partition, {MESSAGE}.offset)"
-    frame = frame.selectExpr("*", f"CASE WHEN {missing} THEN {place} END AS {_ALONE}")
-    within_ms = max(1, step.within_ns // MILLISECOND_NS)
-    kept = frame.withWatermark(_TIME, f"{within_ms} milliseconds").dropDuplicatesWithinWatermark([*keys, _ALONE])
-    return Rows(kept.drop(*keys, _TIME, _ALONE), rows.has_message)
+    frame = frame.selectExpr("*", f"CASE WHEN {missing} THEN {MESSAGE_PLACE} END AS {_ALONE}")
+    if not frame.isStreaming:
+        return Rows(frame.dropDuplicates([*keys, _ALONE]).drop(*keys, _ALONE), rows.has_message)
+    if not _has_watermark(rows):
+        time = TIME if TIME in rows.hidden else f"{MESSAGE}.timestamp"
+        within_ms = max(1, step.within_ns // MILLISECOND_NS)
+        frame = frame.selectExpr("*", f"{time} AS {_DEDUP_TIME}")
+        frame = frame.withWatermark(_DEDUP_TIME, f"{within_ms} milliseconds")
+    kept = frame.dropDuplicatesWithinWatermark([*keys, _ALONE])
+    return Rows(kept.drop(*keys, _DEDUP_TIME, _ALONE), rows.has_message)
 
 
-def split_at_dedup(steps: tuple[Step, ...]) -> tuple[tuple[Step, ...], Dedup | None, tuple[Step, ...]]:
-    for number, step in enumerate(steps):
-        if isinstance(step, Dedup):
-            return steps[:number], step, steps[number + 1 :]
-    return (), None, steps
+def _has_watermark(rows: Rows) -> bool:
+    return TIME in rows.hidden and WATERMARK in rows.frame.schema[TIME].metadata
 
 
-def check_rule(step: Expect | Where, rows: Rows) -> None:
+def check_condition(condition: str, rows: Rows) -> None:
     """Conditions are conditions: Spark takes a text for one as well, and never finds it true."""
-    condition = step.rule if isinstance(step, Expect) else step.condition
     found = rows.frame.selectExpr(f"({condition}) AS rule").schema["rule"].dataType.typeName()
     if found not in ("boolean", "void"):
         raise InvalidSchema(f"`{condition}` is a {found}, no condition", hint="compare it with something")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import MalformedValue
-from bascule.pipeline.spec.pipeline import PipelineSpec, ValueMode
+from bascule.pipeline.spec.pipeline import PipelineSpec
+from bascule.pipeline.spec.sources import SourceSpec, ValueMode
 from bascule.pipeline.steps.rows import MESSAGE, Rows
 from bascule.spark.options.failures import with_code
 from bascule.spark.options.reading import value_options
@@ -33,18 +34,19 @@ class Decoding:
     fails: bool
 
     @classmethod
-    def of(cls, spec: PipelineSpec, spark: SparkSession) -> Decoding | None:
+    def of(cls, spec: PipelineSpec, spark: SparkSession, source: SourceSpec | None = None) -> Decoding | None:
         """None if values stay bytes. Spark reads what SQL has for a schema."""
         from pyspark.sql.types import StructType
 
-        options = value_options(spec.value_options())
+        source = source or spec.source
+        options = value_options(source.value_options())
         if options.format is None:
             return None
         reader = ValueReader.of(options)
         found = reader.value_type()
         declared = spark.createDataFrame([], found).schema if isinstance(found, str) else found
         assert isinstance(declared, StructType)
-        return cls(reader, declared, spec.value_mode is ValueMode.FAILFAST)
+        return cls(reader, declared, spec.mode_of(source) is ValueMode.FAILFAST)
 
     def apply(self, rows: Rows) -> Rows:
         """The same rows with a struct for a value; what could not be decoded is null, with its bytes and the reason beside it."""

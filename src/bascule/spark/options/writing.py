@@ -11,7 +11,7 @@ from bascule.client.connection.options import INT32_MAX, subject_name
 from bascule.config.sections.streams import Compression, Sync
 from bascule.config.values.duration import MILLISECOND_NS, SECOND_NS
 from bascule.config.values.key import setting
-from bascule.config.values.kinds import INT64_MAX, Choice, Duration, Integer, Kind, Unfit
+from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Unfit
 from bascule.errors import InvalidOption
 from bascule.spark.options.declaration import BATCH, STREAMING, Section, StreamName, Words, read_options
 from bascule.spark.options.reading import ConnectionOptions
@@ -139,6 +139,12 @@ class TargetOptions(Section):
         default_text="the server's",
         meaning="How a stream that is created is compressed: `none` or `zstd`.",
     )
+    create_compact: bool = setting(
+        "createCompact",
+        Boolean(),
+        False,
+        meaning="Whether a stream that is created keeps the newest message of each key only.",
+    )
     create_compact_min_lag_ns: int | None = setting(
         "createCompactMinLag",
         Duration(),
@@ -167,6 +173,7 @@ class TargetOptions(Section):
             "replication_factor": self.create_replication_factor,
             "sync": self.create_sync,
             "compression": self.create_compression,
+            "compact": self.create_compact or None,
             **{name: None if value is None else value / SECOND_NS for name, value in durations.items()},
         }
 

@@ -34,7 +34,7 @@ def run(file: Path, *, once: bool) -> int:
     from bascule.errors import BasculeError
     from bascule.exits import exit_code
     from bascule.pipeline.checks import look_around, must_run
-    from bascule.pipeline.display import run_displayed
+    from bascule.pipeline.display import RunOptions, run_displayed
     from bascule.pipeline.spec.pipeline import load
     from bascule.spark import session
 
@@ -43,7 +43,7 @@ def run(file: Path, *, once: bool) -> int:
         warnings = must_run(look_around(spec))
         spark = session(f"pipeline {spec.name}", None, **spec.spark)
         try:
-            run_displayed(spark, spec, once=once, warnings=warnings)
+            run_displayed(spark, spec, RunOptions(once=once), warnings)
         finally:
             spark.stop()
     except BasculeError as error:

@@ -79,6 +79,8 @@ class PipelineBatches:
     """Why the query ended, if it ended here, in this process."""
     done: int = 0
     """Batches that were done in this process."""
+    last: int = -1
+    """The id of the last one."""
     make: SinkMaker = make_sink
     bury: Callable[[PipelineSpec, DeadLetters, str], DeadLetterBatches] = DeadLetterBatches
     """What writes dead letters. Tests of a pipeline keep rows and dead letters instead."""
@@ -90,7 +92,7 @@ class PipelineBatches:
                 raise BatchLimitReached(f"{self.done} batches are done")
             opened = self._opened or self.open(frame.sparkSession)
             report = opened.write(frame, batch_id)
-            self.done += 1
+            self.done, self.last = self.done + 1, batch_id
             if self.on_batch is not None:
                 self.on_batch(report)
         except BasculeError as error:
@@ -131,7 +133,8 @@ class PipelineBatches:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.spec, self.counts_steps = state
-        self.on_batch, self.batches_max, self.failure, self.done, self._opened = None, None, None, 0, None
+        self.on_batch, self.batches_max, self.failure, self._opened = None, None, None, None
+        self.done, self.last = 0, -1
         self.make, self.bury = make_sink, DeadLetterBatches
 
 

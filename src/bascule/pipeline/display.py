@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,21 +20,49 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from bascule.pipeline.metrics import PipelineMetrics
     from bascule.pipeline.spec.pipeline import PipelineSpec
 
 
-def run_displayed(spark: SparkSession, spec: PipelineSpec, *, once: bool, warnings: list[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How the command line runs a pipeline."""
+
+    once: bool = False
+    batches_max: int | None = None
+    metrics_port: int | None = None
+
+
+def run_displayed(spark: SparkSession, spec: PipelineSpec, options: RunOptions, warnings: list[str]) -> None:
     """Run a pipeline in a session of the command line or of spark-submit, and print its progress and a summary."""
     from bascule.pipeline.checks import look_with_spark, must_run
-    from bascule.pipeline.runner import Pipeline, is_connect
-    from bascule.pipeline.spec.sinks import ConsoleSink
+    from bascule.pipeline.metrics import served_metrics
+    from bascule.pipeline.schedule import run_on_schedule
 
     for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
         styled(f"warning: {warning}", err=True, fg="yellow")
+    with served_metrics(spec.name, options.metrics_port) as metrics:
+        if spec.schedule is None or options.once:
+            _run(spark, spec, options, metrics)
+            return
+
+        def waits(due: datetime) -> None:
+            print(f"{spec.name}: the next run is at {due:%Y-%m-%d %H:%M} UTC", flush=True)
+
+        run_on_schedule(spec.schedule, lambda: _run(spark, spec, replace(options, once=True), metrics), waits)
+
+
+def _run(spark: SparkSession, spec: PipelineSpec, options: RunOptions, metrics: PipelineMetrics | None) -> None:
+    from bascule.pipeline.runner import Pipeline, is_connect
+    from bascule.pipeline.spec.sinks import ConsoleSink
+
     shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
-    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark)) as display:
-        Pipeline(spark, spec, display.batch, display.warn).run(once=once, on_progress=display.progress)
-    print(display.summary())
+    with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark), metrics=metrics) as display:
+        pipeline = Pipeline(spark, spec, display.batch, display.warn)
+        pipeline.batches.batches_max = options.batches_max
+        pipeline.batches.counts_steps = metrics is not None
+        pipeline.run(once=options.once, on_progress=display.progress)
+    print(display.summary(), flush=True)
 
 
 def lag_of(document: Mapping[str, Any]) -> dict[str, float]:
@@ -71,8 +101,11 @@ def _reported(document: Mapping[str, Any]) -> BatchReport:
 class Display:
     """Shows each batch that the pipeline reports, and the lag that Spark reports."""
 
-    def __init__(self, name: str, *, live: bool, is_remote: bool = False) -> None:
+    def __init__(
+        self, name: str, *, live: bool, is_remote: bool = False, metrics: PipelineMetrics | None = None
+    ) -> None:
         self._name = name
+        self._metrics = metrics
         self._is_remote = is_remote
         """Whether another process writes the batches, so that only Spark's progress reports count them."""
         self._is_live = live and sys.stderr.isatty()
@@ -101,6 +134,9 @@ class Display:
 
     def batch(self, report: BatchReport) -> None:
         self._totals.add(report)
+        self._late += report.late
+        if self._metrics is not None:
+            self._metrics.batch(report)
         if not self._is_live and report.read:
             print(self._line(report), flush=True)
 
@@ -111,6 +147,8 @@ class Display:
             self.batch(_reported(document))
         late = late_of(document)
         self._late += late
+        if self._metrics is not None:
+            self._metrics.late(late)
         if late and not self._is_live:
             print(f"{plural(late, 'row')} dropped: later than the watermark", flush=True)
         if self._live is not None:
@@ -130,6 +168,8 @@ class Display:
         parts = [plural(report.read, "message"), *left, f"{report.seconds:.1f} s"]
         if report.dead_letters:
             parts.append(plural(report.dead_letters, "dead letter"))
+        if report.late:
+            parts.append(f"{plural(report.late, 'row')} too late")
         parts += [f"{name} broken by {plural(count, 'row')}" for name, count in report.broken.items() if count]
         return f"{iso_ns(self._totals.at_ns)[:19]}Z batch {report.id}: " + ", ".join(parts)
 

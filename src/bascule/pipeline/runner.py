@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import MILLISECOND_NS, format_duration
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, InvalidConfig, InvalidOption
 from bascule.pipeline.batch_rows import counts_late_rows, planned
 from bascule.pipeline.batches import BatchLimitReached, PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, late_of
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sources import SourceSpec
-from bascule.pipeline.spec.steps import Dedup, keeps_state
+from bascule.pipeline.spec.steps import Dedup, Join, keeps_state, split_at_state
 from bascule.pipeline.steps.inputs import Input
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
@@ -52,6 +52,8 @@ class Pipeline:
         self._spark = spark
         self._warn = warn
         self._has_warned = False
+        self._noted = -1
+        """The last batch that Spark has reported on, which it does when it has noted that the batch is done."""
         self.spec = spec
         self.checkpoint = PipelineCheckpoint.of(spec)
         self.batches = PipelineBatches(spec, on_batch)
@@ -66,6 +68,8 @@ class Pipeline:
     def start(self, *, once: bool = False) -> StreamingQuery:
         """Begin; with `once` it ends when everything is written that was there at the start."""
         spec = self.spec
+        if is_connect(self._spark):
+            self._must_fit_connect()
         frame = planned(spec, self._read, Input.all_of(spec, self._spark), self.batches.tables)
         writer = (
             frame.writeStream.queryName(f"pipeline {spec.name}")
@@ -79,6 +83,17 @@ class Pipeline:
         with _without_empty_batches(self._spark) if self._forgets_silently else contextlib.nullcontext():
             return writer.start()
 
+    def _must_fit_connect(self) -> None:
+        """What needs the checkpoint, or the batches, in this process."""
+        planned_steps, _ = split_at_state(self.spec.steps)
+        if any(isinstance(step, Join) and step.table is not None for step in planned_steps):
+            raise InvalidConfig(
+                f"`join` of a table in `{self.spec.name}` stands before {self.spec.state_words}, which Spark Connect cannot run",
+                hint="put it behind them, or use another `--master`",
+            )
+        if self.batches.batches_max is not None:
+            raise InvalidOption("`--max-batches` is not for Spark Connect", hint="use another `--master`")
+
     def _read(self, source: SourceSpec) -> DataFrame:
         return self._spark.readStream.format("bascule").options(**self.spec.source_options(source)).load()
 
@@ -91,7 +106,7 @@ class Pipeline:
         """Open, start, wait, close. Raises the error that ended it, as ours."""
         try:
             self.open()
-            wait(self.start(once=once), lambda document: self._reported(document, on_progress))
+            wait(self.start(once=once), lambda document: self._reported(document, on_progress), self._is_done)
         except BasculeError:
             raise
         except Exception as error:
@@ -100,7 +115,12 @@ class Pipeline:
         finally:
             self.close()
 
+    def _is_done(self) -> bool:
+        """Whether the batches are done that the run is limited to, and Spark has noted the last one."""
+        return self.batches.is_done and self._noted >= self.batches.last
+
     def _reported(self, document: dict[str, Any], on_progress: OnProgress) -> None:
+        self._noted = int(document["batchId"])
         if counts_late_rows(self.spec):  # batches have counted them
             document = {**document, "stateOperators": []}
         late = late_of(document)
@@ -135,15 +155,15 @@ def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(EMPTY_BATCHES, before or "true")
 
 
-def wait(query: StreamingQuery, on_progress: OnProgress) -> None:
-    """Until it ends, telling of its reports. Raises what Spark raises; however it comes to that, the query is over then."""
+def wait(query: StreamingQuery, on_progress: OnProgress, is_done: Callable[[], bool] = lambda: False) -> None:
+    """Until it ends or is done, telling of its reports. Raises what Spark raises; however it comes to that, the query is over then."""
     reports = Reports(query)
     try:
         while True:
             is_over = query.awaitTermination(POLL_SECONDS)
             for document in reports.new():
                 on_progress(document)
-            if is_over:
+            if is_over or is_done():
                 return
     finally:
         _stop(query)

@@ -9,6 +9,7 @@ from bascule.cli.pipeline import latest as pipeline_latest
 from bascule.cli.pipeline import replay as pipeline_replay
 from bascule.cli.pipeline import run as pipeline_run
 from bascule.cli.pipeline import sql as pipeline_sql
+from bascule.cli.pipeline import trials as pipeline_trials
 
 app = typer.Typer(
     help="Run pipelines on Spark: streams to archives, tables and other streams, each message exactly once.",
@@ -18,6 +19,8 @@ app = typer.Typer(
 for _command in (
     pipeline_run.init,
     pipeline_run.check,
+    pipeline_trials.preview,
+    pipeline_trials.test,
     pipeline_run.run,
     pipeline_sql.sql,
     pipeline_archive.archive,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from bascule.cli.target.target import Json, Server, Target, choose, explain
 from bascule.cli.terminal import values
 from bascule.cli.terminal.finding import FAILED, OK, WARNING, Check
 from bascule.cli.terminal.output import note, say, show_facts, show_json
-from bascule.errors import BasculeError, CallerError, StateError
+from bascule.errors import BasculeError, CallerError, InvalidOption, StateError
 from bascule.exits import styled
 
 if TYPE_CHECKING:
@@ -130,15 +131,35 @@ def _print(made: Check) -> None:
 def run(
     file: PipelineFile,
     once: Annotated[bool, typer.Option("--once", help="Process the existing messages, then exit.")] = False,
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="Process the messages from FROM up to, but not including, TO, with a checkpoint of its own; then exit.",
+            metavar="FROM TO",
+            show_default=False,
+        ),
+    ] = None,
+    max_batches: Annotated[
+        int | None, typer.Option(min=1, help="Exit after so many batches.", metavar="N", show_default=False)
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve metrics for Prometheus at 127.0.0.1:PORT.", metavar="PORT", show_default=False
+        ),
+    ] = None,
     master: Master = None,
     server: Server = None,
     context: ContextName = None,
 ) -> None:
     """Run the pipeline of FILE until it is stopped; each message reaches every sink exactly once. Run it again to continue."""
+    from bascule.pipeline.bounds import bounded
     from bascule.pipeline.checks import look_around, must_run
-    from bascule.pipeline.display import run_displayed
+    from bascule.pipeline.display import RunOptions, run_displayed
 
     spec, target = spec_of(file, server, context)
+    if between is not None:
+        spec, once = bounded(spec, _time(between[0]), _time(between[1])), True
     try:
         warnings = must_run(look_around(spec))  # before Spark starts, which takes seconds
     except BasculeError as error:
@@ -146,10 +167,22 @@ def run(
         raise
     with quiet_session(f"pipeline {spec.name}", master, spec.spark) as spark:
         try:
-            run_displayed(spark, spec, once=once, warnings=warnings)
+            run_displayed(spark, spec, RunOptions(once, max_batches, metrics_port), warnings)
         except KeyboardInterrupt:
             note("stopped; run it again to continue")
             raise
+
+
+def _time(text: str) -> datetime:
+    """A bound of `--between`."""
+    right = "a time such as `2026-11-15T09:30`, or `15m` for 15 minutes ago"
+    try:
+        found = values.stop("--between", text)
+    except InvalidOption:
+        raise values.wrong("--between", text, right) from None
+    if not isinstance(found, datetime):
+        raise values.wrong("--between", text, right)
+    return found if found.tzinfo is not None else found.astimezone()
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────
@@ -174,7 +207,7 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
             *((f"→ {name}", count) for name, count in document["sinks"].items()),
             ("Dead letters", document["dead_letters"]),
             *((f"{name} broken", count) for name, count in document["broken"].items()),
-            *((("Too late for dedup", document["late"]),) if document["late"] is not None else ()),
+            *((("Too late", document["late"]),) if document["late"] is not None else ()),
             *((("Lost, offsets", document["lost"]),) if document["lost"] else ()),
             *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
         )

@@ -78,7 +78,7 @@ def _written(rows: list[Row], spec: PipelineSpec, name: str, path: Path) -> CsvT
         return ParquetTable(name, str(path))
     from pyspark.sql.types import StructType
 
-    columns = StructType.fromDDL(table.schema).fieldNames()
+    columns = [field.name for field in StructType.fromDDL(table.schema)]  # type: ignore[attr-defined]
     with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()

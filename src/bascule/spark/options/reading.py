@@ -235,6 +235,20 @@ class EndOptions(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class UntilOptions(Section):
+    """Where a streaming read ends"""
+
+    reads: ClassVar[frozenset[str]] = frozenset({STREAMING})
+
+    until_timestamp: Position | None = setting(
+        "untilTimestamp",
+        TimestampKind(),
+        None,
+        meaning="End before the first record of each partition at or after this time: for a range of the past, with `availableNow`.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AmountOptions(Section):
     """How much a trigger reads"""
 
@@ -387,6 +401,7 @@ class SourceOptions:
     streams: StreamOptions = field(default_factory=StreamOptions)
     start: StartingOptions = field(default_factory=StartingOptions)
     end: EndOptions = field(default_factory=EndOptions)
+    until: UntilOptions = field(default_factory=UntilOptions)
     amount: AmountOptions = field(default_factory=AmountOptions)
     parallelism: ParallelismOptions = field(default_factory=ParallelismOptions)
     history: HistoryOptions = field(default_factory=HistoryOptions)

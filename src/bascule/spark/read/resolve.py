@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from bascule.errors import CheckpointMismatch, InvalidOption, OffsetOutOfRange, StreamNotFound, TimestampOutOfRange
 from bascule.spark.options.positions import (
@@ -113,6 +114,22 @@ def ending_offsets(options: SourceOptions, streams: Streams, cluster: Cluster) -
                 hint="it must be an offset that was written already, or -1 for the latest",
             )
     return positions(streams, ends)
+
+
+def bounded(options: SourceOptions, streams: Streams, cluster: Cluster) -> Streams:
+    """Streams that end where a streaming read ends."""
+    until = options.until.until_timestamp
+    if until is None:
+        return streams
+    ends = dict(_places("untilTimestamp", until, streams, cluster, lambda state: state.end_offset))
+    return {name: replace(stream, partitions=_cut(name, stream, ends)) for name, stream in streams.items()}
+
+
+def _cut(name: str, stream: StreamState, ends: Mapping[PartitionKey, int]) -> dict[int, PartitionState]:
+    return {
+        number: replace(state, end_offset=min(state.end_offset, ends[PartitionKey(name, number)]))
+        for number, state in stream.partitions.items()
+    }
 
 
 def _starts(options: SourceOptions, streams: Streams, cluster: Cluster) -> Iterator[tuple[PartitionKey, int]]:

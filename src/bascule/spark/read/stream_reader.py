@@ -36,7 +36,7 @@ from bascule.spark.read.batch_reader import ReadRange, read_range, tasks
 from bascule.spark.read.lag import measure
 from bascule.spark.read.offsets import Offsets, effective_start, end_of_batch
 from bascule.spark.read.plan import TriggerLimits, admit, is_due
-from bascule.spark.read.resolve import planned_ranges, positions, require, select, starting_offsets
+from bascule.spark.read.resolve import bounded, planned_ranges, positions, require, select, starting_offsets
 from bascule.spark.read.state import Streams
 from bascule.spark.values.decoding import ValueReader
 
@@ -144,7 +144,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _streams(self) -> Streams:
         if self._frozen is not None:
             return one_stream.refreshed(self._options, self._frozen)
-        return select(self._options.streams, cluster.connect_with_history(self._options))
+        connection = cluster.connect_with_history(self._options)
+        return bounded(self._options, select(self._options.streams, connection), connection)
 
     def _limits(self, limit: ReadLimit) -> TriggerLimits:
         amount = self._options.amount

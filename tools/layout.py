@@ -124,8 +124,11 @@ pipeline.spec           errors config.values spark.options
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
 pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
-pipeline                errors exits config.values lake spark.options spark.errors spark.values spark.read spark
-                        pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks
+pipeline.runs           errors pipeline.spec
+pipeline                errors exits config.values client lake spark.options spark.errors spark.values spark.read spark
+                        pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks pipeline.runs
+pipeline.trials         errors config.values flight spark.options spark.errors spark.read pipeline.spec pipeline.steps
+                        pipeline.sinks pipeline
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
 cli.stream              errors exits config.values client.connection client.publish client.consume client client.admin
@@ -133,7 +136,8 @@ cli.stream              errors exits config.values client.connection client.publ
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
-                        spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
+                        spark pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs pipeline pipeline.trials
+                        cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery liftbridge client.connection client client.admin spark cli.terminal cli.target
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError, ExpectationBroken, StateError
-from bascule.pipeline.batch_rows import BatchRows, plain_archive
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, PipelineProgress
 from bascule.pipeline.sinks.archive import ArchiveBatches, archive_options
@@ -24,10 +23,11 @@ from bascule.pipeline.sinks.console import ConsoleBatches
 from bascule.pipeline.sinks.dead_letters import DeadLetterBatches
 from bascule.pipeline.sinks.stream import sink_of
 from bascule.pipeline.sinks.table import TableBatches
-from bascule.pipeline.snapshots import take_snapshots
+from bascule.pipeline.snapshots import snapshot_frames, take_snapshots
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, DeadLetters, LatestSink, Sink, StreamSink, TableSink
 from bascule.pipeline.spec.steps import Otherwise
+from bascule.pipeline.steps.batch_rows import BatchRows, plain_archive
 from bascule.pipeline.steps.inputs import Input
 from bascule.pipeline.steps.rows import MESSAGE, Broken, Rows, quoted
 from bascule.pipeline.steps.windows import LATE_RULE
@@ -107,8 +107,8 @@ class PipelineBatches:
         return self.batches_max is not None and self.done >= self.batches_max
 
     @property
-    def tables(self) -> Mapping[str, DataFrame]:
-        """The static tables of this run, once it is open."""
+    def tables(self) -> Mapping[str, str]:
+        """The folders of the static tables of this run, once it is open."""
         return {} if self._opened is None else self._opened.tables
 
     def open(self, spark: SparkSession) -> _Opened:
@@ -150,7 +150,7 @@ class _Opened:
         self._sinks: list[tuple[Sink, BatchSink]] = []
         self._dead: DeadLetterBatches | None = None
         self._inputs: tuple[Input, ...] = ()
-        self.tables: Mapping[str, DataFrame] = {}
+        self.tables: Mapping[str, str] = {}
         self._progress = PipelineProgress()
         self._counting = threading.Lock()
         """Batches are written in a thread of Spark's."""
@@ -201,7 +201,8 @@ class _Opened:
     def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
         with ExitStack() as kept:
             watermark_ms = self._checkpoint.watermark_ms(batch_id - 1)
-            shared = BatchRows(self._spec, frame, self._inputs, self.tables, kept, watermark_ms)
+            tables = snapshot_frames(frame.sparkSession, self.tables)
+            shared = BatchRows(self._spec, frame, self._inputs, tables, kept, watermark_ms)
             counts = shared.counts(with_steps=self._counts_steps)
             report = BatchReport(batch_id, counts.read, counts.rows, broken=counts.broken)
             self._must_hold(shared.broken, counts.broken)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, CallerError, InvalidSchema, MalformedValue, StorageError, StreamNotFound
 from bascule.lake.manifest import Archive
-from bascule.pipeline.batch_rows import planned, surroundings
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
@@ -34,6 +33,7 @@ from bascule.pipeline.spec.sources import SourceSpec, ValueMode
 from bascule.pipeline.spec.steps import Dedup, Expect, Join, Step, Where, Window, split_at_state
 from bascule.pipeline.spec.tables import Table
 from bascule.pipeline.steps.apply import apply_step, check_condition
+from bascule.pipeline.steps.batch_rows import planned, surroundings
 from bascule.pipeline.steps.decode import Decoding
 from bascule.pipeline.steps.inputs import Input
 from bascule.pipeline.steps.rows import Rows

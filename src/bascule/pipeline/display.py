@@ -37,7 +37,7 @@ def run_displayed(spark: SparkSession, spec: PipelineSpec, options: RunOptions, 
     """Run a pipeline in a session of the command line or of spark-submit, and print its progress and a summary."""
     from bascule.pipeline.checks import look_with_spark, must_run
     from bascule.pipeline.metrics import served_metrics
-    from bascule.pipeline.schedule import run_on_schedule
+    from bascule.pipeline.runs.schedule import run_on_schedule
 
     for warning in (*warnings, *must_run(look_with_spark(spec, spark))):
         styled(f"warning: {warning}", err=True, fg="yellow")

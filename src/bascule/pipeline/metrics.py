@@ -22,6 +22,7 @@ class PipelineMetrics:
         from prometheus_client import Counter, Gauge
 
         self._pipeline = pipeline
+        self.port = 0
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"bascule_pipeline_{name}", text, ("pipeline", *labels), registry=registry)
@@ -96,6 +97,7 @@ def served_metrics(pipeline: str, port: int | None) -> Iterator[PipelineMetrics 
         raise Unavailable(
             f"metrics cannot be served at {ADDRESS}:{port}: {error.strerror}", hint="give another `--metrics-port`"
         ) from None
+    metrics.port = server.server_port
     try:
         yield metrics
     finally:

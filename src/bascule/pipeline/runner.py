@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import MILLISECOND_NS, format_duration
 from bascule.errors import BasculeError, InvalidConfig, InvalidOption
-from bascule.pipeline.batch_rows import counts_late_rows, planned
 from bascule.pipeline.batches import BatchLimitReached, PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, late_of
+from bascule.pipeline.snapshots import snapshot_frames
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sources import SourceSpec
 from bascule.pipeline.spec.steps import Dedup, Join, keeps_state, split_at_state
+from bascule.pipeline.steps.batch_rows import counts_late_rows, planned
 from bascule.pipeline.steps.inputs import Input
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
@@ -70,7 +71,8 @@ class Pipeline:
         spec = self.spec
         if is_connect(self._spark):
             self._must_fit_connect()
-        frame = planned(spec, self._read, Input.all_of(spec, self._spark), self.batches.tables)
+        tables = snapshot_frames(self._spark, self.batches.tables)
+        frame = planned(spec, self._read, Input.all_of(spec, self._spark), tables)
         writer = (
             frame.writeStream.queryName(f"pipeline {spec.name}")
             .option("checkpointLocation", self.checkpoint.spark_path)

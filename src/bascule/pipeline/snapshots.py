@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bascule.errors import BasculeError, StorageError
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def take_snapshots(spark: SparkSession, spec: PipelineSpec, checkpoint: PipelineCheckpoint) -> dict[str, DataFrame]:
-    """The tables that steps of the pipeline join, for one run of it."""
+def take_snapshots(spark: SparkSession, spec: PipelineSpec, checkpoint: PipelineCheckpoint) -> dict[str, str]:
+    """The folders of the tables that steps of the pipeline join, for one run of it."""
     used = {step.table for step in spec.steps if isinstance(step, Join)}
     tables = [table for table in spec.tables if table.name in used]
     if not tables:
@@ -49,7 +50,12 @@ def take_snapshots(spark: SparkSession, spec: PipelineSpec, checkpoint: Pipeline
     for old in folder.iterdir():
         if old.name not in taken.values():
             shutil.rmtree(old, ignore_errors=True)
-    return {table.name: spark.read.parquet(str(folder / taken[table.name])) for table in tables}
+    return {table.name: str(folder / taken[table.name]) for table in tables}
+
+
+def snapshot_frames(spark: SparkSession, folders: Mapping[str, str]) -> dict[str, DataFrame]:
+    """The tables in a session. A batch has a session of its own."""
+    return {name: spark.read.parquet(folder) for name, folder in folders.items()}
 
 
 def _named(error: BasculeError, name: str) -> BasculeError:

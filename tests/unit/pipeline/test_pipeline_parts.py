@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from bascule.errors import CallerError, CheckpointMismatch, InvalidSchema, MalformedValue, StateError
-from bascule.pipeline.batch_rows import needs_messages
 from bascule.pipeline.batches import PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.runner import Reports
@@ -26,6 +25,7 @@ from bascule.pipeline.sinks.stream import StreamBatches, producer_id
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.spec.pipeline import PipelineSpec, load
 from bascule.pipeline.spec.steps import before_state, split_at_state
+from bascule.pipeline.steps.batch_rows import needs_messages
 from bascule.pipeline.steps.decode import REASON, Decoding
 from bascule.pipeline.steps.rows import MESSAGE, literal, quoted
 from bascule.spark.options.reading import value_options

@@ -153,9 +153,9 @@ def run(
     context: ContextName = None,
 ) -> None:
     """Run the pipeline of FILE until it is stopped; each message reaches every sink exactly once. Run it again to continue."""
-    from bascule.pipeline.bounds import bounded
     from bascule.pipeline.checks import look_around, must_run
     from bascule.pipeline.display import RunOptions, run_displayed
+    from bascule.pipeline.runs.bounds import bounded
 
     spec, target = spec_of(file, server, context)
     if between is not None:

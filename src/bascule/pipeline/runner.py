@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 POLL_SECONDS: Any = 0.5  # whose type Spark gives as int
 
 EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Spark follows up with a batch of no rows when a watermark has moved, for operators that have rows to give then. `dedup` has none: it
+forgets keys as well with the next rows."""
+
+NESTED_PRUNING: Final = "spark.sql.optimizer.nestedSchemaPruning.enabled"
+"""With it Spark 4.3 loses a field of a struct between a join of streams and the window after it (INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND)."""
 
 OnProgress = Callable[[dict[str, Any]], None]
 
@@ -82,7 +87,15 @@ class Pipeline:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{spec.trigger_ns // MILLISECOND_NS} milliseconds")
-        with _without_empty_batches(self._spark) if self._forgets_silently else contextlib.nullcontext():
+        off = [
+            name
+            for name, is_off in (
+                (EMPTY_BATCHES, self._forgets_silently),
+                (NESTED_PRUNING, spec.stream_join is not None),
+            )
+            if is_off
+        ]
+        with _without(self._spark, off):
             return writer.start()
 
     def _must_fit_connect(self) -> None:
@@ -146,15 +159,16 @@ class Pipeline:
 
 
 @contextlib.contextmanager
-def _without_empty_batches(spark: SparkSession) -> Iterator[None]:
-    """Spark follows up with a batch of no rows when a watermark has moved, for operators that have something to say then. `dedup` has
-    not: it forgets keys as well with the next rows. A query keeps the settings that it was started with."""
-    before = spark.conf.get(EMPTY_BATCHES, "true")
-    spark.conf.set(EMPTY_BATCHES, "false")
+def _without(spark: SparkSession, names: list[str]) -> Iterator[None]:
+    """Turn settings off that are on by default. A query keeps the settings that it was started with."""
+    before = {name: spark.conf.get(name, "true") or "true" for name in names}
     try:
+        for name in names:
+            spark.conf.set(name, "false")
         yield
     finally:
-        spark.conf.set(EMPTY_BATCHES, before or "true")
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def wait(query: StreamingQuery, on_progress: OnProgress, is_done: Callable[[], bool] = lambda: False) -> None:

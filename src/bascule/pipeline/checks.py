@@ -7,6 +7,7 @@ is wrong; `run` stops at the first, `check` shows them all.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,11 @@ if TYPE_CHECKING:
 
 SAMPLE_MESSAGES: Final = 20
 SAMPLE_PARTITIONS_MAX: Final = 16
+_ADDS: Final = re.compile(
+    r"\b(sum|avg|mean|std\w*|var\w*|covar\w*|corr|regr_\w+|skewness|kurtosis)\s*\(", re.IGNORECASE
+)
+"""Aggregates whose last digit depends on the order of rows."""
+
 UNKNOWN_ID: Final = "0" * 16
 
 
@@ -308,11 +314,15 @@ class _Schemas:
     def _must_be_exact(self, step: Window) -> None:
         """A sum of doubles depends on the order of its rows, which is not the same when a batch is repeated."""
         kinds = dict(self._rows.visible.dtypes[2 + len(step.by) :])
-        inexact = [name for name, kind in kinds.items() if kind in ("double", "float")]
-        if inexact and any(isinstance(sink, StreamSink) for sink in self._spec.sinks):
+        summed = [
+            name
+            for (name, kind), text in zip(kinds.items(), step.aggregates, strict=False)
+            if kind in ("double", "float") and _ADDS.search(text)
+        ]
+        if summed and any(isinstance(sink, StreamSink) for sink in self._spec.sinks):
             raise Warned(
-                f"`{inexact[0]}` is a {kinds[inexact[0]]}: a sum of doubles may differ in its last digit when a batch is repeated "
-                "after a crash, and the pipeline stops then; cast to DECIMAL if it is a sum or an average"
+                f"`{summed[0]}` is a {kinds[summed[0]]}: a sum of doubles may differ in its last digit when a batch is repeated "
+                "after a crash, and the pipeline stops then; cast to DECIMAL before you add"
             )
 
     def _streaming(self) -> str:

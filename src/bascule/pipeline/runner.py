@@ -34,7 +34,7 @@ EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 forgets keys as well with the next rows."""
 
 NESTED_PRUNING: Final = "spark.sql.optimizer.nestedSchemaPruning.enabled"
-"""With it Spark 4.3 loses a field of a struct between a join of streams and the window after it (INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND)."""
+"""With it Spark 4.3 loses fields of structs between a join of streams and the window after it: INTERNAL_ERROR_ATTRIBUTE_NOT_FOUND."""
 
 OnProgress = Callable[[dict[str, Any]], None]
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
-from bascule.errors import CheckpointMismatch, ExpectationBroken, PipelineFailed
+from bascule.errors import CheckpointMismatch, ExpectationBroken, InvalidConfig, PipelineFailed
 from bascule.lake.manifest import Archive
 from bascule.pipeline.checks import look_with_spark, must_run
 from bascule.pipeline.sinks.table import TableBatches
@@ -24,6 +24,25 @@ from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+SUMS = """
+name: sums
+source:
+  stream: {orders}
+  value: {{format: json, schema: "id BIGINT, customer STRING, at TIMESTAMP"}}
+  time: {{from: value.at, watermark: 10s}}
+steps:
+  - join:
+      stream: {payments}
+      as: paid
+      value: {{format: json, schema: "order BIGINT, cents BIGINT, at TIMESTAMP"}}
+      time: {{from: value.at, watermark: 10s}}
+      on: value.id = paid.value.order AND '{{' <> '}}'
+      after: 5s
+  - window: {{size: 20s, by: {{customer: value.customer}}, aggregates: {{cents: sum(paid.value.cents)}}}}
+sinks: [table: table]
+"""
 
 
 @pytest.fixture
@@ -140,6 +159,7 @@ tables:
   - csv: {{name: customers, path: customers.csv, schema: "id STRING, name STRING"}}
   - parquet: {{name: prices, path: prices.parquet}}
   - delta: {{name: levels, path: levels}}
+  - jdbc: {{name: limits, url: "jdbc:derby:{folder}/db", table: LIMITS}}
 steps:
   - join: {{table: customers, on: value.customer = customers.id, kind: left}}
   - join:
@@ -152,7 +172,13 @@ steps:
       kind: left
   - join: {{table: prices, on: value.id = prices.id, kind: left}}
   - join: {{table: levels, on: value.id = levels.id, kind: left}}
-  - select: {{key: value.id, id: value.id, name: customers.name, cents: paid.value.cents, price: prices.price, level: levels.level}}
+  - join: {{table: limits, on: value.id = limits.id, kind: left}}
+  - select:
+      key: value.id
+      id: value.id
+      name: customers.name
+      cents: paid.value.cents
+      found: struct(prices.price, levels.level, limits.most)
   - expect: {{name: is-paid, rule: cents IS NOT NULL, otherwise: dead-letter}}
 sinks:
   - table: {{path: cheap, when: cents < 100}}
@@ -177,7 +203,10 @@ def test_streams_and_tables_are_joined_and_rows_go_where_their_condition_holds(
     (play.folder / "customers.csv").write_text("id,name\nx,Ann\ny,Bob\n")
     pq.write_table(pa.table({"id": [1, 2], "price": [10, 20]}), play.folder / "prices.parquet")
     deltalake.write_deltalake(str(play.folder / "levels"), pa.table({"id": [1, 3], "level": ["gold", "tin"]}))
-    text = JOINED.format(orders=orders, payments=payments, out=out, dead=dead)
+    limits = play.spark.createDataFrame([(1, 5)], "id INT, most INT")
+    derby = {"url": f"jdbc:derby:{play.folder}/db;create=true", "dbtable": "LIMITS"}
+    limits.write.format("jdbc").options(**derby).save()
+    text = JOINED.format(orders=orders, payments=payments, out=out, dead=dead, folder=play.folder)
     order = [{"id": number, "customer": "xyz"[number % 3], "at": at(number)} for number in range(1, 6)]
     pay = [
         (1, 50, 2),
@@ -194,8 +223,8 @@ def test_streams_and_tables_are_joined_and_rows_go_where_their_condition_holds(
     assert warning.startswith(f"value of {payments}: 1 of the 2 newest messages cannot be decoded")
     done = play.run(text)
     assert (done.read, done.dead_letters, done.broken[f"{payments}.decode"]) == (5, 1, 1)
-    assert [(row["id"], row["name"], row["price"], row["level"]) for row in play.table("cheap")] == [
-        (1, "Bob", 10, "gold")
+    assert [(row["id"], row["name"], tuple(row["found"])) for row in play.table("cheap")] == [
+        (1, "Bob", (10, "gold", 5))
     ]
 
     play.publish(orders, *order[3:], {"id": 100, "customer": "x", "at": at(1_000)})
@@ -228,6 +257,40 @@ def test_streams_and_tables_are_joined_and_rows_go_where_their_condition_holds(
     play.publish(payments, {"order": 101, "cents": 1, "at": at(1_002)})
     play.run()
     assert "Zoe" in {row["name"] for row in play.table("cheap")}, "a new run reads tables again"
+
+
+def joined_streams(play: Play, make_stream: MakeStream) -> str:
+    """A pipeline that adds up payments of orders, with two windows that are complete and one that is not."""
+    orders, payments = make_stream(0), make_stream(0, name=unique_name("pay"))
+    for number in (1, 2, 30, 10_000):
+        play.publish(orders, {"id": number, "customer": "x", "at": at(number)})
+        play.publish(payments, {"order": number, "cents": number * 10, "at": at(number + 1)})
+    return SUMS.format(orders=orders, payments=payments)
+
+
+def test_windows_aggregate_joined_streams(play: Play, make_stream: MakeStream) -> None:
+    """With all default settings of Spark 4.3, planning this failed."""
+    done = play.run(joined_streams(play, make_stream))
+    assert sorted((second(row["window_start"]), row["cents"]) for row in play.table("table")) == [(0, 30), (20, 300)]
+    assert (done.read, done.rows) == (8, 2)
+
+
+@pytest.mark.soak
+def test_spark_connect_aggregates_joined_streams_and_refuses_tables_in_its_plan(
+    play: Play, make_stream: MakeStream, connect_spark: Any
+) -> None:
+    text = joined_streams(play, make_stream)
+    play.run(text, spark=connect_spark)
+    assert sorted(row["cents"] for row in play.table("table")) == [30, 300]
+    (play.folder / "c.csv").write_text("id\nx\n")
+    tables = "tables: [csv: {name: c, path: c.csv, schema: id STRING}]\n"
+    behind = text.replace("sinks:", "  - join: {table: c, on: customer = c.id}\nsinks:")
+    (play.folder / "state").rename(play.folder / "old")
+    play.run((tables + behind).replace("[table: table]", "[table: named]"), spark=connect_spark)
+    assert [row["c"]["id"] for row in play.table("named")] == ["x", "x"]
+    before = text.replace("steps:\n", "steps:\n  - join: {table: c, on: value.customer = c.id}\n")
+    with pytest.raises(InvalidConfig, match="which Spark Connect cannot run"):
+        play.run(tables + before.replace("name: sums", "name: other"), spark=connect_spark)
 
 
 FUNCTIONS = """

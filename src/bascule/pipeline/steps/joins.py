@@ -1,12 +1,11 @@
 """Joins with tables and with streams. The other row becomes one column, a struct, so that no two columns have the same name.
 
-Joins are SQL texts over views, because conditions are texts. Names of views are used once: sessions are shared.
+Joins are SQL texts, because conditions are texts.
 """
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import SECOND_NS
 from bascule.errors import InvalidSchema
@@ -18,23 +17,15 @@ if TYPE_CHECKING:
 
 OTHER_TIME: Final = "_other_time"
 
-_numbers = itertools.count()
-
 
 def asked(query: str, **frames: DataFrame) -> DataFrame:
-    """The result of a query whose `{name}`s are frames."""
-    views = {name: f"_bascule_{name}_{next(_numbers)}" for name in frames}
-    session = next(iter(frames.values())).sparkSession
-    try:
-        for name, frame in frames.items():
-            frame.createOrReplaceTempView(views[name])
-            query = query.replace(f"{{{name}}}", views[name])
-        found = session.sql(query)
-        found.schema  # noqa: B018 - Spark Connect looks names up when it is asked for something
-        return found
-    finally:
-        for view in views.values():
-            session.catalog.dropTempView(view)
+    """The result of a query whose `{name}`s are frames. Other braces are those of SQL."""
+    text = query.replace("{", "{{").replace("}", "}}")
+    for name in frames:
+        text = text.replace(f"{{{{{name}}}}}", f"{{{name}}}")
+    session: Any = next(iter(frames.values())).sparkSession
+    found: DataFrame = session.sql(text, **frames)
+    return found
 
 
 def joined_with_table(step: Join, rows: Rows, table: DataFrame) -> Rows:

@@ -18,23 +18,26 @@ source:
   starting: earliest                  # for the first run; later ones go on where the last one stopped
   # value:                            # what values hold: they are bytes otherwise
   #   format: json                    # or avro, protobuf
-  #   schema: id BIGINT, item STRING, amount DOUBLE
+  #   schema: id BIGINT, item STRING, amount DOUBLE, at TIMESTAMP
+  # time: {{from: value.at, watermark: 10m}}   # event time, for windows and joins of streams
 
 steps: []
   # - expect: {{name: has-a-key, rule: key IS NOT NULL, otherwise: dead-letter}}   # or warn, drop, fail
   # - where: value.amount > 100
   # - dedup: {{key: [value.id], within: 10m}}
-  # - select: {{key: key, item: value.item, amount: value.amount}}
+  # - window: {{size: 1h, by: {{item: value.item}}, aggregates: {{amount: sum(value.amount)}}}}
+  # - select: [item, amount]
   # - sql: SELECT item, sum(amount) AS amount FROM input GROUP BY item
 
 sinks:
   - archive: lake/{stream}             # all messages as they came, as Parquet; `bascule pipeline verify FILE` proves it
-  # - stream: {{stream: {stream}-checked, create: true}}
+  # - stream: {{stream: {stream}-checked, create: true, when: amount > 100}}
   # - table: lake/{stream}-checked
-  # - latest: lake/{stream}-latest
   # - console                         # rows on the screen
 
 # dlq: {{stream: {stream}-dead}}         # what steps reject, or path: a folder
+
+# schedule: "*/15 * * * *"             # run at these times, and not all the time
 
 trigger: 10s                          # how often a batch is made
 checkpoint: checkpoints/{name}

@@ -61,6 +61,19 @@ def test_brokers_that_are_not_there_are_named_before_spark_starts(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["orders.yaml"]
 
 
+def test_tests_and_limits_that_are_wrong_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    run(tmp_path, "init", str(file)).ok()
+    assert "orders.test.yaml" in refused("test", str(file))
+    cases = tmp_path / "orders.test.yaml"
+    cases.write_text("- {name: a, input: [], expct: {}}\n")
+    assert "did you mean `expect`?" in refused("test", str(file))
+    cases.write_text("- {name: a, input: [], expect: {}}\n")
+    assert "no case `b`" in refused("test", str(file), "--only", "b")
+    assert "`15m` for 15 minutes ago" in refused("run", str(file), "--between", "soon", "1m")
+    assert "must be before the second one" in refused("run", str(file), "--between", "1m", "15m")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

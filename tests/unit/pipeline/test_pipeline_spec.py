@@ -107,8 +107,8 @@ def test_the_sample_is_a_pipeline(tmp_path: Path) -> None:
 def test_what_the_sample_shows_in_comments_is_right_too(tmp_path: Path) -> None:
     text = re.sub(r"^( *)# ( *(- )?\w+(:|  ))", r"\1\2", sample("orders", "orders"), flags=re.MULTILINE)
     spec = load(write(tmp_path, text.replace("steps: []", "steps:")), {})
-    assert len(spec.steps) == 5
-    assert len(spec.sinks) == 5
+    assert len(spec.steps) == 6
+    assert len(spec.sinks) == 4
     assert spec.dlq is not None
 
 

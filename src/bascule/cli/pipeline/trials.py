@@ -92,7 +92,10 @@ def test(
         wanted = [case for case in wanted if case.name == only]
         if not wanted:
             close = closest(only, names)
-            raise CallerError(f"{path} has no case `{only}`", hint=f"did you mean `{close}`?" if close else None)
+            raise CallerError(
+                f"{path} has no case `{only}`",
+                hint=f"did you mean `{close}`?" if close else f"there are {', '.join(names)}",
+            )
     outcomes = []
     with quiet_session(f"test {spec.name}", None, spec.spark) as spark:
         for case in wanted:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, TriggerLimits, admit, is_due, split
+from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, TriggerLimits, admit, gather, is_due, split
 from bascule.spark.read.state import PartitionState
 
 Backlogs = dict[PartitionKey, OffsetRange]
@@ -42,7 +43,11 @@ small_ranges = st.dictionaries(
 )
 few = st.one_of(st.none(), st.integers(1, 500))
 split_limits = st.builds(
-    SplitLimits, partitions_min=few, offsets_max=few, bytes_max=st.one_of(st.none(), st.integers(1, 10**10))
+    SplitLimits,
+    partitions_min=few,
+    offsets_max=few,
+    bytes_max=st.one_of(st.none(), st.integers(1, 10**10)),
+    gathered_offsets_max=st.integers(1, 600),
 )
 
 
@@ -204,6 +209,59 @@ def test_pieces_of_a_partition_differ_by_one_offset_at_most(found: Backlogs, lea
     for key in found:
         counts = [piece.count for of, piece in pieces if of == key]
         assert not counts or max(counts) - min(counts) <= 1
+
+
+@given(small_ranges, split_limits)
+def test_every_piece_is_read_by_one_task_and_in_its_order(found: Backlogs, limits: SplitLimits) -> None:
+    pieces = split(found, limits)
+    tasks = gather(pieces, limits)
+    assert [piece for task in tasks for piece in task] == pieces
+    assert all(tasks), "no task is empty"
+
+
+@given(small_ranges, split_limits)
+def test_a_task_of_several_pieces_keeps_every_limit(found: Backlogs, limits: SplitLimits) -> None:
+    for task in gather(split(found, limits), limits):
+        offsets, size = sum(piece.count for _, piece in task), sum(piece.size_bytes for _, piece in task)
+        if len(task) > 1:
+            assert offsets <= min(limits.gathered_offsets_max, limits.offsets_max or offsets)
+            assert limits.bytes_max is None or size <= limits.bytes_max
+
+
+@given(small_ranges, split_limits)
+def test_gathering_leaves_as_many_tasks_as_asked_for(found: Backlogs, limits: SplitLimits) -> None:
+    pieces = split(found, limits)
+    assert len(gather(pieces, limits)) >= min(limits.partitions_min or 0, len(pieces))
+
+
+@given(small_ranges, split_limits, weights)
+def test_tasks_of_a_repeated_batch_do_not_depend_on_estimates(
+    found: Backlogs, limits: SplitLimits, weight: Fraction
+) -> None:
+    """Bytes are estimated anew when a batch is repeated; without a limit of bytes they may not decide which task reads a row."""
+    limits = replace(limits, bytes_max=None)
+    other = {key: replace(each, bytes_per_offset=weight) for key, each in found.items()}
+
+    def cut(ranges: Backlogs) -> list[list[tuple[PartitionKey, int, int]]]:
+        tasks = gather(split(ranges, limits), limits)
+        return [[(key, piece.start, piece.end) for key, piece in task] for task in tasks]
+
+    assert cut(found) == cut(other)
+
+
+@given(small_ranges, st.integers(1, 600))
+def test_two_tasks_in_a_row_would_not_fit_into_one(found: Backlogs, most: int) -> None:
+    tasks = gather(split(found, SplitLimits()), SplitLimits(gathered_offsets_max=most))
+    counts = [sum(piece.count for _, piece in task) for task in tasks]
+    assert all(one + other[0][1].count > most for one, other in zip(counts, tasks[1:], strict=False))
+
+
+def test_many_small_partitions_are_few_tasks() -> None:
+    found = {PartitionKey("a", number): OffsetRange(0, 100) for number in range(64)}
+    limits = SplitLimits(gathered_offsets_max=2_000)
+    assert [len(task) for task in gather(split(found, limits), limits)] == [20, 20, 20, 4]
+    limits = replace(limits, partitions_min=8)
+    assert len(gather(split(found, limits), limits)) == 13
 
 
 def test_the_largest_pieces_are_cut_first() -> None:

@@ -153,8 +153,15 @@ def test_records_that_are_gone_are_an_error_or_skipped(
 def test_a_partition_is_read_by_many_tasks(make_stream: MakeStream, read: Read) -> None:
     stream = make_stream(10, partitions=2)
     whole, split = read(stream=stream), read(stream=stream, minPartitions="3", maxRecordsPerPartition="4")
-    assert (tasks(whole), tasks(split)) == (2, 6)
-    assert places(split) == places(whole) == [(number, offset) for number in (0, 1) for offset in range(10)]
+    assert (tasks(whole), tasks(split)) == (1, 6), "two small partitions are one task"
+    alone = read(stream=stream, gatherRecordsPerTask="1")
+    assert tasks(alone) == 2
+    assert (
+        places(split)
+        == places(alone)
+        == places(whole)
+        == [(number, offset) for number in (0, 1) for offset in range(10)]
+    )
 
 
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"

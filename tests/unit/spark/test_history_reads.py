@@ -31,7 +31,7 @@ from bascule.spark.options.schema import TABLE
 from bascule.spark.read import archive_reader
 from bascule.spark.read import batch_reader as reading
 from bascule.spark.read import cluster as cluster_module
-from bascule.spark.read.batch_reader import BatchReader
+from bascule.spark.read.batch_reader import BatchReader, ReadRange, ReadTask
 from bascule.spark.read.stream_reader import StreamReader
 from tests.support.archives import archive_offsets, archive_rows, compact
 from tests.support.memory_cluster import RECORD_BYTES, MemoryCluster
@@ -78,7 +78,13 @@ def lake(cluster: WatchedCluster, tmp_path: Path) -> Path:
 
 
 def batch(lake: Path, /, **options: str) -> BatchReader:
-    return BatchReader(source_options({"stream": "orders", "history": str(lake), **options}, BATCH), TABLE)
+    """Each range is read by a task of its own, though they are small."""
+    given = {"stream": "orders", "history": str(lake), "gatherRecordsPerTask": "1", **options}
+    return BatchReader(source_options(given, BATCH), TABLE)
+
+
+def ranges(tasks: list[ReadTask]) -> list[ReadRange]:
+    return [one for task in tasks for one in task.ranges]
 
 
 def offsets(read: BatchReader) -> list[int]:
@@ -148,7 +154,7 @@ def test_an_archive_that_is_just_begun_or_has_other_partitions_changes_nothing(
     cluster.create("returns", 2, records=10)
     archive_offsets(tmp_path / "lake", cluster, "returns", 0, 10, partition=1)
     read = batch(tmp_path / "lake", stream="returns")
-    assert [(task.partition, task.archived is not None) for task in read.partitions()] == [(0, False), (1, True)]
+    assert [(one.partition, one.archived is not None) for one in ranges(read.partitions())] == [(0, False), (1, True)]
 
 
 def test_holes_that_compaction_of_the_log_left_are_no_loss(cluster: WatchedCluster, tmp_path: Path) -> None:
@@ -265,12 +271,12 @@ def test_a_batch_read_is_cut_at_files(cluster: WatchedCluster, lake: Path, monke
     del cluster
 
     def pieces(**options: str) -> list[tuple[int, int]]:
-        return [(task.start, task.end) for task in batch(lake, **options).partitions()]
+        return [(one.start, one.end) for one in ranges(batch(lake, **options).partitions())]
 
     assert pieces() == [(0, 50), (50, 80)]
     monkeypatch.setattr(reading, "SPARK_ARCHIVE_TASK_BYTES", 1)
     assert pieces() == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 50), (50, 80)]
-    assert [len(task.archived.files) for task in batch(lake).partitions() if task.archived] == [1] * 5
+    assert [len(one.archived.files) for one in ranges(batch(lake).partitions()) if one.archived] == [1] * 5
     assert pieces(startingOffsets='{"orders": {"0": 35}}') == [(35, 40), (40, 50), (50, 80)]
     assert len(pieces(minPartitions="9")) == 9
     assert max(end - start for start, end in pieces(maxRecordsPerPartition="4")) <= 4
@@ -540,12 +546,13 @@ def test_a_batch_that_is_repeated_is_cut_as_before_whatever_was_archived_meanwhi
 ) -> None:
     query = Query(lake, minPartitions="3")
     rows = query.next()
-    before = [(task.start, task.end) for task in query.reader.partitions(query.reader.initialOffset(), query.log[0])]
+    tasks = query.reader.partitions(query.reader.initialOffset(), query.log[0])
+    before = [(one.start, one.end) for one in ranges(tasks)]
     archive_offsets(lake, cluster, "orders", 50, 75)
     cluster.remove_below("orders", 70)
     again = Query(lake, query.log, minPartitions="3")
     planned = again.reader.partitions(again.reader.initialOffset(), query.log[0])
-    assert [(task.start, task.end) for task in planned] == before
+    assert [(one.start, one.end) for one in ranges(planned)] == before
     assert again.run_last() == rows == list(range(80))
 
 

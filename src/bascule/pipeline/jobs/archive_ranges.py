@@ -72,7 +72,7 @@ def noted_ranges(
     if span is None:
         return None
     begin, end = span
-    found = tasks(options, planned_ranges(begin, end, {}), end, {})
+    found = [one for task in tasks(options, planned_ranges(begin, end, {}), end, {}) for one in task.ranges]
     raised = [replace(one, start=max(one.start, floors.get((one.stream, one.partition), 0))) for one in found]
     return [one for one in raised if one.start < one.end]
 

@@ -28,7 +28,7 @@ from bascule.pipeline.spec.steps import (
     word_of,
 )
 from bascule.spark.options.declaration import STREAMING
-from bascule.spark.options.reading import source_options
+from bascule.spark.options.reading import ValueFraming, source_options
 
 _NOT_CODE: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WINDOW: Final = re.compile(r"\b(session_window|window|window_time)\s*\(", re.IGNORECASE)
@@ -88,7 +88,8 @@ def _check_reading(spec: PipelineSpec, source: SourceSpec, name: str, file: Path
             raise _wrong(
                 f"`{name}.options.{option}` in {file} has a key of its own", "see `servers`, `connection` and `source`"
             )
-    if source.value.format is None and any((source.value.schema, source.value.message, source.value.mode)):
+    given = (source.value.schema, source.value.message, source.value.mode, source.value.schema_ids)
+    if source.value.format is None and (any(given) or source.value.framing is not ValueFraming.NONE):
         raise _wrong(
             f"`{name}.value` in {file} has no `format`", "set it to `json`, `avro` or `protobuf`, or leave `value` out"
         )

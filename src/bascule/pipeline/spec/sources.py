@@ -13,7 +13,7 @@ from bascule.config.values.kinds import Choice, Duration, Text
 from bascule.pipeline.spec.document import KeyGroup
 from bascule.pipeline.spec.kinds import Folder, StreamNames, TextMap
 from bascule.spark.options.declaration import Pattern, StreamName
-from bascule.spark.options.reading import SubjectPattern, ValueFormat
+from bascule.spark.options.reading import SchemaIds, SubjectPattern, ValueFormat, ValueFraming
 
 
 class ValueMode(StrEnum):
@@ -47,6 +47,18 @@ class ValueSpec(KeyGroup):
     )
     message: str | None = setting(
         "message", Text(), None, meaning="For `protobuf` the full name of the message: `shop.Order`."
+    )
+    framing: ValueFraming = setting(
+        "framing",
+        Choice(ValueFraming),
+        ValueFraming.NONE,
+        meaning="`confluent` for `avro` and `json` values with the frame of a schema registry: a byte 0 and the bytes of a schema id.",
+    )
+    schema_ids: tuple[int, ...] | None = setting(
+        "schema_ids",
+        SchemaIds(),
+        None,
+        meaning="The ids under which the registry has `schema`; a value with another one is malformed. Required for framed `avro`.",
     )
     mode: ValueMode | None = setting(
         "mode",
@@ -148,7 +160,13 @@ class SourceSpec(KeyGroup):
 
     def value_options(self) -> dict[str, str]:
         value = self.value
-        given = {"valueFormat": value.format, "valueSchema": value.schema, "valueMessage": value.message}
+        given = {
+            "valueFormat": value.format,
+            "valueSchema": value.schema,
+            "valueMessage": value.message,
+            "valueFraming": None if value.framing is ValueFraming.NONE else value.framing,
+            "valueSchemaIds": ",".join(map(str, value.schema_ids)) if value.schema_ids else None,
+        }
         return {name: str(text) for name, text in given.items() if text is not None}
 
 

@@ -15,7 +15,18 @@ from bascule import limits
 from bascule.client.connection.options import TlsOptions, addresses
 from bascule.config.values.duration import MINUTE_NS
 from bascule.config.values.key import setting
-from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Size, Text, Unfit
+from bascule.config.values.kinds import (
+    INT64_MAX,
+    Boolean,
+    Choice,
+    Duration,
+    Integer,
+    Kind,
+    Size,
+    Text,
+    Unfit,
+    split_list,
+)
 from bascule.errors import BasculeError, InvalidOption
 from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options, read_section
 from bascule.spark.options.positions import (
@@ -49,6 +60,11 @@ class ValueFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
+class ValueFraming(StrEnum):
+    NONE = "none"
+    CONFLUENT = "confluent"
+
+
 class SourceValueMode(StrEnum):
     PERMISSIVE = "permissive"
     FAILFAST = "failfast"
@@ -65,6 +81,21 @@ class Servers(Kind[str]):
         except BasculeError:
             raise Unfit("addresses such as `127.0.0.1:9292`, separated by commas") from None
         return text
+
+
+class SchemaIds(Kind[tuple[int, ...]]):
+    """Numbers of a schema registry, separated by commas."""
+
+    name = "list of schema ids"
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        words = split_list(text)
+        if not words or not all(word.isascii() and word.isdigit() and int(word) < 1 << 32 for word in words):
+            raise Unfit("ids of the schema registry, such as `17` or `17,21`")
+        return tuple(dict.fromkeys(int(word) for word in words))
+
+    def show(self, value: tuple[int, ...]) -> str:
+        return ",".join(map(str, value))
 
 
 class Unlimited(Kind[int]):
@@ -290,7 +321,16 @@ class ParallelismOptions(Section):
         "minPartitions",
         Integer(minimum=1, maximum=limits.SPARK_TASKS_MAX),
         None,
-        meaning="Minimum number of tasks: the largest ranges are split. Without it, one task reads one partition.",
+        meaning="Minimum number of tasks: the largest ranges are split. Without it, one task reads one partition, or several "
+        "small ones.",
+    )
+    gathered_offsets_max: int = setting(
+        "gatherRecordsPerTask",
+        Integer(minimum=1, maximum=INT64_MAX),
+        limits.SPARK_GATHERED_OFFSETS_DEFAULT,
+        meaning="Offsets up to which one task reads several partitions; 1 for a task of its own for each partition.",
+        consequence="Spark needs about 100 ms for a task, however little it reads. `minPartitions`, `maxRecordsPerPartition` and "
+        "`maxBytesPerPartition` still hold.",
     )
     records_max: int | None = setting(
         "maxRecordsPerPartition",
@@ -382,6 +422,21 @@ class ValueOptions(Section):
     )
     message: str | None = setting(
         "valueMessage", Text(), None, meaning="For `protobuf`, the full name of the message: `shop.Order`."
+    )
+    framing: ValueFraming = setting(
+        "valueFraming",
+        Choice(ValueFraming),
+        ValueFraming.NONE,
+        meaning="What stands in front of `avro` and `json` values: `confluent` is a byte 0 and the four bytes of a schema id, as "
+        "producers with a schema registry write it. The column `valueSchemaId` has the id.",
+        consequence="The registry is not asked: `valueSchema` is the schema that wrote the values.",
+    )
+    schema_ids: tuple[int, ...] | None = setting(
+        "valueSchemaIds",
+        SchemaIds(),
+        None,
+        meaning="The ids under which the registry has `valueSchema`, separated by commas. A value with another id is malformed. "
+        "Required for framed `avro` values, because another schema would read them as something else.",
     )
     mode: SourceValueMode = setting(
         "valueMode",
@@ -523,6 +578,27 @@ def _check_value(value: ValueOptions) -> None:
             raise InvalidOption(
                 f"option `{name}` is set, but `valueFormat` is {written}", hint="leave the one out, or set the other"
             )
+    _check_framing(value)
+
+
+def _check_framing(value: ValueOptions) -> None:
+    if value.framing is ValueFraming.NONE:
+        if value.schema_ids is not None:
+            raise InvalidOption(
+                "option `valueSchemaIds` is set, but `valueFraming` is `none`", hint="set it to `confluent` too"
+            )
+        return
+    if value.format not in (ValueFormat.AVRO, ValueFormat.JSON):
+        written = "not set" if value.format is None else f"`{value.format}`"
+        raise InvalidOption(
+            f"option `valueFraming` is `{value.framing}`, but `valueFormat` is {written}",
+            hint="framed values are `avro` or `json`",
+        )
+    if value.format is ValueFormat.AVRO and value.schema_ids is None:
+        raise InvalidOption(
+            f"option `valueFraming` is `{value.framing}`, but `valueSchemaIds` is missing",
+            hint="set it to the ids under which the registry has `valueSchema`, such as `17,21`",
+        )
 
 
 def _check_batch_bounds(options: SourceOptions) -> None:

@@ -21,6 +21,9 @@ TABLE: Final = from_arrow_schema(table_schema())
 MALFORMED: Final = "malformedValue"
 """The column with the bytes of values that cannot be decoded, in a read with typed values."""
 
+SCHEMA_ID: Final = "valueSchemaId"
+"""The column with the schema id in the frame of a value, in a read with `valueFraming`."""
+
 
 def check_schema(schema: StructType, table: StructType = TABLE) -> tuple[str, ...]:
     """The columns of the table that a schema asks for, in its order. Raises InvalidSchema for an unknown column or another type."""

@@ -8,7 +8,7 @@ counted the filtered rows. Options bound a read, and belong to one DataFrame.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -28,14 +28,15 @@ from bascule.limits import SPARK_ARCHIVE_TASK_BYTES
 from bascule.spark.options.declaration import BATCH
 from bascule.spark.options.failures import coded, with_code
 from bascule.spark.options.reading import SourceOptions
-from bascule.spark.options.schema import MALFORMED, arrow_schema, check_schema
+from bascule.spark.options.schema import MALFORMED, SCHEMA_ID, arrow_schema, check_schema
 from bascule.spark.read import cluster
 from bascule.spark.read.archive_reader import RangeReader
 from bascule.spark.read.offsets import Offsets
-from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, split
+from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, gather, split
 from bascule.spark.read.resolve import ending_offsets, planned_ranges, require, select, starting_offsets
 from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, must_be_there, parts
 from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
+from bascule.spark.values.framing import schema_ids_of
 
 
 class BatchReader(DataSourceReader):
@@ -47,7 +48,7 @@ class BatchReader(DataSourceReader):
         self._values = values
 
     @coded
-    def partitions(self) -> list[ReadRange]:
+    def partitions(self) -> list[ReadTask]:
         connection = cluster.connect_with_history(self._options)
         streams = require(self._options.streams, select(self._options.streams, connection))
         start = starting_offsets(self._options, streams, connection)
@@ -61,7 +62,7 @@ class BatchReader(DataSourceReader):
         return tasks(self._options, ranges, end, streams)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, self._values, partition)
+        return read_task(self._options, self._schema, self._values, partition)
 
 
 def _check_order(start: Offsets, end: Offsets) -> None:
@@ -79,8 +80,8 @@ def _check_order(start: Offsets, end: Offsets) -> None:
 
 
 @dataclass
-class ReadRange(InputPartition):
-    """The offsets of a partition that one task reads, the last one not included."""
+class ReadRange:
+    """Offsets of a partition, the last one not included."""
 
     stream: str
     stream_id: int | None
@@ -91,12 +92,24 @@ class ReadRange(InputPartition):
     """What of it is read from the archive."""
 
 
+@dataclass
+class ReadTask(InputPartition):
+    """What one task reads, in this order."""
+
+    ranges: tuple[ReadRange, ...]
+
+
 def tasks(
     options: SourceOptions, ranges: dict[PartitionKey, OffsetRange], end: Offsets, streams: Streams
-) -> list[ReadRange]:
-    """The ranges cut as the options ask for."""
+) -> list[ReadTask]:
+    """The ranges cut and gathered as the options ask for."""
     asked = options.parallelism
-    limits = SplitLimits(partitions_min=asked.partitions_min, offsets_max=asked.records_max, bytes_max=asked.bytes_max)
+    limits = SplitLimits(
+        partitions_min=asked.partitions_min,
+        offsets_max=asked.records_max,
+        bytes_max=asked.bytes_max,
+        gathered_offsets_max=asked.gathered_offsets_max,
+    )
     states = {key: _state(streams, key) for key in ranges}
     pieces = {
         (key, number): piece
@@ -104,16 +117,22 @@ def tasks(
         for number, piece in enumerate(_pieces(options, each, states[key]))
     }
     return [
-        ReadRange(
-            key.stream,
-            end.streams[key.stream].id,
-            key.partition,
-            piece.start,
-            piece.end,
-            _archived(states[key], piece),
-        )
-        for (key, _), piece in split(pieces, limits)
+        ReadTask(tuple(_read_range(key, piece, end, states[key]) for (key, _), piece in task))
+        for task in gather(split(pieces, limits), _gathering(options, limits))
     ]
+
+
+def _gathering(options: SourceOptions, limits: SplitLimits) -> SplitLimits:
+    """A batch read gathers at most so many bytes as a task reads from an archive. In streaming the trigger's limit bounds the bytes:
+    an estimate would change until a batch is repeated, and an exactly-once sink identifies rows by their task."""
+    if options.mode != BATCH:
+        return limits
+    return replace(limits, bytes_max=min(limits.bytes_max or SPARK_ARCHIVE_TASK_BYTES, SPARK_ARCHIVE_TASK_BYTES))
+
+
+def _read_range(key: PartitionKey, piece: OffsetRange, end: Offsets, state: PartitionState | None) -> ReadRange:
+    stream_id = end.streams[key.stream].id
+    return ReadRange(key.stream, stream_id, key.partition, piece.start, piece.end, _archived(state, piece))
 
 
 def _state(streams: Streams, key: PartitionKey) -> PartitionState | None:
@@ -139,16 +158,22 @@ def _archived(state: PartitionState | None, piece: OffsetRange) -> Coverage | No
     return None if state is None or state.archived is None else state.archived.within(piece.start, piece.end)
 
 
-def read_range(
+def read_task(
     options: SourceOptions, schema: StructType, values: ValueReader | None, task: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a task. Spark makes one task without a range when there are no tasks: it reads nothing."""
-    if not isinstance(task, ReadRange):
-        return
+    """The batches of a task. Spark makes one task without ranges when there are no tasks: it reads nothing."""
+    for one in task.ranges if isinstance(task, ReadTask) else ():
+        yield from read_range(options, schema, values, one)
+
+
+def read_range(
+    options: SourceOptions, schema: StructType, values: ValueReader | None, one: ReadRange
+) -> Iterator[pa.RecordBatch]:
+    """The batches of a range."""
     try:
         rows = SparkRows(schema, values)
-        for batch in _read(options, rows.asked, task):
-            yield rows.conform(batch, task)
+        for batch in _read(options, rows.asked, one):
+            yield rows.conform(batch, one)
     except BasculeError as error:
         raise with_code(error) from None
 
@@ -159,7 +184,7 @@ class SparkRows:
     def __init__(self, schema: StructType, values: ValueReader | None) -> None:
         self._declared = arrow_schema(schema)
         self._names = checked_columns(schema, values)
-        asked = ["value" if name == MALFORMED else name for name in self._names]
+        asked = ["value" if name in (MALFORMED, SCHEMA_ID) else name for name in self._names]
         self._value: ValueColumn | None = None
         if values is not None and "value" in asked:
             self._value = ValueColumn(values, _struct(schema))
@@ -176,6 +201,8 @@ class SparkRows:
             if reasons and not self._is_permissive:
                 raise _malformed(task, columns["offset"], reasons)
             columns[MALFORMED] = malformed_values(values, reasons)
+            if SCHEMA_ID in self._names:
+                columns[SCHEMA_ID] = schema_ids_of(values)
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self._declared)
 
 
@@ -196,7 +223,7 @@ def _struct(schema: StructType) -> StructType:
     for field in schema:
         if field.name.lower() == "value" and isinstance(field.dataType, StructType):
             return field.dataType
-    raise InvalidSchema(f"column `{MALFORMED}` was asked for without `value`", hint="ask for both")
+    raise InvalidSchema("columns of a decoded value were asked for without `value`", hint="ask for `value` too")
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:

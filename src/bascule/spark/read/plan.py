@@ -11,13 +11,16 @@ its own weight, so a backlog may consist of pieces.
   the other half is shared by backlog;
 - a higher limit never gives a partition less.
 
-`split` cuts ranges into what one task reads: the pieces cover exactly the ranges, in order, none of them empty.
+`split` cuts ranges into pieces of at most what one task may read: the pieces cover exactly the ranges, in order, none of them empty.
+
+`gather` puts small pieces together into tasks, because a task costs Spark some 100 ms however little it reads: every piece is in one
+task, in the same order, and no task exceeds the limits of `split`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -127,6 +130,8 @@ class SplitLimits:
     partitions_min: int | None = None
     offsets_max: int | None = None
     bytes_max: int | None = None
+    gathered_offsets_max: int = 1
+    """Offsets up to which a task reads several pieces."""
 
 
 # ── how far ──────────────────────────────────────────────────────────────────────────────────────
@@ -217,3 +222,29 @@ def _add_pieces(ranges: Mapping[K, OffsetRange], pieces: dict[K, int], least: in
 def _cut(backlog: OffsetRange, pieces: int) -> list[OffsetRange]:
     bounds = [backlog.start + backlog.count * piece // pieces for piece in range(pieces + 1)]
     return [OffsetRange(start, end, backlog.bytes_per_offset) for start, end in pairwise(bounds)]
+
+
+def gather(pieces: Sequence[tuple[K, OffsetRange]], limits: SplitLimits) -> list[list[tuple[K, OffsetRange]]]:
+    """The pieces of each task, at least `partitions_min` tasks if there are as many pieces. Without a limit of bytes only offsets
+    decide, so a repeated batch has the same tasks."""
+    most = min(limits.gathered_offsets_max, limits.offsets_max or limits.gathered_offsets_max)
+    found = _gathered(pieces, most, limits.bytes_max)
+    while len(found) < min(limits.partitions_min or 0, len(pieces)):
+        most //= 2
+        found = _gathered(pieces, most, limits.bytes_max)
+    return found
+
+
+def _gathered(
+    pieces: Sequence[tuple[K, OffsetRange]], offsets_max: int, bytes_max: int | None
+) -> list[list[tuple[K, OffsetRange]]]:
+    found: list[list[tuple[K, OffsetRange]]] = []
+    offsets, size_bytes = 0, Fraction(0)
+    for key, piece in pieces:
+        offsets += piece.count
+        size_bytes += piece.size_bytes if bytes_max is not None else 0
+        if not found or offsets > offsets_max or (bytes_max is not None and size_bytes > bytes_max):
+            found.append([])
+            offsets, size_bytes = piece.count, piece.size_bytes
+        found[-1].append((key, piece))
+    return found

@@ -32,7 +32,7 @@ from bascule.spark.options.failures import coded
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster, one_stream
 from bascule.spark.read.advance import backlogs
-from bascule.spark.read.batch_reader import ReadRange, read_range, tasks
+from bascule.spark.read.batch_reader import ReadTask, read_task, tasks
 from bascule.spark.read.lag import measure
 from bascule.spark.read.offsets import Offsets, effective_start, end_of_batch
 from bascule.spark.read.plan import TriggerLimits, admit, is_due
@@ -165,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ── what ─────────────────────────────────────────────────────────────────────────────────────
 
     @coded
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadRange]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
         """The tasks of a batch."""
         last = Offsets.parse(end)
         begin = effective_start(Offsets.parse(start), last)
@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(options, planned_ranges(begin, last, self._seen), last, self._seen)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, self._schema, self._values, partition)
+        return read_task(self._options, self._schema, self._values, partition)
 
     # ── afterwards ───────────────────────────────────────────────────────────────────────────────
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import BinaryType, DataType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
-from bascule.spark.options.reading import SourceValueMode, ValueFormat, ValueOptions
-from bascule.spark.options.schema import MALFORMED, TABLE
+from bascule.spark.options.reading import SourceValueMode, ValueFormat, ValueFraming, ValueOptions
+from bascule.spark.options.schema import MALFORMED, SCHEMA_ID, TABLE
 
 
 class Undecodable(ValueError):
@@ -45,18 +45,19 @@ class ValueReader:
     def is_permissive(self) -> bool:
         return self.options.mode is SourceValueMode.PERMISSIVE
 
+    @property
+    def is_framed(self) -> bool:
+        return self.options.framing is ValueFraming.CONFLUENT
+
     def table(self) -> StructType | str:
         """The columns of a stream with this value. Text where only Spark can read the schema."""
         value = self.value_type()
-        tail = [StructField(MALFORMED, BinaryType())] if self.is_permissive else []
         if isinstance(value, str):
             columns = [
-                f"`value` STRUCT<{value}>" if field.name == "value" else _ddl(field) for field in [*TABLE, *tail]
+                f"`value` STRUCT<{value}>" if field.name == "value" else _ddl(field) for field in self._columns()
             ]
             return ", ".join(columns)
-        return StructType(
-            [StructField("value", value) if field.name == "value" else field for field in [*TABLE, *tail]]
-        )
+        return self._table_with(value)
 
     def table_like(self, schema: StructType) -> StructType:
         """The columns that there are, for a schema to be held against: JSON is read as any struct that is asked for."""
@@ -65,10 +66,19 @@ class ValueReader:
             return table
         asked = next((field.dataType for field in schema if field.name.lower() == "value"), None)
         value = asked if isinstance(asked, StructType) else StructType()
-        tail = [StructField(MALFORMED, BinaryType())] if self.is_permissive else []
+        return self._table_with(value)
+
+    def _table_with(self, value: DataType) -> StructType:
         return StructType(
-            [StructField("value", value) if field.name == "value" else field for field in [*TABLE, *tail]]
+            [StructField("value", value) if field.name == "value" else field for field in self._columns()]
         )
+
+    def _columns(self) -> list[StructField]:
+        """Those of a stream, and those that decoding adds."""
+        added = [StructField(MALFORMED, BinaryType())] if self.is_permissive else []
+        if self.is_framed:
+            added.append(StructField(SCHEMA_ID, LongType()))
+        return [*TABLE, *added]
 
     def value_type(self) -> DataType | str:
         if self.options.format is ValueFormat.JSON:
@@ -82,6 +92,14 @@ class ValueReader:
         return message_type(self.descriptors, self.options.message or "")
 
     def decoder(self, declared: StructType) -> Decode:
+        from bascule.spark.values.framing import framed_decoder, hinting_decoder
+
+        plain = self._plain_decoder(declared)
+        if self.is_framed:
+            return framed_decoder(plain, self.options.schema_ids or ())
+        return hinting_decoder(plain) if self.options.format is ValueFormat.AVRO else plain
+
+    def _plain_decoder(self, declared: StructType) -> Decode:
         if self.options.format is ValueFormat.JSON:
             from bascule.spark.values.json import json_decoder
 

@@ -119,14 +119,16 @@ spark.errors            errors config.values
 spark.values            errors spark.options
 spark.read              errors limits config.values client client.arrow lake spark.options spark.values
 spark.write             errors config.values client client.arrow spark.options
-spark                   errors spark.options spark.values spark.read spark.write
-pipeline.spec           errors config.values spark.options
+spark.executors         errors spark.errors
+spark                   errors spark.options spark.values spark.read spark.write spark.executors
+pipeline.restarts       errors
+pipeline.spec           errors config.values spark.options pipeline.restarts
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
 pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
 pipeline.runs           errors pipeline.spec
 pipeline                errors exits config.values client lake spark.options spark.errors spark.values spark.read spark
-                        pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks pipeline.runs
+                        pipeline.restarts pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks pipeline.runs
 pipeline.trials         errors config.values flight spark.options spark.errors spark.read pipeline.spec pipeline.steps
                         pipeline.sinks pipeline
 cli.terminal            errors exits config.values client
@@ -136,10 +138,11 @@ cli.stream              errors exits config.values client.connection client.publ
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
-                        spark pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs pipeline pipeline.trials
+                        spark.executors spark pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs pipeline pipeline.trials
                         cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
-                        log.recovery liftbridge client.connection client client.admin spark cli.terminal cli.target
+                        log.recovery liftbridge client.connection client client.admin spark.executors spark cli.terminal
+                        cli.target
 cli.access              errors exits names net.nats config.values config.sections security.policy security security.audit
                         client client.admin cli.terminal cli.target
 cli                     exits cli.stream cli.cluster cli.pipeline cli.server cli.access

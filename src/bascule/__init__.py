@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_archive: Final = getattr(globals().get("__loader__"), "archive", None)
+if _archive is not None:  # as `--py-files` of spark-submit has it
+    raise ImportError(
+        f"bascule was imported from {_archive}, and Python imports none of its compiled modules from there; "
+        "for executors of Spark write a pack with `bascule spark pack`, and give it to spark-submit with `--archives`"
+    )
+
 _LAZY: Final = {
     "Ack": "bascule.client.messages",
     "Assignment": "bascule.client.consume.consumer",

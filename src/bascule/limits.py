@@ -559,9 +559,6 @@ SPARK_TRIGGER_BYTES_DEFAULT: Final = 256 * MIB
 SPARK_TASKS_MAX: Final = 100_000
 """Tasks of one read. Spark's driver keeps all of them in memory."""
 
-SPARK_GATHERED_OFFSETS_DEFAULT: Final = 10_000
-"""Offsets up to which one task reads several partitions. Reading them takes less time than the 100 ms that Spark needs for a task."""
-
 SPARK_ARCHIVE_TASK_BYTES: Final = 128 * MIB
 """Archive files that one task of a batch read decodes: the task size of Spark's own Parquet reader."""
 

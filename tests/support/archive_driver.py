@@ -21,7 +21,7 @@ from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
 SOURCE = {"maxOffsetsPerTrigger": "6000"}
 """So that there is more than one batch."""
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000,  # a task gets its rows in some pieces
 }

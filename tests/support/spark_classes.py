@@ -19,7 +19,7 @@ from tests.support.external_clients import once, run
 
 FLAGS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java of a test: none lives long enough for a compiler that thinks long."""
-SERVING_CONNECT: Final = {
+SERVING_CONNECT: Final[dict[str, Any]] = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": 0,

@@ -20,7 +20,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.quick_programs import spark_python
 from tests.support.spark_classes import SERVING_CONNECT
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "spark.sql.shuffle.partitions": 2,
     "spark.sql.session.timeZone": "America/St_Johns",  # whoever forgets UTC is found
     "spark.sql.streaming.pollingDelay": "20ms",
@@ -31,7 +31,7 @@ SETTINGS = {
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     directory = tmp_path_factory.mktemp("spark")
-    places = {"spark.sql.warehouse.dir": directory, "spark.local.dir": directory}
+    places: dict[str, Any] = {"spark.sql.warehouse.dir": directory, "spark.local.dir": directory}
     with warnings.catch_warnings():
         # py4j leaves the pipes of its gateway to the garbage collector
         warnings.simplefilter("ignore", ResourceWarning)

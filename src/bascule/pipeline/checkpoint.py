@@ -3,6 +3,8 @@
 <checkpoint>/
   pipeline.json      which pipeline it is of, and an id that sinks know it by
   progress.json      what it has done so far, for `bascule pipeline status`
+  restarts.json      its last failure, and when it is started again
+  stop               asks the running pipeline to stop
   lock               held by the running pipeline
   spark/             Spark's own
 """
@@ -40,6 +42,10 @@ class PipelineCheckpoint:
     @property
     def progress_path(self) -> Path:
         return self.path / "progress.json"
+
+    @property
+    def restarts_path(self) -> Path:
+        return self.path / "restarts.json"
 
     @property
     def exists(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bascule.config.values.shown import iso_ns, plural, rate, size
 from bascule.exits import styled
 from bascule.pipeline.progress import BatchReport, PipelineProgress, late_of
+from bascule.pipeline.restarts.loop import Restart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ def _run(spark: SparkSession, spec: PipelineSpec, options: RunOptions, metrics: 
 
     shows_rows = any(isinstance(sink, ConsoleSink) for sink in spec.sinks)
     with Display(spec.name, live=not shows_rows, is_remote=is_connect(spark), metrics=metrics) as display:
-        pipeline = Pipeline(spark, spec, display.batch, display.warn)
+        pipeline = Pipeline(spark, spec, display.batch, display.warn, display.restart)
         pipeline.batches.batches_max = options.batches_max
         pipeline.batches.counts_steps = metrics is not None
         pipeline.run(once=options.once, on_progress=display.progress)
@@ -115,6 +116,7 @@ class Display:
         self._rate = 0.0
         self._lag: dict[str, float] | None = None
         self._late = 0
+        self._restart: Restart | None = None
 
     def __enter__(self) -> Self:
         if self._is_live:
@@ -153,6 +155,11 @@ class Display:
             print(f"{plural(late, 'row')} dropped: later than the watermark", flush=True)
         if self._live is not None:
             self._live.update(self._picture())
+
+    def restart(self, restart: Restart) -> None:
+        """Show that the pipeline has failed and is started again."""
+        self._restart = restart
+        self.warn(f"restart {restart.restarts} in {restart.pause_seconds:.0f} s: {restart.error}")
 
     def warn(self, text: str) -> None:
         """Print a warning above the table that is kept up to date."""
@@ -197,6 +204,8 @@ class Display:
         if totals.dead_letters:
             facts.append(("Dead letters", f"{totals.dead_letters:,}"))
         facts += [(f"{name} broken", plural(count, "row")) for name, count in totals.broken.items() if count]
+        if self._restart is not None:
+            facts.append(("Restarts", f"{self._restart.restarts:,}, the last one after: {self._restart.error}"))
         if self._late:
             facts.append(("Too late", plural(self._late, "row")))
         return facts
@@ -207,4 +216,6 @@ class Display:
         parts += [f"{name}: {plural(count, 'row')}" for name, count in totals.sinks.items()]
         if totals.dead_letters:
             parts.append(plural(totals.dead_letters, "dead letter"))
+        if self._restart is not None:
+            parts.append(plural(self._restart.restarts, "restart"))
         return f"{self._name}: " + "; ".join(parts) + "."

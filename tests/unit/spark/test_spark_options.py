@@ -62,6 +62,7 @@ WRONG = [
     ("minPartitions", "0"),
     ("minPartitions", "1000000"),
     ("gatherRecordsPerTask", "0"),
+    ("patience", "soon"),
     ("valueFraming", "kafka"),
     ("valueSchemaIds", "17,x"),
     ("maxRecordsPerPartition", "0"),

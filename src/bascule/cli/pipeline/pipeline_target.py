@@ -25,6 +25,17 @@ Master = Annotated[
     str | None, typer.Option("--master", help="Where Spark runs. Default: on this machine.", show_default=False)
 ]
 
+Pack = Annotated[
+    Path | None,
+    typer.Option(
+        "--pack",
+        help="The archive of `bascule spark pack`, for the executors of a cluster.",
+        show_default=False,
+        metavar="FILE",
+        dir_okay=False,
+    ),
+]
+
 
 def source_options(target: Target) -> dict[str, str]:
     """The source options with which Spark connects to the brokers of this command."""

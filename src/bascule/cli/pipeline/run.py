@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli.pipeline.pipeline_target import Master
+from bascule.cli.pipeline.pipeline_target import Master, Pack
 from bascule.cli.pipeline.silent_spark import quiet_session
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Server, Target, choose, explain
@@ -149,6 +150,17 @@ def run(
         ),
     ] = None,
     master: Master = None,
+    pack: Pack = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            "--restarts",
+            help="Restarts in a row after failures that may pass, such as a broker that is down. Default: `restart` of FILE.",
+            min=0,
+            show_default=False,
+            metavar="COUNT",
+        ),
+    ] = None,
     server: Server = None,
     context: ContextName = None,
 ) -> None:
@@ -160,12 +172,14 @@ def run(
     spec, target = spec_of(file, server, context)
     if between is not None:
         spec, once = bounded(spec, _time(between[0]), _time(between[1])), True
+    if restarts is not None:
+        spec = replace(spec, restart=replace(spec.restart, attempts=restarts))
     try:
         warnings = must_run(look_around(spec))  # before Spark starts, which takes seconds
     except BasculeError as error:
         explain(error, target)
         raise
-    with quiet_session(f"pipeline {spec.name}", master, spec.spark) as spark:
+    with quiet_session(f"pipeline {spec.name}", master, spec.spark, pack) as spark:
         try:
             run_displayed(spark, spec, RunOptions(once, max_batches, metrics_port), warnings)
         except KeyboardInterrupt:
@@ -208,10 +222,18 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
             ("Dead letters", document["dead_letters"]),
             *((f"{name} broken", count) for name, count in document["broken"].items()),
             *((("Too late", document["late"]),) if document["late"] is not None else ()),
+            *_restart_facts(document["restarts"]),
             *((("Lost, offsets", document["lost"]),) if document["lost"] else ()),
             *((f"Behind, {unit}", lag[unit]) for unit in ("offsets", "bytes", "seconds")),
         )
     )
+
+
+def _restart_facts(found: dict[str, Any] | None) -> tuple[tuple[str, object], ...]:
+    if found is None:
+        return ()
+    last = (("Last failure", found["error"]), ("Next start", found["next"])) if found["failures"] else ()
+    return (("Restarts", found["count"]), *last)
 
 
 def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:

@@ -1,15 +1,19 @@
-"""`bascule spark shell`: an interactive Python with a Spark session."""
+"""`bascule spark shell`, `pack`: an interactive Python with a Spark session, and what executors of a cluster need."""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bascule.cli.pipeline.pipeline_target import Pack
 from bascule.cli.target.target import Target, connected
 from bascule.cli.terminal import values
+from bascule.cli.terminal.output import note, say
+from bascule.config.values.shown import plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +45,7 @@ def shell(
             show_default=False,
         ),
     ] = None,
+    pack: Pack = None,
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", show_default=False),
@@ -54,7 +59,7 @@ def shell(
     from bascule.spark import session
 
     settings = dict(_setting(text) for text in conf or ())
-    spark = session("bascule shell", master, **settings)
+    spark = session("bascule shell", master, pack=pack, **settings)
     try:
         names = {"spark": spark, "stream": _stream(spark, target), "servers": target.server}
         if command is not None:
@@ -65,6 +70,35 @@ def shell(
             _interact(BANNER.format(version=spark.version, server=target.server), names)
     finally:
         spark.stop()
+
+
+@app.command("pack")
+def write(
+    file: Annotated[
+        Path,
+        typer.Argument(help="The archive to write: a name that ends in `.tar.gz`.", metavar="FILE", dir_okay=False),
+    ] = Path("deps.tar.gz"),
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add", metavar="NAME", help="Pack another installed package too; may be repeated.", show_default=False
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing: check whether FILE is right for this Python and Bascule.")
+    ] = False,
+) -> None:
+    """Pack what executors of a cluster need: Bascule with its compiled modules, and the packages that it needs."""
+    from bascule.spark.executors.pack import check_pack, write_pack
+
+    found = check_pack(file) if check else write_pack(file, add or ())
+    size_bytes = file.stat().st_size
+    say(
+        f"{file}: Bascule {found.bascule} and {plural(len(found.packages), 'package')} for {found.python} on {found.platform} "
+        f"({found.libc}), {size(size_bytes)}"
+    )
+    if not check:
+        note(f"next: `bascule pipeline run FILE --master spark://HOST:7077 --pack {file}`")
 
 
 def _setting(text: str) -> tuple[str, str]:

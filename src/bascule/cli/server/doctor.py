@@ -80,27 +80,37 @@ def doctor(
         Path | None,
         typer.Option(help="With `spark`: also check this directory for checkpoints.", show_default=False),
     ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="With `spark`: also check the executors of this cluster.", show_default=False, metavar="URL"),
+    ] = None,
+    pack: Annotated[
+        Path | None,
+        typer.Option(help="With `--master`: the archive of `bascule spark pack`.", show_default=False, metavar="FILE"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check address, connection, TLS, API, brokers, policies, streams, NATS, clocks and disk. Exits with code 3 if a check fails.
 
-    `bascule doctor spark` checks Java, Python, Arrow, the workers' Python and a directory for checkpoints; with `--write` it also runs
-    a job.
+    `bascule doctor spark` checks Java, the packages of the extra, the workers' Python, whether pipelines can be read, and a directory
+    for checkpoints; with `--write` it also runs a job, with `--master` one that looks at each executor.
     """
     import asyncio
 
     if what is What.SPARK:
-        _report(_spark_checks(checkpoint, write, quiet=as_json), as_json)
+        _report(_spark_checks(checkpoint, write, master, pack, quiet=as_json), as_json)
         return
     url = nats or target.context.nats
     _report(asyncio.run(_checks(target, url, namespace, data_dir, write, quiet=as_json)), as_json)
 
 
-def _spark_checks(checkpoint: Path | None, write: bool, *, quiet: bool) -> list[Check]:
+def _spark_checks(
+    checkpoint: Path | None, write: bool, master: str | None, pack: Path | None, *, quiet: bool
+) -> list[Check]:
     from bascule.cli.server import doctor_spark
 
     found = []
-    for check in doctor_spark.look(checkpoint, write):
+    for check in doctor_spark.look(checkpoint, write, master, pack):
         found.append(check)
         if not quiet:
             _print(check)

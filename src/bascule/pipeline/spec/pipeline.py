@@ -18,6 +18,7 @@ from bascule.config.values.key import setting
 from bascule.config.values.kinds import Duration, Name
 from bascule.pipeline.spec.document import KeyGroup, fill, read_document, variants
 from bascule.pipeline.spec.kinds import CronTimes, Folder, TextMap
+from bascule.pipeline.spec.restart import RestartSpec
 from bascule.pipeline.spec.sinks import SINKS, BrokerConnection, DeadLetters, Sink
 from bascule.pipeline.spec.sources import SourceSpec, ValueMode, ValueSpec
 from bascule.pipeline.spec.steps import STEPS, Join, Otherwise, Step, keeps_state, word_of
@@ -62,6 +63,7 @@ class PipelineSpec(KeyGroup):
         meaning="Times as in a crontab, in UTC: `*/15 * * * *`. `bascule pipeline run` then processes the existing messages at these "
         "times, and waits in between.",
     )
+    restart: RestartSpec = field(default_factory=RestartSpec, metadata={"part": RestartSpec})
     checkpoint: str = setting(
         "checkpoint",
         Folder(),

@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from bascule import errors
 from bascule.config.values.given import closest
-from bascule.errors import BasculeError, InvalidQuery, PipelineFailed
+from bascule.errors import BasculeError, InvalidQuery, MissingExtra, OperatorError, PipelineFailed
+from bascule.spark.errors.table_formats import of_table_format
 
 _CODED: Final = re.compile(r"\[([A-Z][A-Z_]+)\] ([^\n]*)(?:\nhint: ([^\n]*))?")
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _OF_DATA: Final = re.compile(r"SQLSTATE: 22\w{3}")
 """Class 22 of SQLSTATE, data exceptions: a text that is not a number, a division by zero."""
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
+_NO_MODULE: Final = re.compile(r"No module named '((?:bascule|pyspark_bascule|pyarrow|fastavro)(?:\.[\w.]+)?)'")
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _MISSING_TABLE: Final = re.compile(r"table or view (?:`[^`]*`\.)*`([^`]+)`")
 _SUGGESTIONS: Final = re.compile(r"Did you mean one of the following\? \[(.*?)\]")
@@ -31,6 +34,9 @@ def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeErro
     found = _ours(said)
     if found is not None:
         return found
+    found = _of_executors(said) or of_table_format(said)
+    if found is not None:
+        return found
     name = type(error).__name__
     if name in ("AnalysisException", "ParseException"):
         return _query_error(error, said, known)
@@ -40,6 +46,28 @@ def from_spark(error: BaseException, known: Collection[str] = ()) -> BasculeErro
             hint="a row does not fit the query: `try_cast` and similar functions return null instead",
         )
     return PipelineFailed(_first_lines(said) or name, hint=None)
+
+
+def _of_executors(said: str) -> BasculeError | None:
+    """What a cluster lacks that runs our tasks."""
+    command = _NO_PROGRAM.search(said)
+    if command is not None:
+        return OperatorError(
+            f"an executor, or the driver, has no Python `{command[1]}`",
+            hint="set `spark.pyspark.python` or `PYSPARK_PYTHON` to a name that all machines find in their PATH, such as `python3.11`",
+        )
+    module = _NO_MODULE.search(said)
+    if module is not None:
+        return MissingExtra(
+            f"an executor cannot import `{module[1]}`",
+            hint="pack what executors need with `bascule spark pack`, and give it with `--pack`, or to spark-submit with `--archives`",
+        )
+    if "PYTHON_VERSION_MISMATCH" in said:
+        return OperatorError(
+            f"executors run another Python than the driver: {_first_lines(said)}",
+            hint="set `spark.pyspark.python` or `PYSPARK_PYTHON` to a Python of the driver's version",
+        )
+    return None
 
 
 def _text(error: BaseException) -> str:

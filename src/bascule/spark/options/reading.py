@@ -42,6 +42,9 @@ from bascule.spark.options.positions import (
     TimestampsKind,
 )
 
+GATHERED_OFFSETS_DEFAULT: Final = 10_000
+"""Offsets up to which one task reads several partitions. Reading them takes less time than the 100 ms that Spark needs for a task."""
+
 
 class OnDataLoss(StrEnum):
     FAIL = "fail"
@@ -175,6 +178,19 @@ class ConnectionOptions(Section):
         if self.tls_ca is not None or self.tls_cert is not None:
             tls = TlsOptions(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
         return {"tls": tls, "token": self.token}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConnection(ConnectionOptions):
+    """Connection to the brokers"""
+
+    patience_ns: int = setting(
+        "patience",
+        Duration(minimum_ns=1),
+        MINUTE_NS,
+        meaning="How long a read retries when no broker answers or a partition has no leader, before the query ends with an error.",
+        consequence="A pipeline is restarted after such an error.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +343,7 @@ class ParallelismOptions(Section):
     gathered_offsets_max: int = setting(
         "gatherRecordsPerTask",
         Integer(minimum=1, maximum=INT64_MAX),
-        limits.SPARK_GATHERED_OFFSETS_DEFAULT,
+        GATHERED_OFFSETS_DEFAULT,
         meaning="Offsets up to which one task reads several partitions; 1 for a task of its own for each partition.",
         consequence="Spark needs about 100 ms for a task, however little it reads. `minPartitions`, `maxRecordsPerPartition` and "
         "`maxBytesPerPartition` still hold.",
@@ -452,7 +468,7 @@ class ValueOptions(Section):
 class SourceOptions:
     """All of a read's options. Pickled with the reader: plain values only."""
 
-    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    connection: SourceConnection = field(default_factory=SourceConnection)
     streams: StreamOptions = field(default_factory=StreamOptions)
     start: StartingOptions = field(default_factory=StartingOptions)
     end: EndOptions = field(default_factory=EndOptions)

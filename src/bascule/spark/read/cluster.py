@@ -10,9 +10,10 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bascule.config.values.duration import SECOND_NS
 from bascule.errors import StreamNotFound
 from bascule.spark.options.positions import ByPartition
-from bascule.spark.options.reading import ConnectionOptions, SourceOptions
+from bascule.spark.options.reading import SourceConnection, SourceOptions
 from bascule.spark.read.state import PartitionState, Streams, StreamState
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class Cluster(Protocol):
     def close(self) -> None: ...
 
 
-_connected: dict[tuple[int, ConnectionOptions], Cluster] = {}
+_connected: dict[tuple[int, SourceConnection], Cluster] = {}
 
 
-def connect(options: ConnectionOptions) -> Cluster:
+def connect(options: SourceConnection) -> Cluster:
     """The connection of this process. Workers are forked: a child must not use the sockets of its parent."""
     key = os.getpid(), options
     if key not in _connected:
@@ -69,7 +70,7 @@ def connect_with_history(options: SourceOptions) -> Cluster:
     return OneStream(live, options.history.path, options)
 
 
-def disconnect(options: ConnectionOptions) -> None:
+def disconnect(options: SourceConnection) -> None:
     """Close it; the next `connect` makes another."""
     cluster = _connected.pop((os.getpid(), options), None)
     if cluster is not None:
@@ -79,11 +80,13 @@ def disconnect(options: ConnectionOptions) -> None:
 class FlightCluster:
     """A cluster reached through Arrow Flight; cursors, which are small, through gRPC."""
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(self, options: SourceConnection) -> None:
         from bascule.client.arrow.reader import FlightConnection
 
         self._options = options
-        self._flight: FlightConnection = FlightConnection(options.servers, **options.credentials)
+        self._flight: FlightConnection = FlightConnection(
+            options.servers, **options.credentials, patience=options.patience_ns / SECOND_NS
+        )
         self._client: BlockingClient | None = None
 
     def subjects(self) -> Mapping[str, str]:

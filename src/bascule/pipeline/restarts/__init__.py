@@ -1,0 +1,1 @@
+"""Whether and when a job that has failed is started again."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bascule.spark.executors.packages import closure, wanted
+from bascule.spark.executors.packages import EXTRA, closure
 from tests.support.broker_process import ROOT
 
 
@@ -16,8 +16,7 @@ def spark_install(folder: Path) -> Path:
     (site,) = (folder / "lib").glob("python*/site-packages")
     for package in ("bascule", "pyspark_bascule"):
         (site / package).symlink_to(ROOT / "src" / package)
-    found = closure([one.name for one in wanted()], ())
-    found["pyspark"] = found.get("pyspark") or closure(["pyspark"], ())["pyspark"]
+    found = closure(EXTRA)
     for distribution in found.values():
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}:
             if top != "__pycache__" and not (site / top).exists():

@@ -59,7 +59,7 @@ class Pipeline:
         on_restart: OnRestart = lambda _: None,
         stop: threading.Event | None = None,
     ) -> None:
-        """Setting `stop` ends the pipeline after the batch that is being written."""
+        """Setting `stop` ends the pipeline; a batch that is being written then is written again by its next run."""
         self._stop = stop or threading.Event()
         self._spark = spark
         self._warn = warn

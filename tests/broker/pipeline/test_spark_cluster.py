@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bascule import blocking, errors
-from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.options.reading import SourceConnection
 from bascule.spark.read.cluster import FlightCluster
 from bascule.spark.read.state import retention_text
 from tests.support.broker_fixtures import StartBroker
@@ -26,7 +26,7 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 @pytest.fixture
 def cluster(broker: BrokerProcess) -> Iterator[FlightCluster]:
-    found = FlightCluster(ConnectionOptions(servers=broker.address))
+    found = FlightCluster(SourceConnection(servers=broker.address))
     yield found
     found.close()
 
@@ -79,7 +79,7 @@ def test_everything_goes_through_tls(start_broker: StartBroker, tmp_path: Path) 
     guarded = Guarded(start_broker, tmp_path / "tls", {**SERVING, **CURSORS})
     guarded.admin_api.CreateStream(name="orders", subject="shop.orders")
     guarded.admin_api.publish("orders", b"x")
-    cluster = FlightCluster(ConnectionOptions(servers=guarded.broker.address, tls_ca=str(guarded.authority.file)))
+    cluster = FlightCluster(SourceConnection(servers=guarded.broker.address, tls_ca=str(guarded.authority.file)))
     try:
         assert cluster.streams(["orders"])["orders"].partitions[0].log_end_offset == 1
         cluster.set_cursor("job", "orders", 0, 0)

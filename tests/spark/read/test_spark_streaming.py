@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from bascule.client.blocking import BlockingClient
-from bascule.spark.options.reading import ConnectionOptions
+from bascule.spark.options.reading import SourceConnection
 from bascule.spark.read.cluster import FlightCluster
 from tests.spark.conftest import MakeStream, Query, publish
 from tests.support.broker_process import BrokerProcess
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_was_written_once_can_always_be_gone_on_with(
 ) -> None:
     """checkpoint/ is of a query that died in its batch 1, before the commit. Only the stream's id is put in."""
     stream = make_stream(12, partitions=2, name="golden-orders")
-    connection = FlightCluster(ConnectionOptions(servers=tables.address))
+    connection = FlightCluster(SourceConnection(servers=tables.address))
     stream_id = str(connection.streams([stream])[stream].id)
     connection.close()
     for file in (file for file in GOLDEN.rglob("*") if file.is_file()):

@@ -22,7 +22,7 @@ from bascule.errors import (
     TimestampOutOfRange,
 )
 from bascule.spark.options.declaration import BATCH
-from bascule.spark.options.reading import ConnectionOptions, source_options
+from bascule.spark.options.reading import SourceConnection, source_options
 from bascule.spark.options.schema import TABLE, check_schema
 from bascule.spark.read import cluster as cluster_module
 from bascule.spark.read.batch_reader import BatchReader
@@ -217,7 +217,7 @@ def test_a_process_has_one_connection_for_the_same_options_and_a_fork_its_own(mo
     """Trap 7: readers are built and unpickled for every task; a connection each would be a connection a task."""
     monkeypatch.setattr(cluster_module, "_connected", {})
     monkeypatch.setattr(cluster_module, "FlightCluster", lambda _: MemoryCluster())
-    here, there = ConnectionOptions(), ConnectionOptions(servers="other:9292")
+    here, there = SourceConnection(), SourceConnection(servers="other:9292")
     first = cluster_module.connect(here)
     assert cluster_module.connect(pickle.loads(pickle.dumps(here))) is first
     assert cluster_module.connect(there) is not first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from bascule.cli.pipeline import archive as pipeline_archive
+from bascule.cli.pipeline import host as pipeline_host
 from bascule.cli.pipeline import latest as pipeline_latest
 from bascule.cli.pipeline import replay as pipeline_replay
 from bascule.cli.pipeline import run as pipeline_run
@@ -22,6 +23,8 @@ for _command in (
     pipeline_trials.preview,
     pipeline_trials.test,
     pipeline_run.run,
+    pipeline_host.host,
+    pipeline_host.hosted,
     pipeline_sql.sql,
     pipeline_archive.archive,
     pipeline_archive.compact,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bascule.cli.target.target import Target
+from bascule.cli.terminal import values
 
 if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
@@ -35,6 +36,22 @@ Pack = Annotated[
         dir_okay=False,
     ),
 ]
+
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", show_default=False),
+]
+
+
+def spark_conf(conf: list[str] | None) -> dict[str, str]:
+    """The Spark settings of `--conf`."""
+    settings = {}
+    for text in conf or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise values.wrong("--conf", text, "a setting such as `spark.driver.memory=4g`")
+        settings[key] = value
+    return settings
 
 
 def source_options(target: Target) -> dict[str, str]:

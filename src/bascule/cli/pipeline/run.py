@@ -161,6 +161,12 @@ def run(
             metavar="COUNT",
         ),
     ] = None,
+    in_host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="With `--once`: run it in the Spark of `bascule pipeline host`, which is started already."
+        ),
+    ] = False,
     server: Server = None,
     context: ContextName = None,
 ) -> None:
@@ -169,6 +175,18 @@ def run(
     from bascule.pipeline.display import RunOptions, run_displayed
     from bascule.pipeline.runs.bounds import bounded
 
+    if in_host:
+        of_this_process = {
+            "--between": between,
+            "--max-batches": max_batches,
+            "--metrics-port": metrics_port,
+            "--master": master,
+            "--pack": pack,
+            "--restarts": restarts,
+            "--server": server,
+        }
+        _run_in_host(file, once, of_this_process)
+        return
     spec, target = spec_of(file, server, context)
     if between is not None:
         spec, once = bounded(spec, _time(between[0]), _time(between[1])), True
@@ -197,6 +215,19 @@ def _time(text: str) -> datetime:
     if not isinstance(found, datetime):
         raise values.wrong("--between", text, right)
     return found if found.tzinfo is not None else found.astimezone()
+
+
+def _run_in_host(file: Path, once: bool, of_this_process: dict[str, object]) -> None:
+    from bascule.cli.pipeline.host import run_hosted
+
+    if not once:
+        raise values.wrong(
+            "--host", "given", "left out, or `--once` too; `bascule pipeline hosted --start` runs it for good"
+        )
+    for name, value in of_this_process.items():
+        if value is not None:
+            raise values.wrong(name, value, "left out: the host has its own")
+    run_hosted(file, None)
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────

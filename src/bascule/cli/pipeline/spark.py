@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli.pipeline.pipeline_target import Pack
+from bascule.cli.pipeline.pipeline_target import Conf, Pack, spark_conf
 from bascule.cli.target.target import Target, connected
-from bascule.cli.terminal import values
 from bascule.cli.terminal.output import note, say
 from bascule.config.values.shown import plural, size
 
@@ -46,10 +45,7 @@ def shell(
         ),
     ] = None,
     pack: Pack = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.", show_default=False),
-    ] = None,
+    conf: Conf = None,
     command: Annotated[
         str | None,
         typer.Option("--command", "-c", metavar="CODE", help="Run this code, then exit.", show_default=False),
@@ -58,8 +54,7 @@ def shell(
     """Start Python, or IPython if installed, with a session `spark` and a function `stream(name)`. In a pipe it runs its input."""
     from bascule.spark import session
 
-    settings = dict(_setting(text) for text in conf or ())
-    spark = session("bascule shell", master, pack=pack, **settings)
+    spark = session("bascule shell", master, pack=pack, **spark_conf(conf))
     try:
         names = {"spark": spark, "stream": _stream(spark, target), "servers": target.server}
         if command is not None:
@@ -99,13 +94,6 @@ def write(
     )
     if not check:
         note(f"next: `bascule pipeline run FILE --master spark://HOST:7077 --pack {file}`")
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.startswith("spark."):
-        raise values.wrong("--conf", text, "a setting such as `spark.driver.memory=4g`")
-    return key, value
 
 
 def _stream(spark: Any, target: Target) -> Callable[..., Any]:

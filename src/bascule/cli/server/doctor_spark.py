@@ -127,7 +127,8 @@ def _pipelines() -> Check:
     """Check that the file of a pipeline can be read and its modules can be imported."""
     answer = _ask([sys.executable, "-c", _PIPELINE])
     if answer is None or answer.returncode:
-        said = "no answer" if answer is None else (answer.stderr.strip().splitlines() or ["no reason"])[-1]
+        lines = [] if answer is None else answer.stderr.strip().splitlines()
+        said = next((line for line in reversed(lines) if not line.startswith("hint:")), "no answer")
         return Check("pipelines", FAILED, f"a pipeline cannot be read: {said}", INSTALL)
     return Check("pipelines", OK, "the file of a pipeline can be read")
 

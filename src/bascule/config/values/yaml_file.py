@@ -112,7 +112,8 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
         import yaml
     except ModuleNotFoundError:
         raise InvalidConfig(
-            f"Cannot read `{path}`: PyYAML is not installed", hint="install the server: pip install 'bascule[server]'"
+            f"Cannot read `{path}`: PyYAML is not installed",
+            hint="`pip install 'bascule[server]'` for servers, `pip install 'bascule[spark]'` for pipelines",
         ) from None
     try:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)

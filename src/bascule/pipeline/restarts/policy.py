@@ -1,8 +1,7 @@
 """The restart policy of a job. Pure: failures come in, pauses come out.
 
-A failure that time may heal, such as a broker that is down, restarts the job after a pause; the pause doubles with each failure in a
-row. A failure that time does not heal ends the job at once, and so does one failure too many in a row. A batch that was written ends the
-row.
+A failure that may pass, such as a broker that is down, restarts the job after a pause, which doubles with each failure in a row. Any
+other failure ends the job at once, and so does one failure too many in a row. A batch that was written ends the row.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import bascule
 from bascule.errors import CallerError, OperatorError, StorageError
-from bascule.spark.executors.packages import EXTRA, OURS, closure, wanted
+from bascule.spark.executors.packages import EXTRA, OURS, closure
 
 MANIFEST: Final = "bascule-pack.json"
 FORMAT: Final = 1
@@ -76,7 +76,7 @@ def write_pack(target: Path, more: Iterable[str] = ()) -> PackManifest:
         raise CallerError(
             f"{target} has no name of an archive that Spark unpacks", hint=f"call it `{target.name}{SUFFIXES[0]}`"
         )
-    distributions = closure([*_needed(), *more], EXECUTORS_HAVE)
+    distributions = closure(EXTRA, tuple(more), EXECUTORS_HAVE)
     manifest = PackManifest(
         bascule=bascule.__version__,
         python=this_python(),
@@ -96,10 +96,6 @@ def write_pack(target: Path, more: Iterable[str] = ()) -> PackManifest:
     finally:
         draft.unlink(missing_ok=True)
     return manifest
-
-
-def _needed() -> list[str]:
-    return [one.name for one in wanted(EXTRA) if one.name not in EXECUTORS_HAVE]
 
 
 def _files(distributions: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Path]]:

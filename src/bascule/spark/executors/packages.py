@@ -19,6 +19,7 @@ class WantedPackage:
     """A package with the versions that are right, as its requirement says."""
 
     name: str
+    extras: frozenset[str]
     versions: str
     found: str | None
     """The installed version; None if there is none."""
@@ -35,20 +36,21 @@ def wanted(extra: str = EXTRA) -> list[WantedPackage]:
         if one.marker is None or one.marker.evaluate({"extra": extra}):
             version = _version(one.name)
             is_right = version is not None and one.specifier.contains(version, prereleases=True)
-            found.append(WantedPackage(one.name, str(one.specifier), version, is_right))
+            found.append(WantedPackage(one.name, frozenset(one.extras), str(one.specifier), version, is_right))
     return found
 
 
-def closure(names: Collection[str], leave_out: Collection[str]) -> dict[str, metadata.Distribution]:
-    """The distributions of these names, and all that they need, by their normalized names. What only a left out one needs is left out.
-
-    Raises MissingExtra for one that is not installed.
+def closure(
+    extra: str, more: Collection[str] = (), leave_out: Collection[str] = ()
+) -> dict[str, metadata.Distribution]:
+    """The distributions that the extra needs, with `more` and all that they need, by their normalized names. What only a left out one
+    needs is left out. Raises MissingExtra for one that is not installed.
     """
     from packaging.utils import canonicalize_name
 
     without = {canonicalize_name(name) for name in leave_out}
     found: dict[str, metadata.Distribution] = {}
-    waiting = [(name, frozenset({""})) for name in names]
+    waiting = [(one.name, one.extras | {""}) for one in wanted(extra)] + [(name, frozenset({""})) for name in more]
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         name, extras = waiting.pop()

@@ -131,6 +131,7 @@ pipeline                errors exits config.values client lake spark.options spa
                         pipeline.restarts pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks pipeline.runs
 pipeline.trials         errors config.values flight spark.options spark.errors spark.read pipeline.spec pipeline.steps
                         pipeline.sinks pipeline
+pipeline.hosting        errors config.values spark.options spark.errors pipeline.restarts pipeline.spec pipeline
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
 cli.stream              errors exits config.values client.connection client.publish client.consume client client.admin
@@ -138,8 +139,8 @@ cli.stream              errors exits config.values client.connection client.publ
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
-                        spark.executors spark pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs pipeline pipeline.trials
-                        cli.terminal cli.target
+                        spark.executors spark pipeline.restarts pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs
+                        pipeline pipeline.trials pipeline.hosting cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery liftbridge client.connection client client.admin spark.executors spark cli.terminal
                         cli.target

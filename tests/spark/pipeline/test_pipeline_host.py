@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from bascule import blocking
 from bascule.cli.pipeline import host as host_commands
 from bascule.errors import BasculeError, ExpectationBroken, InvalidConfig, StateError, Unavailable
-from bascule.pipeline.host import HostedState, PipelineHost
-from bascule.pipeline.host_socket import HostSocket, ask
+from bascule.pipeline.hosting.control import HostSocket, ask
+from bascule.pipeline.hosting.host import HostedState, PipelineHost
 from bascule.pipeline.restarts.loop import Restart
 from bascule.pipeline.runner import Pipeline
 from bascule.pipeline.spec.pipeline import load

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +108,7 @@ def rewritten(pack: Path, target: Path, **changed: object) -> Path:
     manifest = read_manifest(pack)
     assert manifest is not None
     with tarfile.open(target, "w:gz") as archive:
-        packs._add_text(archive, MANIFEST, json.dumps({"format": 1, **packs.asdict(replace(manifest, **changed))}))  # type: ignore[arg-type]
+        packs._add_text(archive, MANIFEST, json.dumps({"format": 1, **asdict(replace(manifest, **changed))}))  # type: ignore[arg-type]
     return target
 
 

@@ -14,6 +14,7 @@ import typer
 from bascule.cli.pipeline import archive_arguments as arguments
 from bascule.cli.pipeline.narrator import Narrator
 from bascule.cli.pipeline.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
+from bascule.cli.pipeline.restarted import Restarts, restarted
 from bascule.cli.pipeline.run import archives_of, show_status
 from bascule.cli.pipeline.silent_spark import quiet_session
 from bascule.cli.target.target import Json, Target, connected, explain
@@ -57,6 +58,7 @@ def archive(
     table: arguments.TableName = None,
     packages: arguments.Packages = None,
     conf: arguments.Conf = None,
+    restarts: Restarts = None,
 ) -> None:
     """Archive streams in ARCHIVE as Parquet, continuously, each message exactly once. Run it again to continue after a stop."""
     _must_have_spark()
@@ -93,7 +95,9 @@ def archive(
         settings = {**TABLE_FORMATS[table_format].settings, **settings}
     try:
         with quiet_session(f"archive {path.name}", master, settings) as spark:
-            said = _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once)
+            said = (
+                _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once, restarts)
+            )
     except KeyboardInterrupt:
         note("stopped; run it again to continue")
         raise
@@ -124,10 +128,12 @@ def _must_have_streams(options: ArchiveOptions, target: Target) -> None:
         note("no stream matches yet; matching streams are archived when they are created")
 
 
-def _run(spark: SparkSession, options: ArchiveOptions, once: bool) -> str:
+def _run(spark: SparkSession, options: ArchiveOptions, once: bool, restarts: int | None) -> str:
     from bascule.pipeline.jobs.archive import run_archive
 
-    state = run_archive(spark, options, once=once, on_commit=partial(_narrate, Narrator()))
+    state = restarted(
+        lambda noted: run_archive(spark, options, once=once, on_commit=noted(partial(_narrate, Narrator()))), restarts
+    )
     return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
 
 

@@ -57,8 +57,8 @@ def host(
     `bascule pipeline run FILE --once --host` runs another pipeline in it, without starting a Spark; `bascule pipeline hosted` shows,
     starts and stops pipelines.
     """
-    from bascule.pipeline.host import SETTINGS, PipelineHost
-    from bascule.pipeline.host_socket import HostSocket
+    from bascule.pipeline.hosting.control import HostSocket
+    from bascule.pipeline.hosting.host import SETTINGS, PipelineHost
 
     if master is not None and master.startswith("sc://"):
         raise InvalidOption(
@@ -110,7 +110,7 @@ def hosted(
     as_json: Json = False,
 ) -> None:
     """Show the pipelines of the running host, or start or stop one."""
-    from bascule.pipeline.host_socket import ask
+    from bascule.pipeline.hosting.control import ask
 
     if start is not None and stop is not None:
         raise values.wrong("--stop", stop, "left out, or `--start`: one at a time")
@@ -130,7 +130,7 @@ def hosted(
 
 def run_hosted(file: Path, socket: Path | None) -> None:
     """Run the pipeline once in the host, and print its summary."""
-    from bascule.pipeline.host_socket import ask
+    from bascule.pipeline.hosting.control import ask
 
     found = ask(socket_path(socket), {"do": "once", "file": str(file.absolute())})["pipeline"]
     say(f"{found['name']}: {found['messages']} messages in {found['batches']} batches.")

@@ -10,6 +10,7 @@ import typer
 
 from bascule.cli.pipeline.narrator import Narrator
 from bascule.cli.pipeline.pipeline_target import Master, source_options
+from bascule.cli.pipeline.restarted import Restarts, restarted
 from bascule.cli.target import completion
 from bascule.cli.target.target import Target, connected, explain
 from bascule.cli.terminal import values
@@ -62,6 +63,7 @@ def latest(
     ] = 16,
     keep: Annotated[str, typer.Option(help="How long a replaced snapshot stays readable.", metavar="DURATION")] = "1h",
     master: Master = None,
+    restarts: Restarts = None,
 ) -> None:
     """Keep the latest message of each key in TABLE as Parquet; a message without a value deletes its key. Run it again to continue."""
     from bascule.pipeline.jobs.latest import LatestOptions, run_latest
@@ -87,7 +89,10 @@ def latest(
         raise
     spark = session(f"latest {path.name}", master)
     try:
-        snapshot = run_latest(spark, options, once=once, on_commit=partial(_narrate, Narrator()))
+        snapshot = restarted(
+            lambda noted: run_latest(spark, options, once=once, on_commit=noted(partial(_narrate, Narrator()))),
+            restarts,
+        )
     except KeyboardInterrupt:
         note("stopped; run it again to continue")
         raise

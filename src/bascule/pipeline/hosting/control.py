@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.errors import BasculeError, CallerError, StateError, Unavailable
-from bascule.pipeline.host import HostedState, PipelineHost
+from bascule.pipeline.hosting.host import HostedState, PipelineHost
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.options.failures import with_code
 

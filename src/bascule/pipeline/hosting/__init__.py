@@ -1,0 +1,1 @@
+"""Several pipelines in one Spark, and the socket through which commands reach them."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SETTINGS: Final = {"spark.scheduler.mode": "FAIR"}
 """What the Spark of a host is started with."""
 STOP_SECONDS_MAX: Final = 60.0
-"""How long a pipeline that was told to stop is waited for."""
+"""How long `stop` waits for the end of a pipeline."""
 
 Say = Callable[[str], None]
 

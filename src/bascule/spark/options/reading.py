@@ -443,7 +443,7 @@ class ValueOptions(Section):
         "valueFraming",
         Choice(ValueFraming),
         ValueFraming.NONE,
-        meaning="What stands in front of `avro` and `json` values: `confluent` is a byte 0 and the four bytes of a schema id, as "
+        meaning="The bytes before `avro` and `json` values: `confluent` is a byte 0 and the four bytes of a schema id, as "
         "producers with a schema registry write it. The column `valueSchemaId` has the id.",
         consequence="The registry is not asked: `valueSchema` is the schema that wrote the values.",
     )

@@ -19,6 +19,7 @@ READS_OF_STREAMING_ONLY = {
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "cursor",
+    "untilTimestamp",
 }
 
 
@@ -51,6 +52,7 @@ WRONG = [
     ("endingOffsets", "earliest"),
     ("endingOffsets", "cursor:mine"),
     ("endingTimestamp", "later"),
+    ("untilTimestamp", "later"),
     ("endingOffsetsByTimestamp", "{}"),
     ("maxOffsetsPerTrigger", "0"),
     ("maxOffsetsPerTrigger", "many"),

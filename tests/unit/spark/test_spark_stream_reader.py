@@ -69,6 +69,22 @@ def _through_text(document: Json) -> Json:
     return found
 
 
+def test_a_read_until_a_time_ends_there_whatever_comes_later(cluster: MemoryCluster) -> None:
+    """The record with offset n is n seconds old."""
+    bounds = {"startingTimestamp": "10000", "untilTimestamp": "15000", "startingOffsetsByTimestampStrategy": "latest"}
+    cluster.create("orders", records=12)
+    query = Query(**bounds)
+    assert query.next() == [10, 11]
+    cluster.append("orders", 30)
+    assert query.next() == [12, 13, 14]
+    assert Query(query.log, **bounds).plan() is None
+    frozen = Query(**bounds)
+    frozen.reader.prepareForTriggerAvailableNow()
+    assert frozen.next(ReadAllAvailable()) == list(range(10, 15))
+    nothing = Query(**{**bounds, "startingTimestamp": "100000", "untilTimestamp": "200000"})
+    assert nothing.next() == []
+
+
 # ── trap 1: the initial offset ───────────────────────────────────────────────────────────────────
 
 

@@ -203,6 +203,8 @@ def test_streams_and_tables_are_joined_and_rows_go_where_their_condition_holds(
     (play.folder / "customers.csv").write_text("id,name\nx,Ann\ny,Bob\n")
     pq.write_table(pa.table({"id": [1, 2], "price": [10, 20]}), play.folder / "prices.parquet")
     deltalake.write_deltalake(str(play.folder / "levels"), pa.table({"id": [1, 3], "level": ["gold", "tin"]}))
+    java: Any = play.spark.sparkContext._jvm
+    java.System.setProperty("derby.stream.error.file", str(play.folder / "derby.log"))
     limits = play.spark.createDataFrame([(1, 5)], "id INT, most INT")
     derby = {"url": f"jdbc:derby:{play.folder}/db;create=true", "dbtable": "LIMITS"}
     limits.write.format("jdbc").options(**derby).save()

@@ -71,7 +71,11 @@ def _through_text(document: Json) -> Json:
 
 def test_a_read_until_a_time_ends_there_whatever_comes_later(cluster: MemoryCluster) -> None:
     """The record with offset n is n seconds old."""
-    bounds = {"startingTimestamp": "10000", "untilTimestamp": "15000", "startingOffsetsByTimestampStrategy": "latest"}
+    bounds: Json = {
+        "startingTimestamp": "10000",
+        "untilTimestamp": "15000",
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
     cluster.create("orders", records=12)
     query = Query(**bounds)
     assert query.next() == [10, 11]

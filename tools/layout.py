@@ -95,9 +95,9 @@ client.connection       errors limits names kernels.grpc net net.grpc
 client.publish          errors producers kernels.nats kernels.window kernels.client net.nats net.grpc
                         client.connection
 client.consume          errors kernels.client net.grpc client.connection
+client.admin            errors client.connection
 client                  errors kernels.window kernels.client net.nats client.connection client.publish
-                        client.consume
-client.admin            errors client.connection client
+                        client.consume client.admin
 client.arrow            errors limits kernels.records kernels.arrow kernels.window net flight client.connection
                         client.publish client
 __init__                errors client.connection client.consume client client.admin client.arrow

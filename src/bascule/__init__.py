@@ -27,6 +27,7 @@ from bascule.errors import (
 if TYPE_CHECKING:
     from bascule.client import blocking
     from bascule.client.admin.cluster import ClusterAdmin
+    from bascule.client.admin.streams import StreamAdmin
     from bascule.client.arrow.table import read_table
     from bascule.client.client import Client, connect
     from bascule.client.connection.options import TlsOptions
@@ -53,6 +54,7 @@ _LAZY: Final = {
     "LoopbackToken": "bascule.client.connection.tokens",
     "Message": "bascule.client.messages",
     "MessageBatch": "bascule.client.messages",
+    "StreamAdmin": "bascule.client.admin.streams",
     "Subscription": "bascule.client.consume.subscription",
     "TlsOptions": "bascule.client.connection.options",
     "blocking": "bascule.client",
@@ -93,6 +95,7 @@ __all__ = [
     "OutcomeUnknown",
     "PermissionDenied",
     "StateError",
+    "StreamAdmin",
     "StreamExists",
     "StreamNotFound",
     "Subscription",

@@ -20,10 +20,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from bascule.client.admin.cluster import ClusterAdmin
+from bascule.client.admin.streams import StreamAdmin
 from bascule.client.client import Client
 from bascule.client.client import connect as connect_async
 from bascule.client.connection.options import AckPolicy, Bytes, TlsOptions
 from bascule.client.consume.consumer import Assignment, Consumer
+from bascule.client.consume.group import Place
 from bascule.client.consume.subscription import Subscription
 from bascule.client.publish.calls import PublishArguments, SubjectArguments
 from bascule.client.publish.publisher import BasePublisher, Sendable
@@ -87,12 +90,16 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-class _Part(ABC, Generic[_A_co]):
-    """A part of the asyncio client for threads. A `with` block closes it at its end."""
+class _Face(Generic[_A_co]):
+    """The methods of an object of the asyncio client, for threads."""
 
     def __init__(self, portal: _Portal, part: _A_co) -> None:
         self._portal = portal
         self._part = part
+
+
+class _Part(_Face[_A_co], ABC):
+    """A part of the asyncio client for threads. A `with` block closes it at its end."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -108,11 +115,11 @@ class _Part(ABC, Generic[_A_co]):
 
 def _blocking(
     method: Callable[Concatenate[_M, _P], Coroutine[Any, Any, _T]],
-) -> Callable[Concatenate[_Part[_M], _P], _T]:
+) -> Callable[Concatenate[_Face[_M], _P], _T]:
     """The method of a part, run on the loop."""
 
     @functools.wraps(method)
-    def call(self: _Part[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    def call(self: _Face[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         return self._portal.run(method(self._part, *arguments, **options))
 
     return call
@@ -120,11 +127,11 @@ def _blocking(
 
 def _making(
     method: Callable[Concatenate[_M, _P], Any], kind: Callable[[_Portal, Any], _T]
-) -> Callable[Concatenate[_Part[_M], _P], _T]:
+) -> Callable[Concatenate[_Face[_M], _P], _T]:
     """The method of a part, called on the loop's thread; its result as a part for threads."""
 
     @functools.wraps(method)
-    def make(self: _Part[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    def make(self: _Face[_M], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         return kind(self._portal, self._portal.call(lambda: method(self._part, *arguments, **options)))
 
     return make
@@ -219,8 +226,23 @@ class BlockingConsumer(_Part[Consumer]):
         return self
 
     __next__ = _blocking(Consumer.__anext__)
+    poll = _blocking(Consumer.poll)
     next_batch = _blocking(Consumer.next_batch)
     checkpoint = _blocking(Consumer.checkpoint)
+    seek = _blocking(Consumer.seek)
+
+    def pause(self, *assignments: Place) -> None:
+        """Deliver no more messages of these partitions, or of all without any, until `resume`."""
+        self._portal.call(lambda: self._part.pause(*assignments))
+
+    def resume(self, *assignments: Place) -> None:
+        """Deliver messages of these partitions, or of all without any, again."""
+        self._portal.call(lambda: self._part.resume(*assignments))
+
+    @property
+    def paused(self) -> list[Assignment]:
+        """The partitions of which no messages are delivered."""
+        return self._portal.call(lambda: self._part.paused)
 
     def close(self) -> None:
         self._portal.run(self._part.close())
@@ -348,6 +370,40 @@ class BlockingClient(_Part[Client]):
         if not self._part.is_closed:
             self._portal.run(self._part.close())
             self._portal.stop()
+
+
+class BlockingClusterAdmin(_Face[ClusterAdmin]):
+    """`bascule.ClusterAdmin` without asyncio."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        super().__init__(client._portal, ClusterAdmin(client._part))
+
+    status = _blocking(ClusterAdmin.status)
+    counts = _blocking(ClusterAdmin.counts)
+    drain = _blocking(ClusterAdmin.drain)
+    add_servers = _blocking(ClusterAdmin.add_servers)
+    remove_server = _blocking(ClusterAdmin.remove_server)
+    rebalance = _blocking(ClusterAdmin.rebalance)
+    reassign = _blocking(ClusterAdmin.reassign)
+    cancel = _blocking(ClusterAdmin.cancel)
+    elect_unclean = _blocking(ClusterAdmin.elect_unclean)
+    set_throttle = _blocking(ClusterAdmin.set_throttle)
+    keys = _blocking(ClusterAdmin.keys)
+    load_keys = _blocking(ClusterAdmin.load_keys)
+    switch_keys = _blocking(ClusterAdmin.switch_keys)
+    policies = _blocking(ClusterAdmin.policies)
+    grant = _blocking(ClusterAdmin.grant)
+    revoke = _blocking(ClusterAdmin.revoke)
+
+
+class BlockingStreamAdmin(_Face[StreamAdmin]):
+    """`bascule.StreamAdmin` without asyncio."""
+
+    def __init__(self, client: BlockingClient) -> None:
+        super().__init__(client._portal, StreamAdmin(client._part))
+
+    describe = _blocking(StreamAdmin.describe)
+    set = _blocking(StreamAdmin.set)
 
 
 def connect(

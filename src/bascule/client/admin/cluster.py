@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from bascule.client.client import Client
+from bascule.client.connection.core import ClientCore
 from bascule.client.connection import wire
 from bascule.client.connection.wire import Fields
 from bascule.errors import BasculeError
@@ -236,7 +236,9 @@ class ClusterPolicy:
 
 
 class ClusterAdmin:
-    def __init__(self, client: Client) -> None:
+    """Calls that operate a cluster: see docs/guides/operating-a-cluster.md. Answers are in `bascule.client.admin.cluster`."""
+
+    def __init__(self, client: ClientCore) -> None:
         self._brokers = client._brokers
 
     async def status(self, *, timeout: float | None = None) -> ClusterStatus:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from bascule.client.client import Client
+from bascule.client.connection.core import ClientCore
 from bascule.client.connection import options, wire
 from bascule.client.connection.metadata import moment
 from bascule.client.connection.options import Duration
@@ -64,7 +64,9 @@ class StreamDescription:
 
 
 class StreamAdmin:
-    def __init__(self, client: Client) -> None:
+    """What the leaders of a stream store, and changes of its settings."""
+
+    def __init__(self, client: ClientCore) -> None:
         self._brokers = client._brokers
 
     async def describe(self, name: str, *, timeout: float | None = None) -> StreamDescription:

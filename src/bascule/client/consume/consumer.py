@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import inspect
 import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,11 +26,12 @@ from typing import Final, NamedTuple, Self
 from bascule.client.connection import options, wire
 from bascule.client.connection.brokers import Brokers
 from bascule.client.connection.retry import Backoff, TimeLimit
+from bascule.client.consume import positions
 from bascule.client.consume.coordination import Coordination
 from bascule.client.consume.cursors import FetchedCursor, fetch_cursor, replace_cursor, set_cursor
 from bascule.client.consume.group import CURSOR_PREFIX, HOLD_PREFIX, Change, PartitionProgress, Place
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
-from bascule.client.consume.positions import Position, Range
+from bascule.client.consume.positions import Position, Range, Start
 from bascule.errors import (
     BasculeError,
     ClientClosed,
@@ -85,7 +87,16 @@ class _Held:
     """No more of its messages are delivered."""
     announced: bool = False
     """`on_assigned` was called for it, and `on_revoked` not yet."""
+    paused: bool = False
+    rest: Iterator[Message] = field(default_factory=lambda: iter(()))
+    """Messages of the batch that is being delivered."""
+    aside: list[Message] = field(default_factory=list)
+    """What was left of it when the partition was paused."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def delivers(self) -> bool:
+        return not self.revoked and not self.paused
 
 
 class Consumer:
@@ -133,8 +144,9 @@ class Consumer:
         self._lost = False
         self._has_taken = False
         self._current: _Held | None = None
-        self._batch: Iterator[Message] = iter(())
-        self._batch_of: _Held | None = None
+        """The partition of the last message that was delivered, until the next one is requested."""
+        self._reading: _Held | None = None
+        """The partition whose batch is being delivered."""
         self._news = asyncio.Event()
         self._returned = asyncio.Event()
         self._rebalance = asyncio.Event()
@@ -220,15 +232,22 @@ class Consumer:
         """The next message. The previous one counts as processed now."""
         self._came_back()
         while True:
-            held = self._batch_of
-            if held is not None and not held.revoked:
-                for message in self._batch:
+            held = self._reading
+            if held is not None and held.delivers:
+                for message in held.rest:
                     held.progress.hand_out(message.offset)
                     self._current = held
                     return message
-            self._batch_of = None
-            held, batch = await self._next_batch()
-            self._batch_of, self._batch = held, iter(batch)
+            self._read_on(*await self._received())
+
+    async def poll(self, timeout: float) -> Message | None:
+        """The next message; None if none arrives within `timeout` seconds. The previous message counts as processed now."""
+        await self.open()
+        try:
+            async with asyncio.timeout(options.seconds("timeout", timeout, zero=True)):
+                return await self.__anext__()
+        except TimeoutError:
+            return None
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """The same as columns. A batch counts as processed when the next one is requested."""
@@ -237,12 +256,20 @@ class Consumer:
 
     async def next_batch(self) -> MessageBatch:
         self._came_back()
-        held, batch = await self._next_batch()
-        held.progress.hand_out(batch.last_offset)
-        self._current = held
-        return batch
+        while True:
+            held, batch = await self._received()
+            if isinstance(batch, MessageBatch):
+                held.progress.hand_out(batch.last_offset)
+                self._current = held
+                return batch
+            self._read_on(held, batch)  # the application reads messages too
 
-    async def _next_batch(self) -> tuple[_Held, MessageBatch]:
+    def _read_on(self, held: _Held, messages: Iterable[Message]) -> None:
+        held.aside = []
+        held.rest = iter(messages)
+        self._reading = held
+
+    async def _received(self) -> tuple[_Held, MessageBatch | list[Message]]:
         if not self._opened:
             await self.open()
         while True:
@@ -253,8 +280,7 @@ class Consumer:
             for _ in range(len(self._turns)):
                 held = self._turns[0]
                 self._turns.rotate(-1)
-                batch = None if held.revoked else held.reader.take()
-                if batch is not None:
+                if held.delivers and (batch := held.aside or held.reader.take()):
                     return held, batch
             await self._news.wait()
 
@@ -263,6 +289,70 @@ class Consumer:
             self._current.progress.came_back()
             self._current = None
             self._returned.set()
+
+    # ── positions ────────────────────────────────────────────────────────────────────────────────
+
+    def pause(self, *assignments: Place) -> None:
+        """Deliver no more messages of these partitions, or of all without any, until `resume`. They stay with this member; a partition
+        that it loses and gets again is not paused."""
+        for held in self._chosen(assignments):
+            held.paused = True
+            if held is self._reading:
+                held.aside, self._reading = list(held.rest), None
+
+    def resume(self, *assignments: Place) -> None:
+        """Deliver messages of these partitions, or of all without any, again: from the first one that was not delivered."""
+        for held in self._chosen(assignments):
+            held.paused = False
+        self._news.set()
+
+    @property
+    def paused(self) -> list[Assignment]:
+        """The partitions of which no messages are delivered."""
+        return sorted(held.place for held in self._held.values() if held.paused and held.announced)
+
+    async def seek(self, start: Start, *assignments: Place) -> None:
+        """Go on reading at `start` in these partitions, or in all without any: what `Client.subscribe` takes, such as an offset.
+
+        The group has the new position after the next checkpoint. If the broker cannot be reached, this raises Unavailable, and the
+        consumer goes on at `start` when it can. Raises NotGroupMember when another member has a partition now.
+        """
+        wanted = positions.parse(start, None, reverse=False, now_ns=time.time_ns())
+        await self.open()
+        await asyncio.gather(*(self._seek(held, wanted) for held in self._chosen(assignments)))
+
+    async def _seek(self, held: _Held, wanted: Range) -> None:
+        if self._current is held:
+            self._came_back()  # a rebalance does not wait for the message in hand
+        held.position, held.rest, held.aside = Position(wanted), iter(()), []
+        old = held.reader
+        # Until it is open it has not ended, so that `_reopen` leaves it alone.
+        reader = held.reader = self._reader(held.place, held.position, held.epoch, held.stream_id)
+        try:
+            await old.close()  # a second subscription of the group would end it as one of a newer member
+            held.progress.moved()
+            await reader.open(TimeLimit.after(self._brokers.timeout))
+            begin = 0 if wanted.start_position == positions.EARLIEST else held.position.pinned_start
+            if begin is not None and held.progress.handed_out is None:  # no message was delivered meanwhile
+                held.progress.came_to(begin - 1 if begin else BEGINNING)
+        except BaseException:
+            reader.abandon()
+            self._rebalance.set()
+            raise
+        if held.revoked:
+            await reader.close()
+            raise _not_ours(held.place)
+        self._news.set()
+
+    def _chosen(self, assignments: tuple[Place, ...]) -> list[_Held]:
+        self._check_open()
+        if not assignments:
+            return [held for held in self._held.values() if held.announced and not held.revoked]
+        chosen = [self._held.get((stream, partition)) for stream, partition in assignments]
+        for place, held in zip(assignments, chosen, strict=True):
+            if held is None or held.revoked:
+                raise _not_ours(place)
+        return [held for held in chosen if held is not None]
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────
 
@@ -277,9 +367,7 @@ class Consumer:
             return
         found = self._held.get((message.stream, message.partition))
         if found is None:
-            raise NotGroupMember(
-                f"partition {message.partition} of `{message.stream}` is no longer assigned to this consumer"
-            )
+            raise _not_ours((message.stream, message.partition))
         async with found.writing:
             await self._set_cursor(found.place, message.offset, found.stream_id)
             found.progress.checkpointed = message.offset
@@ -516,6 +604,10 @@ class Consumer:
 
     def _cursor(self, prefix: str, place: Assignment) -> wire.Fields:
         return {"stream": place.stream, "partition": place.partition, "cursorId": prefix + self.group}
+
+
+def _not_ours(place: Place) -> NotGroupMember:
+    return NotGroupMember(f"partition {place[1]} of `{place[0]}` is not assigned to this consumer")
 
 
 async def _tell(callback: Callback | None, places: list[Assignment]) -> None:

@@ -116,6 +116,14 @@ class PartitionProgress:
     def came_back(self) -> None:
         self.done = self.handed_out
 
+    def moved(self) -> None:
+        """The application has gone to a position that is not known yet."""
+        self.handed_out = self.done = None
+
+    def came_to(self, offset: int) -> None:
+        """The application reads on after this offset."""
+        self.handed_out = self.done = offset
+
     @property
     def is_busy(self) -> bool:
         return self.handed_out != self.done

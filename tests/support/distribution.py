@@ -1,6 +1,6 @@
 """What users install, built from the checkout: once for a run of the tests, however many processes run them.
 
-    python = installed(tmp_path_factory) / "bin" / "python"
+python = installed(tmp_path_factory) / "bin" / "python"
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -65,9 +66,19 @@ exec chroot "$root" sh -c 'echo ready; while :; do sleep 3600; done'
 
 
 class Machine:
-    def __init__(self, directory: Path, venv: Path) -> None:
+    """`folders` are there too; `environ` is set for all commands."""
+
+    def __init__(
+        self,
+        directory: Path,
+        venv: Path,
+        *,
+        folders: Sequence[Path] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self._venv = venv
+        self._folders = folders
         self._is_root = os.geteuid() == 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._hatcheries: list[subprocess.Popen[bytes]] = []
@@ -81,6 +92,7 @@ class Machine:
             "READER": str(directory),
             "VENV": str(venv),
             "PAGE": "",
+            **(environ or {}),
         }
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -91,11 +103,13 @@ class Machine:
         for name in ("hatchery.py", "bascule_command.py"):
             shutil.copy(HERE / name, self.directory / name)
         command = self.directory / "bin" / "bascule"
-        command.write_text(f'#!/bin/sh\nexec "{self._venv}/bin/python" -SE "{self.directory}/bascule_command.py" "$@"\n')
+        command.write_text(
+            f'#!/bin/sh\nexec "{self._venv}/bin/python" -SE "{self.directory}/bascule_command.py" "$@"\n'
+        )
         command.chmod(0o755)
         user = [] if self._is_root else ["--user", "--map-root-user"]
         spaces = [*user, "--mount", "--net", "--pid", "--fork", "--kill-child"]
-        places = [sys.base_prefix, sys.prefix, str(self._venv), str(self.directory)]
+        places = [sys.base_prefix, sys.prefix, str(self._venv), str(self.directory), *map(str, self._folders)]
         self._keeper = subprocess.Popen(
             ["unshare", *spaces, "sh", "-c", PREPARE, "sh", str(self.directory / "root"), str(ROOT), *places],
             stdout=subprocess.PIPE,
@@ -154,7 +168,8 @@ class Machine:
 
     def _inside(self, directory: str = HOME) -> list[str]:
         user = [] if self._is_root else ["--user", "--preserve-credentials"]
-        inside = ["nsenter", "--target", str(self._pid), *user, "--mount", "--net", "--pid", "--root"]
+        places = ["--root", f"--wd=/proc/{self._pid}/root"]
+        inside = ["nsenter", "--target", str(self._pid), *user, "--mount", "--net", "--pid", *places]
         return [*inside, "sh", "-c", 'cd "$0" && exec "$@"', directory]
 
     def start_process(
@@ -173,12 +188,14 @@ class Machine:
                 stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipes else output,
                 stderr=output,
+                cwd="/",
                 env=environ or self.environ,
             )
 
     def run(self, *arguments: str, timeout: float = BLOCK_SECONDS) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self._inside(), *arguments],
+            cwd="/",
             env=self.environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -299,7 +316,9 @@ class Server:
             self._machine.run("kill", f"-{number}", "--", f"-{self._group}")
             self._process.wait(PATIENCE_SECONDS)
             # The shell is gone first; its server hands over and closes its logs.
-            eventually(lambda: self._machine.run("kill", "-0", "--", f"-{self._group}").returncode, "the server is gone")
+            eventually(
+                lambda: self._machine.run("kill", "-0", "--", f"-{self._group}").returncode, "the server is gone"
+            )
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
                 stream.close()

@@ -1,4 +1,4 @@
-"""The guides, from top to bottom, in the order of the documentation, in one cluster, exactly as they are written, with the installed wheel.
+"""The guides, from top to bottom, in the order of the documentation, in one cluster, as they are written, with the installed wheel.
 
 Those that need Spark are in tests/spark/guides.
 """
@@ -30,6 +30,31 @@ def test_the_guides_run_in_their_order(machine: Machine) -> None:
     reader = Reader(machine)
     for page in guides():
         if not needs_spark(page):
+            print(f"── {page.name}\n{reader.follow(page)}")
+
+
+CLUSTERED = (
+    "quickstart",
+    "client",
+    "command-line",
+    "publishing-over-nats",
+    "exactly-once-publishing",
+    "consumer-groups",
+    "tables",
+    "operating-a-cluster",
+    "monitoring",
+    "configuring",
+)
+"""Guides whose commands start no server of their own."""
+
+
+def test_with_three_brokers_they_run_too(machine: Machine) -> None:
+    reader = Reader(machine, has_cluster=True)
+    reader.start_cluster()
+    for page in guides():
+        if page.stem == "operating-a-cluster":
+            reader.start_another_server()
+        if page.stem in CLUSTERED:
             print(f"── {page.name}\n{reader.follow(page)}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bascule import blocking
 from bascule.client.blocking import BlockingClient
-from bascule.errors import StreamNotFound
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_classes import FLAGS, share_classes
@@ -58,14 +56,6 @@ def publish(client: BlockingClient, stream: str, count: int, *, partition: int =
     values = [f"{partition}/{number}".encode() for number in range(first, first + count)]
     if values:
         client.publish_many(stream, values, partition=partition, ack="all")
-
-
-def forget(spark: SparkSession, client: BlockingClient, *names: str) -> None:
-    """Streams and views of guides, which all use the same names and one broker and session."""
-    for name in names:
-        spark.catalog.dropTempView(name)
-        with contextlib.suppress(StreamNotFound):
-            client.delete_stream(name)
 
 
 Read = Callable[..., DataFrame]

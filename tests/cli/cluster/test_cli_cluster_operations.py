@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -421,31 +419,3 @@ def test_an_unclean_election_is_asked_about_and_loses_what_it_said(mortal: Clust
     own.wait_until_in_sync("orders")
     write_context(home, own)
     assert call("subscribe", "orders", "-e").ok().lines == ["x"] * 10
-
-
-# ── the guide ────────────────────────────────────────────────────────────────────────────────────
-
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "operating-a-cluster.md"
-BLOCK = re.compile(r"<!-- with a cluster -->\n<!-- not run -->\n```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def test_the_guide_s_commands_do_what_it_says(tmp_path: Path, nats_server: NatsServer, call: Run, home: Path) -> None:
-    blocks = BLOCK.findall(GUIDE.read_text("utf-8"))
-    assert len(blocks) == 7
-    servers = ("broker-1", "broker-2", "broker-3")
-    with Cluster(tmp_path / "guide", nats=nats_server, servers=servers, config=CONFIG) as cluster:
-        for block in blocks:
-            if "cluster add broker-4" in block:
-                join(cluster, "broker-4")
-            for line in block.splitlines():
-                write_context(home, cluster)
-                words = shlex.split(line)[1:]
-                (insist(call, *words) if words[0] == "cluster" else call(*words).ok())
-                if line.endswith("drain broker-2"):
-                    assert cluster.brokers["broker-2"].wait() == 0
-                    cluster.restart("broker-2")
-                    for partition in range(6):
-                        cluster.wait_until_in_sync("orders", partition)
-        assert [row[0] for row in insist(call, "cluster", "status").rows[1:]] == ["broker-1", "broker-2", "broker-4"]
-        assert described(call, "orders")[0]["replicas"] == ["broker-4", "broker-1"]
-        assert sorted(call("subscribe", "orders", "-p", "all", "-e").ok().lines) == ["chair", "desk", "lamp"]

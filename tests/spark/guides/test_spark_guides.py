@@ -1,4 +1,4 @@
-"""The README and the guides that need Spark, as tests/guides follows the others. All of them share one Java, which they do not notice."""
+"""The README and the guides that need Spark, as tests/guides follows the others. All of them share one Java and do not notice it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.support.small_disk import NotPermitted
 
 
 @pytest.fixture
-def machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, shared_classes: None) -> Iterator[Machine]:
+def machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """`shared_classes` has set the options of Java."""
     options = {name: os.environ[name] for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")}
     archives = re.findall(r"SharedArchiveFile=(\S+)", options["SPARK_SUBMIT_OPTS"])
     folders = [Path(archive).parent for archive in archives]

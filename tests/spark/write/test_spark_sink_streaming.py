@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
-from tests.spark.conftest import MakeStream, forget, publish
+from tests.spark.conftest import MakeStream, publish
 from tests.spark.write.test_spark_sink import stored, values
-from tests.support.broker_process import ROOT, BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.pausing_source import Pauses
 from tests.support.spark_processes import kill_workers
 from tests.support.waiting import eventually
@@ -144,21 +143,6 @@ def test_rows_that_were_written_in_another_order_are_put_in_order_first(
     source, target = make_stream(12), make_stream()
     copy.run(source, target, delivery="exactly-once", orderBy="value")
     assert values(client, target) == sorted(values(client, source))
-
-
-GUIDE = ROOT / "docs" / "guides" / "spark-sink.md"
-BLOCK = re.compile(r"^<!-- not run -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def test_the_guide_does_what_it_says(
-    spark: SparkSession, tables: BrokerProcess, client: BlockingClient, tmp_path: Path
-) -> None:
-    forget(spark, client, "orders", "shouting")
-    names: dict[str, object] = {"spark": spark}
-    for block in BLOCK.findall(GUIDE.read_text("utf-8"))[1:]:  # the first one makes the session
-        exec(block.replace("127.0.0.1:9292", tables.address).replace("/tmp/checkpoints", str(tmp_path)), names)
-    assert sorted(values(client, "shouting")) == [b"CHAIR", b"LAMP"]
-    assert sorted(values(client, "orders")) == [b"chair", b"chair", b"lamp", b"lamp"]
 
 
 ROWS_OF_A_PIECE = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -21,7 +21,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
     request = {
         "page": os.environ["PAGE"],
         "arguments": arguments,
-        "directory": os.getcwd(),
+        "directory": os.getcwd(),  # noqa: PTH109 (pathlib takes long to import)
         "environ": dict(os.environ),
     }
     socket.send_fds(line, [json.dumps(request).encode()], [0, 1, 2])

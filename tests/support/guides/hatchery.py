@@ -24,19 +24,22 @@ PATIENCE_SECONDS = 60.0
 """Timeout of a call: a machine that runs tests is busier than a reader's."""
 
 
-def prepare(*, is_copied: bool) -> None:
+def prepare(*, shares_spark: bool) -> None:
     import bascule
     import bascule.cli.main
     from bascule.cli.target import target
 
     target.TIMEOUT_DEFAULT = PATIENCE_SECONDS  # type: ignore[misc]
     for make in (bascule.connect, bascule.blocking.connect):
-        make.__kwdefaults__["timeout"] = PATIENCE_SECONDS
-    del is_copied
+        make.__kwdefaults__ = {**(make.__kwdefaults__ or {}), "timeout": PATIENCE_SECONDS}
+    if shares_spark:
+        from pyspark.sql import SparkSession
+
+        SparkSession.stop = lambda _: None  # type: ignore[method-assign]
 
 
 def serve(path: str, *, is_copied: bool) -> None:
-    prepare(is_copied=is_copied)
+    prepare(shares_spark=not is_copied and "SPARK_SUBMIT_OPTS" in os.environ)
     names: dict[str, Any] = {}
     page = ""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -3,8 +3,8 @@
     with Machine(tmp_path, installed(tmp_path_factory)) as machine:
         machine.run("bascule", "stream", "list")
 
-It has the programs of this machine, an empty /tmp, /var, /run and /home, a copy of /etc, and nobody else's ports. `bascule` is the one of
-the virtual environment; the sources of the checkout are not there. When it is closed, all its processes are killed.
+It has the programs of this machine, an empty /tmp, /var, /run and /home, a copy of /etc, and nobody else's ports. `bascule` is the one
+of the virtual environment; the sources of the checkout are not there. When it is closed, all its processes are killed.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Machine:
         self._hatcheries: list[subprocess.Popen[bytes]] = []
         self._pid = 0
         self._files = 0
+        self._handle: int | None = None
         path = [directory / "bin", venv / "bin", Path(sys.prefix) / "bin"]
         self.environ = {
             "PATH": ":".join([*map(str, path), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]),
@@ -139,10 +140,9 @@ class Machine:
 
     def _near(self, kind: str) -> str:
         """Short enough for a socket: its directory may have a long name."""
-        with suppress(AttributeError):
-            return f"/proc/self/fd/{self._descriptor}/{kind}"
-        self._descriptor = os.open(self.directory, os.O_PATH)
-        return self._near(kind)
+        if self._handle is None:
+            self._handle = os.open(self.directory, os.O_PATH)
+        return f"/proc/self/fd/{self._handle}/{kind}"
 
     def close(self) -> None:
         if self._keeper is not None:
@@ -153,8 +153,8 @@ class Machine:
                     stream.close()
         for one in self._hatcheries:
             one.wait()
-        with suppress(AttributeError):
-            os.close(self._descriptor)
+        if self._handle is not None:
+            os.close(self._handle)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -203,10 +203,6 @@ class Machine:
             timeout=timeout,
             check=False,
         )
-
-    def write(self, place: str, text: str) -> None:
-        script = 'mkdir -p "$(dirname "$1")"; printf %s "$2" > "$1"'
-        assert self.run("sh", "-c", script, "sh", place, text).returncode == 0
 
     def python(self, code: str, *, file: str, page: str, directory: str) -> tuple[int, str]:
         """Run it in the interpreter of this page; its exit code and output."""

@@ -1,12 +1,13 @@
 """A reader, who follows pages of the documentation on a machine of its own.
 
-Python is typed into one interpreter for each page, shell commands into one terminal for each page, servers into terminals that stay open.
-Each page has a folder of its own, but those with Spark share one, because its Java stays in the folder where it started. Marks in the
-pages say what is left out, see pages.py.
+Python is typed into one interpreter for each page, shell commands into one terminal for each page, servers into terminals that stay
+open. Each page has a folder of its own, but those with Spark share one, because its Java stays in the folder where it started. Marks in
+the pages say what is left out, see pages.py.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import threading
@@ -150,8 +151,28 @@ class Reader:
         return log.read_text()
 
     def start_cluster(self) -> None:
-        """Three servers on one nats-server, and a fourth that joins."""
-        self._server = Server(self.machine, "exec nats-server -a 127.0.0.1 -p 4222", HOME)
+        """Three servers on a nats-server."""
+        self._start("nats", "exec nats-server -a 127.0.0.1 -p 4222")
+        for number in (1, 2, 3):
+            self._launch(number, "raft.bootstrap.peers: [broker-1, broker-2, broker-3]")
+        eventually(lambda: self._servers() == 3, "the servers are a cluster")
+
+    def start_another_server(self) -> None:
+        """A fourth server, which joins."""
+        self._launch(4, "")
+        eventually(lambda: self._servers() == 4, "the new server has joined")
+
+    def _launch(self, number: int, members: str) -> None:
+        code = CLUSTER.format(name=f"broker-{number}", port=9282 + 10 * number, members=members)
+        self._start(f"broker-{number}", code)
+
+    def _start(self, name: str, code: str) -> None:
+        self.machine.start_process(["bash", "-c", code], self.machine.directory / f"{name}.log")
+
+    def _servers(self) -> int:
+        """Servers of a healthy cluster."""
+        found = self.machine.run("bascule", "cluster", "status", "--json")
+        return len(json.loads(found.stdout)["brokers"]) if found.returncode == 0 else 0
 
 
 def needs_spark(page: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bascule.client import blocking
-from bascule.client.blocking import BlockingClient
+from bascule.client.blocking import BlockingClient, BlockingStreamAdmin
 from tests.cli.command_line import Run, Terminal
 from tests.support.api_client import Api
 from tests.support.broker_fixtures import MakeStream, unique_name
@@ -75,6 +75,27 @@ def test_lag_includes_partitions_that_the_group_has_never_read(
     assert read(client, name, name, 26)
     assert rows_of(bascule, name) == [[name, str(n), "9", "9", "0", "-"] for n in range(3)]
     assert lags() == {0: 0, 1: 0, 2: 0}
+
+
+def test_messages_that_retention_has_removed_are_no_lag(bascule: Run, client: BlockingClient) -> None:
+    name = unique_name("short")
+    client.create_stream(name, partitions=2, retention_max_messages=2, segment_max_bytes=1, cleaner_interval=0.05)
+    for number in range(6):
+        client.publish(name, b"%d" % number, partition=0)
+        client.publish(name, b"%d" % number, partition=1)
+    streams = BlockingStreamAdmin(client)
+    eventually(
+        lambda: all(one.log_start_offset >= 3 for one in streams.describe(name).partitions),
+        "retention has removed them",
+    )
+    starts = [one.log_start_offset for one in streams.describe(name).partitions]
+    client.set_cursor(f"__group:{name}", name, 0, 0)  # and no position in partition 1
+    document = bascule("group", "describe", name, "--json").ok().json
+    assert [one["lag"] for one in document["partitions"]] == [6 - start for start in starts]
+    lag = 12 - sum(starts)
+    assert document["lag"] == lag
+    assert next(row for row in bascule("group", "list").ok().rows if row[0] == name)[4] == str(lag)
+    assert next(row for row in bascule("top", "-i", "1ms", "--json").ok().json if row["stream"] == name)["lag"] == lag
 
 
 def test_a_group_with_members_and_without_a_checkpoint_has_a_lag_and_owners(

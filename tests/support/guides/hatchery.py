@@ -35,7 +35,7 @@ def prepare(*, shares_spark: bool) -> None:
     if shares_spark:
         from pyspark.sql import SparkSession
 
-        SparkSession.stop = lambda _: None  # type: ignore[method-assign]
+        SparkSession.stop = lambda _: None  # type: ignore[method-assign, assignment]
 
 
 def serve(path: str, *, is_copied: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bascule.cli.stream.group_positions import group_positions
+from bascule.cli.stream.group_positions import GroupPosition, from_log_starts, group_positions
 from bascule.cli.stream.stored_positions import CursorList
 from bascule.cli.target import facts
 from bascule.cli.target.target import Json, Target, connected
@@ -108,7 +108,13 @@ class View:
         self._before: dict[tuple[str, int], int] = {}
         self._seen_at = 0.0
 
-    def update(self, metadata: Metadata, streams: list[StreamInfo], now: float) -> list[Row]:
+    def positions(self, metadata: Metadata, streams: list[StreamInfo]) -> list[GroupPosition]:
+        """Of all groups, without the starts of the logs."""
+        return group_positions(self.cursors, streams, metadata.groups)
+
+    def update(
+        self, metadata: Metadata, streams: list[StreamInfo], positions: list[GroupPosition], now: float
+    ) -> list[Row]:
         self.brokers = len(metadata.brokers)
         seconds = now - self._seen_at if self._before else 0.0
         newest = {(one.name, part.id): part.newest_offset for one in streams for part in one.partitions.values()}
@@ -117,21 +123,10 @@ class View:
             for place, offset in newest.items()
         }
         self._before, self._seen_at = newest, now
-        lags = self._lags(metadata, streams)
+        lags = _lags(positions)
         shown = [one for one in streams if self.everything or not facts.is_internal(one.name)]
         rows = [row for one in shown for row in self._rows(one, rates, lags)]
         return sorted(rows, key=lambda row: (-row.rate, row.stream, row.partition or 0))
-
-    def _lags(self, metadata: Metadata, streams: list[StreamInfo]) -> Lags:
-        found, by_group = Lags(), Counter[tuple[str, str]]()
-        for one in group_positions(self.cursors, streams, metadata.groups):
-            if one.lag is not None:
-                place = one.stream, one.partition
-                found.partitions[place] = max(found.partitions.get(place, 0), one.lag)
-                by_group[one.stream, one.group] += one.lag
-        for (stream, _), lag in by_group.items():
-            found.streams[stream] = max(found.streams.get(stream, 0), lag)
-        return found
 
     def _rows(self, stream: StreamInfo, rates: dict[tuple[str, int], float], lags: Lags) -> list[Row]:
         parts = list(stream.partitions.values())
@@ -166,9 +161,23 @@ class View:
         ]
 
 
+def _lags(positions: list[GroupPosition]) -> Lags:
+    found, by_group = Lags(), Counter[tuple[str, str]]()
+    for one in positions:
+        if one.lag is not None:
+            place = one.stream, one.partition
+            found.partitions[place] = max(found.partitions.get(place, 0), one.lag)
+            by_group[one.stream, one.group] += one.lag
+    for (stream, _), lag in by_group.items():
+        found.streams[stream] = max(found.streams.get(stream, 0), lag)
+    return found
+
+
 async def _look(client: Client, view: View) -> list[Row]:
     metadata, streams = await facts.streams(client, groups=None)
-    return view.update(metadata, [one for one in streams if one.partitions], monotonic())
+    streams = [one for one in streams if one.partitions]
+    positions = await from_log_starts(client, view.positions(metadata, streams))
+    return view.update(metadata, streams, positions, monotonic())
 
 
 async def _follow_cursors(client: Client, view: View) -> asyncio.Task[None] | None:

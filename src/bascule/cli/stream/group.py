@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bascule.cli.stream import group_reset
-from bascule.cli.stream.group_positions import GroupPosition, group_positions
+from bascule.cli.stream.group_positions import GroupPosition, from_log_starts, group_positions
 from bascule.cli.stream.stored_positions import GROUP_PREFIX, HOLD_PREFIX, read_cursors
 from bascule.cli.stream.subscribe import Count, Few, Renderer, Template, chosen_renderer, write
 from bascule.cli.target import completion, facts
@@ -53,7 +53,7 @@ async def _list(client: Client) -> list[dict[str, Any]]:
     cursors = await read_cursors(client)
     metadata, streams = await facts.streams(client, groups=None)
     by_group: dict[str, list[GroupPosition]] = {name: [] for name in metadata.groups}
-    for one in group_positions(cursors, streams, metadata.groups):
+    for one in await from_log_starts(client, group_positions(cursors, streams, metadata.groups)):
         by_group.setdefault(one.group, []).append(one)
     return [
         {
@@ -119,7 +119,7 @@ async def _describe(client: Client, group: str) -> tuple[GroupInfo | None, list[
     found = [one for one in group_positions(cursors, streams, metadata.groups) if one.group == group]
     if known_group is None and not found:
         raise no_group(group)
-    return known_group, found
+    return known_group, await from_log_starts(client, found)
 
 
 def no_group(group: str) -> StateError:

@@ -7,12 +7,14 @@ to its lag, whether the group has written a cursor there or not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bascule.cli.stream.stored_positions import GROUP_PREFIX, VALID, ListedCursor
+from bascule.errors import BasculeError
 
 if TYPE_CHECKING:
+    from bascule.client.client import Client
     from bascule.client.connection.metadata import GroupInfo, StreamInfo
 
 
@@ -27,13 +29,15 @@ class GroupPosition:
     """None if it is not known: the partition is paused."""
     owner: str | None = None
     """The member that reads the partition now."""
+    oldest: int = 0
+    """The first offset that retention has left."""
 
     @property
     def lag(self) -> int | None:
         """Number of messages that the group has not processed."""
         if self.newest is None:
             return None
-        return max(0, self.newest - (-1 if self.offset is None else self.offset))
+        return max(0, self.newest + 1 - max(self.oldest, 0 if self.offset is None else self.offset + 1))
 
     def document(self) -> dict[str, object]:
         return {
@@ -80,6 +84,27 @@ def group_positions(
         for group, name in sorted(read)
         for one in known[name].partitions.values()
     ]
+
+
+async def from_log_starts(client: Client, positions: list[GroupPosition]) -> list[GroupPosition]:
+    """The positions with the starts of the logs: what retention has removed is no lag. Without the right to describe a stream, or an
+    answer of its leaders, its offsets count from 0."""
+    import asyncio
+
+    from bascule.client.admin.streams import StreamAdmin
+
+    async def starts(stream: str) -> dict[tuple[str, int], int]:
+        try:
+            described = await StreamAdmin(client).describe(stream)
+        except BasculeError:
+            return {}
+        return {(stream, one.partition): one.log_start_offset for one in described.partitions if not one.error}
+
+    names = sorted({one.stream for one in positions if one.lag})
+    found: dict[tuple[str, int], int] = {}
+    for part in await asyncio.gather(*(starts(name) for name in names)):
+        found |= part
+    return [replace(one, oldest=max(0, found.get((one.stream, one.partition), 0))) for one in positions]
 
 
 def _processed(offset: int | None) -> int | None:

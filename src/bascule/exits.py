@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-import typer
-
 from bascule import errors
 
 EXIT_CODES: Final[dict[type[errors.BasculeError], int]] = {
@@ -29,10 +27,6 @@ EXIT_USAGE: Final = EXIT_CODES[errors.CallerError]
 
 EXIT_INTERRUPTED: Final = 130
 """Ctrl-C, as shells have it."""
-
-# The base classes of click's usage errors: typer bundles click or depends on it, by version, so they have no stable import path.
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__mro__[1]
-_CLICK_ERROR: Final[Any] = typer.BadParameter.__mro__[2]
 
 
 def exit_code(error: errors.BasculeError) -> int:
@@ -83,17 +77,23 @@ def wants_colour() -> bool:
 
 def styled(text: str, *, line_break: bool = True, err: bool = False, **style: Any) -> None:
     """Print the text in colour on a terminal, and plain in a pipe."""
+    import typer
+
     typer.echo(typer.style(text, **style) if wants_colour() else text, nl=line_break, err=err)
 
 
 def _leave(error: BaseException) -> NoReturn:
+    import typer  # takes long, and a server that starts has no use for it
+
+    # The base classes of click's usage errors: typer bundles click or depends on it, by version, so they have no stable import path.
+    usage_error, click_error = typer.BadParameter.__mro__[1:3]
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
     if isinstance(error, errors.BasculeError):
         _complain(error.message, error.hint)
         sys.exit(exit_code(error))
-    if isinstance(error, _CLICK_ERROR):
-        _complain_of_usage(error)
+    if isinstance(error, click_error):
+        _complain_of_usage(error, usage_error)
         sys.exit(EXIT_USAGE)
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f": `{error.filename}`"
@@ -106,12 +106,12 @@ def _leave(error: BaseException) -> NoReturn:
     sys.exit(EXIT_BUG)
 
 
-def _complain_of_usage(error: Any) -> None:
+def _complain_of_usage(error: Any, usage_error: type[BaseException]) -> None:
     """Report an unknown option or command, a value of the wrong type, or a missing argument."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return  # the help page was printed
     message = error.format_message().rstrip(".") + _given(error)
-    found = getattr(error, "ctx", None) if isinstance(error, _USAGE_ERROR) else None
+    found = getattr(error, "ctx", None) if isinstance(error, usage_error) else None
     path = "bascule" if found is None else found.command_path
     _complain(message[:1].lower() + message[1:], f"`{path} --help` shows how to use it")
 
@@ -128,6 +128,8 @@ def _given(error: Any) -> str:
 
 
 def _complain(message: str, hint: str | None) -> None:
+    import typer
+
     styled("error: ", fg="red", bold=True, line_break=False, err=True)
     typer.echo(message, err=True)
     if hint is not None:

@@ -25,8 +25,6 @@ from bascule.config.sections.server import KEYS, ServerConfig
 from bascule.config.values.key import Key
 from bascule.config.values.kinds import Boolean, Names, NatsServers
 from bascule.exits import run_to_the_end
-from bascule.log.disk.operations import PosixDisk
-from bascule.metadata.namespace import FORMER_DEFAULT, stored_namespace
 from bascule.net.listening import take_listening_socket
 
 if TYPE_CHECKING:
@@ -42,22 +40,27 @@ def main() -> None:
 
 def _serve(arguments: Sequence[str]) -> None:
     os.umask(0o077)  # also for what nats-server and libraries create
-    config, warnings = parse(arguments)
-    set_up_logging(config.logging)
-    for warning in warnings:
+    loaded = _loaded(arguments)
+    set_up_logging(loaded.config.logging)
+    for warning in loaded.warnings:
         _logger.warning("%s", warning)
-    listening = take_listening_socket(config.listener.bind())
+    listening = take_listening_socket(loaded.config.listener.bind())
+    config = with_stored_namespace(loaded)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(run(config, listening))
 
 
 def parse(arguments: Sequence[str]) -> tuple[ServerConfig, tuple[str, ...]]:
-    """The configuration from the command line, the file that it names, and the environment; and warnings about it."""
+    """The configuration from the command line, the file that it names, the environment and the data directory; and its warnings."""
+    loaded = _loaded(arguments)
+    return with_stored_namespace(loaded), loaded.warnings
+
+
+def _loaded(arguments: Sequence[str]) -> Loaded:
     parser = _parser()
     given = vars(parser.parse_args(_with_two_dashes(arguments, parser)))
     file = given.pop("config")
-    loaded = load_with_sources(file, given)
-    return with_stored_namespace(loaded), loaded.warnings
+    return load_with_sources(file, given)
 
 
 def _with_two_dashes(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
@@ -68,6 +71,10 @@ def _with_two_dashes(arguments: Sequence[str], parser: argparse.ArgumentParser) 
 
 def with_stored_namespace(loaded: Loaded) -> ServerConfig:
     """The configuration with the namespace of its data directory, unless the namespace is configured."""
+    # Imported while the port listens already, as in `run`.
+    from bascule.log.disk.operations import PosixDisk
+    from bascule.metadata.namespace import FORMER_DEFAULT, stored_namespace
+
     config = loaded.config
     if any(one.key.name == "clustering.namespace" and one.source != "default" for one in loaded.settings):
         return config

@@ -29,3 +29,21 @@ def test_several_sockets_are_refused() -> None:
     environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
     with pytest.raises(OperatorError, match="hands over 2 sockets"):
         take_listening_socket(Address("127.0.0.1", 0), environ)
+
+
+def test_the_port_of_a_server_listens_before_its_parts_are_imported() -> None:
+    """go-liftbridge gives up for good after a quarter of a second of refused connections."""
+    code = (
+        "import sys\n"
+        "from bascule.net import listening\n"
+        "def stop(*_):\n"
+        "    late = ('bascule.cli.main', 'bascule.log', 'bascule.raft', 'bascule.broker.broker', 'typer')\n"
+        "    print([name for name in late if name in sys.modules])\n"
+        "    sys.exit()\n"
+        "listening.take_listening_socket = stop\n"
+        "sys.argv[1:] = ['server', '--port', '0']\n"
+        "from bascule.cli.entry import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

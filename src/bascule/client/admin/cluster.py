@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from bascule.client.connection.core import ClientCore
 from bascule.client.connection import wire
+from bascule.client.connection.core import ClientCore
 from bascule.client.connection.wire import Fields
 from bascule.errors import BasculeError
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from bascule.client.connection.core import ClientCore
 from bascule.client.connection import options, wire
+from bascule.client.connection.core import ClientCore
 from bascule.client.connection.metadata import moment
 from bascule.client.connection.options import Duration
 from bascule.client.connection.wire import Fields

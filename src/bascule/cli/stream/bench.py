@@ -117,14 +117,17 @@ async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIte
             raise NotEnoughReplicas(reason)
         yield name, list(found.partitions)
         return
+    import asyncio
     import secrets
 
     own = f"bascule-bench-{secrets.token_hex(4)}"
-    await client.create_stream(own, partitions=partitions)
+    creating = asyncio.create_task(client.create_stream(own, partitions=partitions))
     try:
+        await asyncio.shield(creating)
         yield own, list(range(partitions))
     finally:
         try:
+            await creating  # a command that ends before the answer deletes the stream too
             await client.delete_stream(own)
         except OutcomeUnknown:
             note(f"Stream `{own}` may still exist: delete it with `bascule stream delete {own}`.")

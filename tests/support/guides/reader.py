@@ -64,7 +64,7 @@ class Reader:
         if not blocks:
             return ""
         name, directory = page.stem, f"{HOME}/{'spark' if needs_spark(page) else page.stem}"
-        if name == "pipelines":
+        if name == "spark":
             assert self.machine.run("sh", "-ec", OWN_STREAMS).returncode == 0
         terminal, own, shown = Terminal(self.machine, name, directory), None, []
         try:

@@ -16,6 +16,7 @@ import typer
 
 from bascule.cli.target import facts
 from bascule.cli.target.target import Target, connected
+from bascule.cli.target.temporary import temporary_stream
 from bascule.cli.terminal.finding import FAILED, OK, SKIPPED, WARNING, Check
 from bascule.cli.terminal.output import printable, say, show_json
 from bascule.config.values.shown import milliseconds, plural
@@ -402,11 +403,7 @@ async def _try_to_write(client: Client) -> Check:
 
 async def _write(client: Client) -> Check:
     """Publish a message, read it back, and compare the broker's clock with ours."""
-    import secrets
-
-    name = f"bascule-doctor-{secrets.token_hex(4)}"
-    await client.create_stream(name)
-    try:
+    async with temporary_stream(client, "bascule-doctor") as name:
         started, sent_at = time.monotonic(), time.time()
         try:
             ack = await client.publish(name, b"doctor", ack="all", timeout=WRITE_SECONDS_MAX)
@@ -422,8 +419,6 @@ async def _write(client: Client) -> Check:
         seconds, answered_at = time.monotonic() - started, time.time()
         async for _ in client.subscribe(name, start="earliest", stop="latest"):
             pass
-    finally:
-        await client.delete_stream(name)
     received = sent_at if ack is None else ack.reception_timestamp / 1e9
     off = max(sent_at - received, received - answered_at, 0.0)
     if off > CLOCK_SECONDS_MAX:

@@ -12,11 +12,12 @@ import typer
 
 from bascule.cli.target import completion, facts
 from bascule.cli.target.target import Json, Target, connected
+from bascule.cli.target.temporary import temporary_stream
 from bascule.cli.terminal import values
-from bascule.cli.terminal.output import note, show_facts, show_json
+from bascule.cli.terminal.output import show_facts, show_json
 from bascule.cli.terminal.progress import ProgressBar
 from bascule.config.values.shown import bytes_per_second, milliseconds
-from bascule.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
+from bascule.errors import NotEnoughReplicas, Unavailable
 
 if TYPE_CHECKING:
     from bascule.client.client import Client
@@ -117,20 +118,8 @@ async def _stream(client: Client, name: str | None, partitions: int) -> AsyncIte
             raise NotEnoughReplicas(reason)
         yield name, list(found.partitions)
         return
-    import asyncio
-    import secrets
-
-    own = f"bascule-bench-{secrets.token_hex(4)}"
-    creating = asyncio.create_task(client.create_stream(own, partitions=partitions))
-    try:
-        await asyncio.shield(creating)
+    async with temporary_stream(client, "bascule-bench", partitions) as own:
         yield own, list(range(partitions))
-    finally:
-        try:
-            await creating  # a command that ends before the answer deletes the stream too
-            await client.delete_stream(own)
-        except OutcomeUnknown:
-            note(f"Stream `{own}` may still exist: delete it with `bascule stream delete {own}`.")
 
 
 async def _fill(client: Client, name: str, partitions: list[int], count: int, size: int, ack: str) -> float:

@@ -16,6 +16,16 @@ from tests.support.guides.reader import Reader, needs_spark
 from tests.support.small_disk import NotPermitted
 
 
+SHOWN = {
+    "README": ("b'lamp'", "|count|"),
+    "spark": ("12.50",),
+    "pipelines": ("is ready to run", "equal: "),
+    "archiving": ("equal: ",),
+    "replaying": ("Replayed 4 messages of /lake/orders",),
+}
+"""Some of what the pages show."""
+
+
 @pytest.fixture
 def machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """`shared_classes` has set the options of Java."""
@@ -33,4 +43,7 @@ def test_the_guides_to_spark_run_in_their_order(machine: Machine) -> None:
     reader = Reader(machine)
     for page in guides():
         if needs_spark(page):
-            print(f"── {page.name}\n{reader.follow(page)}")
+            shown = reader.follow(page)
+            print(f"── {page.name}\n{shown}")
+            assert [words for words in SHOWN.get(page.stem, ()) if words not in shown] == [], page
+    assert {*SHOWN} <= {*reader.followed}

@@ -164,8 +164,8 @@ class FakePartitions:
         """No log of these partitions is ever closed."""
 
     def status(self, stream: str, number: int) -> PartitionStatus:
-        found = self.get(stream, number) is not None
-        return PartitionStatus(found, found)
+        found = self.get(stream, number)
+        return PartitionStatus(found is not None, found is not None, stream_id=0 if found is None else found.stream_id)
 
     async def settled(self, _index: int) -> None:
         await asyncio.sleep(0)
@@ -176,8 +176,14 @@ class FakePublisher:
         self.server = server
         self.failures: list[GrpcError] = []
         """Each fails one publish."""
+        self.waits: list[GrpcError] = []
+        """Each fails one wait for a leader."""
         self.is_down = False
         self.published: list[tuple[str, int, bytes, bytes]] = []
+
+    async def wait_for_leader(self, _stream: str, _partition: int) -> None:
+        if self.waits:
+            raise self.waits.pop(0)
 
     async def publish(
         self, stream: str, partition: int, *, key: bytes = b"", value: bytes = b"", **_more: Any

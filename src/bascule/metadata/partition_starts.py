@@ -40,6 +40,8 @@ class PartitionStatus:
     is_leader: bool
     has_failed: bool = False
     """The last attempt to start it failed, for want of file handles, disk space or a key; the server goes on trying."""
+    stream_id: int = 0
+    """Identity of its stream; 0 if the server does not tell it."""
 
 
 class LocalReplicas(Protocol):
@@ -140,7 +142,11 @@ class PartitionStarts:
     async def _leader_has_started(self, stream: str, number: int, deadline: CallDeadline) -> bool:
         known = self._controller.metadata.find(stream, number)
         status = None if known is None else await self._leader_status(known.leader, stream, number, deadline)
-        return status is not None and status.is_leader
+        if status is None or not status.is_leader:
+            return False
+        # A leader that is behind may still lead the partition of a former stream of this name: what it gets now would be lost.
+        current = self._controller.metadata.streams.get(stream)
+        return current is not None and status.stream_id in (0, current.id)
 
     async def _leader_status(
         self, leader: str, stream: str, number: int, deadline: CallDeadline
@@ -165,7 +171,7 @@ class PartitionStarts:
             found = unpack_message(PartitionStatusResponse, answer, MessageType.PARTITION_STATUS_RESPONSE)
         except RejectedEnvelope:
             raise Unavailable(f"the answer of {server} is not a partition status") from None
-        return PartitionStatus(found.exists, found.is_leader, found.has_failed)
+        return PartitionStatus(found.exists, found.is_leader, found.has_failed, found.stream_id)
 
     async def _on_status_request(self, data: bytes, reply: str) -> None:
         try:
@@ -175,6 +181,9 @@ class PartitionStarts:
         if reply:
             status = self._partitions.status(asked.stream, asked.partition)
             response = PartitionStatusResponse(
-                exists=status.exists, is_leader=status.is_leader, has_failed=status.has_failed
+                exists=status.exists,
+                is_leader=status.is_leader,
+                has_failed=status.has_failed,
+                stream_id=status.stream_id,
             )
             await publish_quietly(self._bus, reply, pack_message(MessageType.PARTITION_STATUS_RESPONSE, response))

@@ -52,6 +52,7 @@ class ActivityPublisher:
         self._config = config
         self._sleep = sleep
         self._news = asyncio.Event()
+        self._is_led = False
         self._task = LeaderTask(controller, self._run, "activity", sleep)
         feed.subscribe(self)
 
@@ -70,6 +71,7 @@ class ActivityPublisher:
         self._news.set()
 
     async def _run(self) -> None:
+        self._is_led = False
         while True:
             self._news.clear()
             events = list(islice(self._controller.metadata.activity, EVENTS_PER_TRIM))
@@ -86,9 +88,15 @@ class ActivityPublisher:
         value = encode_event(event).SerializeToString()
         timeout = self._config.stream_publish_timeout_ns / 1e9
         policy = _POLICIES[self._config.stream_publish_ack_policy.value]
-        await self._insist(
-            lambda: self._publisher.publish(ACTIVITY_STREAM, 0, value=value, ack_policy=policy, timeout=timeout)
-        )
+
+        async def publish() -> None:
+            if not self._is_led:
+                # The stream may be new. An event that arrives before its leader listens would be missed for the whole timeout.
+                await self._publisher.wait_for_leader(ACTIVITY_STREAM, 0)
+                self._is_led = True
+            await self._publisher.publish(ACTIVITY_STREAM, 0, value=value, ack_policy=policy, timeout=timeout)
+
+        await self._insist(publish)
 
     async def _drop(self, index: int) -> None:
         await self._insist(lambda: self._controller.submit(PublishActivity(index)))

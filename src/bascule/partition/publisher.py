@@ -184,6 +184,10 @@ class InternalPublisher:
         except TimeoutError:
             raise GrpcError(Status.DEADLINE_EXCEEDED, f"no ack within {timeout:g} s") from None
 
+    async def wait_for_leader(self, stream: str, partition: int) -> None:
+        """Return when the leader of a partition has started it. What is published earlier may be lost. Raises GrpcError."""
+        await self._resume(stream, partition)
+
     async def _publish(self, request: bytes, stream: str, partition: int) -> Ack | None:
         answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         found = self._gate.publish(request, lambda ack: None if answered.done() else answered.set_result(ack))

@@ -571,7 +571,8 @@ class Partitions:
         is_starting = (stream, number) in self._unheard or (stream, number) in self._unfinished
         is_leader = local is not None and local.is_leader and not is_starting
         has_failed = self._failed.has(stream, number)
-        return PartitionStatus(exists=local is not None, is_leader=is_leader, has_failed=has_failed)
+        stream_id = 0 if local is None else local.stream_id
+        return PartitionStatus(local is not None, is_leader, has_failed, stream_id)
 
     def replica_states(self) -> list[ReplicaState]:
         """States of all partitions that are led here and whose log is open."""

@@ -99,14 +99,16 @@ class PartitionStatusRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatusResponse(_message.Message):
-    __slots__ = ("exists", "is_leader", "has_failed")
+    __slots__ = ("exists", "is_leader", "has_failed", "stream_id")
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     IS_LEADER_FIELD_NUMBER: _ClassVar[int]
     HAS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     exists: bool
     is_leader: bool
     has_failed: bool
-    def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ..., has_failed: _Optional[bool] = ...) -> None: ...
+    stream_id: int
+    def __init__(self, exists: _Optional[bool] = ..., is_leader: _Optional[bool] = ..., has_failed: _Optional[bool] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class Cursor(_message.Message):
     __slots__ = ("stream", "partition", "cursor_id", "offset", "stream_id")

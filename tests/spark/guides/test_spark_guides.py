@@ -15,13 +15,12 @@ from tests.support.guides.pages import guides
 from tests.support.guides.reader import Reader, needs_spark
 from tests.support.small_disk import NotPermitted
 
-
 SHOWN = {
     "README": ("b'lamp'", "|count|"),
     "spark": ("12.50",),
     "pipelines": ("is ready to run", "equal: "),
     "archiving": ("equal: ",),
-    "replaying": ("Replayed 4 messages of /lake/orders",),
+    "replaying": ("messages of /lake/orders to orders-again",),
 }
 """Some of what the pages show."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from bascule.errors import RejectedEnvelope, Unavailable
 from bascule.metadata.partition_starts import PartitionStarts, PartitionStatus
+from bascule.metadata.requests import CallDeadline
 from bascule.metadata.server_directory import ServerDirectory, ServerInfo
 from bascule.net.nats.envelope import MessageType, decode, encode
 from bascule.net.nats.subjects import ControlSubjects
@@ -143,6 +144,28 @@ def test_each_server_answers_for_the_partitions_that_it_runs() -> None:
         assert await first.status("b", "orders", 7, timeout=60) == PartitionStatus(False, False)
         with pytest.raises(Unavailable, match="no server listens"):
             await first.status("z", "orders", 0, timeout=60)
+
+    run(scenario())
+
+
+def test_a_leader_of_a_former_stream_of_the_same_name_has_not_started_the_new_one() -> None:
+    """It is behind, and would lose what is published to it; a server that tells no identity is believed."""
+
+    async def scenario() -> None:
+        bus, status = MemoryBus(), PartitionStatus(True, True, stream_id=5)
+        replicas = SimpleNamespace(status=lambda *_: status, settled=lambda _: asyncio.sleep(0))
+        metadata = SimpleNamespace(
+            applied_index=9,
+            streams={"orders": SimpleNamespace(id=9)},
+            find=lambda *_: SimpleNamespace(leader="b"),
+        )
+        servers = [SimpleNamespace(server_id=name, metadata=metadata) for name in "ab"]
+        first, second = (PartitionStarts(bus, SUBJECTS, cast(Any, one), cast(Any, replicas)) for one in servers)
+        await second.start()
+        assert not await first.started("orders", [0], CallDeadline.after(0.2))
+        for stream_id in (9, 0):
+            status = PartitionStatus(True, True, stream_id=stream_id)
+            assert await first.started("orders", [0], CallDeadline.after(60))
 
     run(scenario())
 

@@ -231,3 +231,22 @@ def test_internal_streams_are_created_once_whoever_leads(tmp_path: Path) -> None
             assert isinstance(cluster, Cluster)
 
     run(scenario())
+
+
+def test_nothing_is_published_before_the_leader_of_the_stream_listens(tmp_path: Path) -> None:
+    """The event would be lost, and missed only after the whole timeout of a publish."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, "abc", config=configured(activity=ENABLED)) as cluster:
+            old = await cluster.leader()
+            await settled(old)
+            old.publisher.is_down = True
+            await old.call("CreateStream", name="orders", subject="s")
+            new = next(server for server in cluster.servers.values() if server is not old)
+            new.publisher.waits = [GrpcError(Status.INTERNAL, "the leader has not started it yet")]
+            await cluster.transfer_leadership(new)
+            await until(lambda: [event.createStreamOp.stream for event in published(new)] == ["orders"])
+            assert new.publisher.waits == []
+            assert new.naps == [1]
+
+    run(scenario())

@@ -11,6 +11,9 @@ from typing import Final
 FIRST_WAIT_SECONDS: Final = 0.05
 LONGEST_WAIT_SECONDS: Final = 1.0
 
+ATTEMPT_SECONDS_MIN: Final = 0.1
+"""With less time no attempt begins: it would hardly be answered, and the caller learns more from the error of the last one."""
+
 LEADER_CHECK_SECONDS: Final = 1.0
 """After this time without an ack the client checks whether another broker leads the partition. An ack of all replicas may take as long
 as the removal of a dead one: time alone is no reason to send again."""
@@ -55,7 +58,7 @@ class Backoff:
     async def wait(self, deadline: TimeLimit) -> bool:
         """Pause. False when the deadline leaves no time for another attempt."""
         pause = self.next_seconds()
-        if pause >= deadline.left:
+        if pause + ATTEMPT_SECONDS_MIN >= deadline.left:
             return False
         await asyncio.sleep(pause)
         return True

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from bascule.flight.schema import COLUMNS
 from bascule.lake.files import WriteTask, read_file
-from bascule.lake.manifest import Archive, Commit, Covered, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit, Covered, DataFile
 from tests.support.memory_cluster import MemoryCluster
 
 

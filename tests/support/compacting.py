@@ -19,7 +19,7 @@ from bascule.lake import compaction, documents
 from bascule.lake.compaction import Compaction
 from bascule.lake.files import FileWriter
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from tests.support.archives import archive_rows
 
 DAY_US = 86_400_000_000

@@ -15,7 +15,8 @@ from typing import Final
 
 from bascule.child_process import ChildProcess
 from bascule.errors import BasculeError
-from bascule.lake.manifest import Archive, ArchiveState
+from bascule.lake.archive import Archive
+from bascule.lake.facts import ArchiveState
 
 EVERY: Final = "2s"
 LAUNCHER: Final = Path(__file__).with_name("child.py")

@@ -21,7 +21,8 @@ from bascule.lake import holes
 from bascule.lake.differences import Differences, compare
 from bascule.lake.digest import Digest
 from bascule.lake.files import read_file
-from bascule.lake.manifest import Archive, ArchiveState, DataFile, Lost, PartitionId
+from bascule.lake.archive import Archive
+from bascule.lake.facts import ArchiveState, DataFile, Lost, PartitionId
 
 if TYPE_CHECKING:
     import pyarrow as pa

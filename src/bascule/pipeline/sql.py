@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import CallerError, CheckpointMismatch, InvalidOption, InvalidQuery, Unavailable
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.runner import is_connect
 from bascule.pipeline.sinks.base import SinkBatch

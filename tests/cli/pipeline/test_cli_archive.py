@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.lake.manifest import Archive, Commit, Covered, Lost
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit, Covered, Lost
 from tests.cli.command_line import Outcome, Run
 from tests.support.compacting import small_files
 

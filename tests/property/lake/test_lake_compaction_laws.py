@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from bascule.lake import housekeeping
 from bascule.lake.compaction import Merge, plan_merges
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import ArchiveState, Commit, Covered, DataFile
 
 TARGET = 1000
 

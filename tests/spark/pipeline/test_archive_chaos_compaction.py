@@ -12,7 +12,8 @@ import pytest
 
 from bascule.client.arrow.reader import FlightConnection
 from bascule.lake.files import WriteTask
-from bascule.lake.manifest import Archive, Commit, Covered
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit, Covered
 from bascule.lake.verification import Verification
 from tests.cli.command_line import COMMAND
 from tests.cli.command_line import run as run_command

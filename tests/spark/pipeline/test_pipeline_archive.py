@@ -17,7 +17,8 @@ from bascule.cli.main import app
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import ArchiveDamaged, CallerError, StreamRecreated
-from bascule.lake.manifest import Archive, Commit
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit
 from bascule.lake.verification import Report, Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.cli.command_line import run as run_command

@@ -16,7 +16,8 @@ from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import DiskFull
 from bascule.lake.holes import Span, joined
-from bascule.lake.manifest import REMOVED, Archive, ArchiveState
+from bascule.lake.archive import Archive
+from bascule.lake.facts import REMOVED, ArchiveState
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
 from bascule.pipeline.status import pipeline_status
 from tests.spark.conftest import MakeStream, Read, publish

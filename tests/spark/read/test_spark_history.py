@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.spark.conftest import MakeStream, Query, Read, publish
 from tests.support.archives import archive_rows, compact

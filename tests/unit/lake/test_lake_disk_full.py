@@ -17,7 +17,8 @@ from bascule.errors import CallerError, DiskFull
 from bascule.lake.compaction import Compaction
 from bascule.lake.files import WriteTask
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, Commit, Covered, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit, Covered, DataFile
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages, small_files
 from tests.support.small_disk import NotPermitted, SmallDisk
@@ -140,7 +141,8 @@ import json, resource, sys
 from pathlib import Path
 from bascule.errors import DiskFull
 from bascule.lake.files import WriteTask
-from bascule.lake.manifest import Archive, Commit
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit
 from tests.support.compacting import messages
 
 lake = Path(sys.argv[1])

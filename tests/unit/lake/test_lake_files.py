@@ -13,7 +13,7 @@ from bascule.errors import BasculeError
 from bascule.lake import files
 from bascule.lake.digest import Digest
 from bascule.lake.files import WriteTask, from_stats, read_file
-from bascule.lake.manifest import DataFile
+from bascule.lake.facts import DataFile
 from tests.support.compacting import DAY_US, messages
 
 

@@ -18,7 +18,8 @@ from bascule.flight.schema import table_schema
 from bascule.lake.compaction import Compaction
 from bascule.lake.files import WriteTask, read_file
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, Commit
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit
 from bascule.lake.verification import Verification
 
 GOLDEN = Path(__file__).parent / "golden_archive"

@@ -9,7 +9,8 @@ import pytest
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, Commit, Covered, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit, Covered, DataFile
 
 
 def data_file(name: str, first: int, last: int) -> DataFile:

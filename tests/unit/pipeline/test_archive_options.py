@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.errors import BasculeError, InvalidOption, Unavailable
-from bascule.lake.manifest import Covered
+from bascule.lake.facts import Covered
 from bascule.pipeline.jobs.archive import ArchiveCursors, ArchiveOptions, read_stream_ids
 
 

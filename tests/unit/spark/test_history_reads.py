@@ -23,7 +23,8 @@ from bascule.errors import (
     StreamNotFound,
     StreamRecreated,
 )
-from bascule.lake.manifest import Archive, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.reading import source_options

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bascule.client.arrow.reader import FlightConnection
-    from bascule.lake.manifest import Archive, Commit, Lost
+    from bascule.lake.archive import Archive
+    from bascule.lake.facts import Commit, Lost
     from bascule.lake.verification import Report
     from bascule.pipeline.jobs.archive import ArchiveOptions
     from bascule.pipeline.jobs.table_archive import AppendedBatch
@@ -169,7 +170,7 @@ def compact(
     meanwhile."""
     from bascule.lake.compaction import Compaction, plan_merges
     from bascule.lake.housekeeping import Housekeeping
-    from bascule.lake.manifest import Archive
+    from bascule.lake.archive import Archive
 
     target_bytes = values.size("--file-size", file_size or "128MB") or 1
     kept = arguments.kept_seconds(keep_replaced or "1h") or 0.0
@@ -202,7 +203,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the contents of ARCHIVE, or the progress of the pipeline of FILE, and the lag in offsets, bytes and seconds."""
-    from bascule.lake.manifest import Archive
+    from bascule.lake.archive import Archive
     from bascule.lake.status import archive_status
 
     if path.is_file():
@@ -290,7 +291,7 @@ def verify(
 def _proof(path: Path, connection: FlightConnection | None, streams: list[str], day: str) -> Report:
     from bascule.lake.latest.table import LatestStore
     from bascule.lake.latest.verification import verify_latest
-    from bascule.lake.manifest import Archive
+    from bascule.lake.archive import Archive
 
     if not LatestStore(path).exists:
         archive = Archive(path)

@@ -25,7 +25,8 @@ from bascule.flight.schema import COLUMNS
 from bascule.lake.compaction import Compaction
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_stats
 from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
-from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile, Lost
+from bascule.lake.archive import FOLDER, Archive
+from bascule.lake.facts import ArchiveState, Commit, Covered, DataFile, Lost
 from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
 from bascule.spark.errors.failures import from_spark

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bascule.lake import holes
 from bascule.lake.files import UNKNOWN_ID
-from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost, PartitionId
+from bascule.lake.facts import DELETED, REMOVED, Began, Covered, DataFile, Lost, PartitionId
 from bascule.lake.ranges import read_rows
 from bascule.pipeline.jobs.archive_ranges import Plan
 from bascule.spark.read.state import StreamState

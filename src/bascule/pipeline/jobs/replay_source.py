@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from bascule.errors import CallerError, OffsetBelowStart, StreamNotFound
 from bascule.lake import holes
 from bascule.lake.coverage import Coverage, coverage_of
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.lake.ranges import offset_at, read_rows
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import CallerError, InvalidOption, MissingExtra, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
-from bascule.lake.manifest import FOLDER, Archive, Covered
+from bascule.lake.archive import FOLDER, Archive
+from bascule.lake.facts import Covered
 from bascule.lake.tables import COLUMNS_DDL, DATE, STREAM_ID, TableFormat
 from bascule.pipeline.jobs.archive import (
     ArchiveCursors,

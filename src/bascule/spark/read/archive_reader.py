@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from bascule.errors import ArchiveDamaged, DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.lake.coverage import ArchiveFollower, Coverage
 from bascule.lake.holes import Span
-from bascule.lake.manifest import Archive, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.facts import DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster

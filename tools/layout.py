@@ -112,19 +112,21 @@ broker.http             errors limits net net.grpc net.http config.sections secu
 broker                  errors limits names child_process exits proto kernels.nats kernels.calls net net.nats net.grpc config.values
                         config.sections config metadata.core.model log.disk log security.policy security security.audit metadata
                         partition readers operations liftbridge broker.api broker.flight broker.metrics broker.http
-lake                    errors limits kernels.wire flight client.arrow
-lake.latest             errors kernels.wire flight client.arrow lake
-spark.options           errors limits config.values config.sections flight client.connection
+lake.delta              errors
+lake                    errors limits kernels.wire flight client.arrow lake.delta
+lake.former             errors kernels.wire lake.delta lake
+lake.latest             errors kernels.wire flight client.arrow lake.delta lake
+spark.options           errors limits config.values config.sections flight client.connection lake.delta
 spark.errors            errors config.values
 spark.values            errors spark.options
-spark.read              errors limits config.values client client.arrow lake spark.options spark.values
+spark.read              errors limits config.values client client.arrow lake.delta lake spark.options spark.values
 spark.write             errors config.values client client.arrow spark.options
 spark                   errors spark.options spark.values spark.read spark.write
-pipeline.spec           errors config.values spark.options
+pipeline.spec           errors config.values lake.delta spark.options
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
-pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options spark.errors spark.read
+pipeline.jobs           errors flight client client.arrow lake.delta lake lake.latest spark.options spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
-pipeline                errors exits config.values lake spark.options spark.errors spark.values spark.read spark
+pipeline                errors exits config.values lake.delta lake spark.options spark.errors spark.values spark.read spark
                         pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
@@ -132,7 +134,7 @@ cli.stream              errors exits config.values client.connection client.publ
                         cli.terminal cli.target
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
-cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
+cli.pipeline            errors exits config.values client client.arrow lake.delta lake lake.former lake.latest spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery liftbridge client.connection client client.admin spark cli.terminal cli.target

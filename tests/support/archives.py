@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from bascule.flight.schema import COLUMNS
-from bascule.lake.files import WriteTask, read_file
 from bascule.lake.archive import Archive
 from bascule.lake.facts import Commit, Covered, DataFile
+from bascule.lake.files import WriteTask, read_file
 from tests.support.memory_cluster import MemoryCluster
 
 

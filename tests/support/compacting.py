@@ -15,11 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from bascule.flight.schema import table_schema
-from bascule.lake import compaction, documents
+from bascule.lake import compaction
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.delta import documents
 from bascule.lake.files import FileWriter
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
 from tests.support.archives import archive_rows
 
 DAY_US = 86_400_000_000

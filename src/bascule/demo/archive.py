@@ -32,7 +32,8 @@ class DemoArchive:
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self.stream = stream
-        self.state = ArchiveState()
+        self.state = ArchiveState(number=-1)
+        self._archive = Archive(folder)
         self._child: _ArchiveProcess | None = None
         self._why_not = ""
 
@@ -59,7 +60,7 @@ class DemoArchive:
         """Read the commits since the last call."""
         if self.folder.is_dir() and self.problem is None:
             try:
-                self.state = Archive(self.folder).refresh(self.state)
+                self.state = self._archive.refresh(self.state)
             except BasculeError:
                 return  # the archive is being created
 

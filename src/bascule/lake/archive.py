@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -25,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, ArchiveUnreachable, BasculeError, CallerError
+from bascule.lake.delta.documents import writing
 from bascule.lake.delta.log import VERIFY_HINT, DeltaCommit, list_log, read_checkpoint, read_commit
-from bascule.lake.delta.place import Place
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.delta.writer import DeltaWriter
-from bascule.lake.documents import writing
 from bascule.lake.facts import (
     MARK,
     ArchiveState,
@@ -71,8 +72,8 @@ class Head:
 
 
 class Archive:
-    def __init__(self, path: str | os.PathLike[str] | Place, options: dict[str, str] | None = None) -> None:
-        self.place = Place.of(path, options)
+    def __init__(self, path: str | os.PathLike[str] | LakePlace, options: dict[str, str] | None = None) -> None:
+        self.place = LakePlace.of(path, options)
         self._writer = DeltaWriter(self.place)
         self._described: dict[str, Any] | None = None
 
@@ -90,23 +91,27 @@ class Archive:
     @property
     def exists(self) -> bool:
         """Whether there is a log of commits. Raises for one of the former format, and for a store that does not answer."""
+        self._refuse_former()
         if list_log(self.place).newest >= 0:
             return True
         self._refuse_ruins()
         return False
 
     def _refuse_ruins(self) -> None:
-        """Raises ArchiveDamaged if commits were here, CallerError for an archive of the former format."""
-        if _is_former(self.place):
-            raise CallerError(
-                f"{self.place} is an archive of the former format",
-                hint=f"`bascule pipeline upgrade {self.place}` makes it a Delta table, in place",
-            )
+        """Raises ArchiveDamaged if commits were here."""
         head = self.head()
         if head is not None:
             raise ArchiveDamaged(
                 f"{self.place} has lost all its commits: `_delta_log` is empty, and commit {head.version} had been made",
                 hint="restore `_delta_log` from a backup, or archive into another folder",
+            )
+
+    def _refuse_former(self) -> None:
+        """Raises CallerError for an archive of the former format, and for one whose upgrade was cut short."""
+        if self.place.local is not None and (self.place.local / FOLDER / "archive.json").is_file():
+            raise CallerError(
+                f"{self.place} is an archive of the former format",
+                hint=f"`bascule pipeline upgrade {self.place}` makes it a Delta table, in place",
             )
 
     def create(self, streams: list[str], **selection: str | None) -> None:
@@ -116,22 +121,28 @@ class Archive:
             return
         if not self._is_free():
             raise CallerError(f"{self.place} is not empty and no archive", hint="give a new folder, or an archive")
+        self.begin_log(streams, **selection)
+
+    def begin_log(self, streams: list[str], **selection: str | None) -> None:
+        """The first commit, of a table without files."""
         about = {"format": FORMAT, "streams": streams, "created_ns": time.time_ns()}
         about |= {name: value for name, value in selection.items() if value is not None}
         if self.place.local is not None:
             with writing(self.place.local, FOLDER):
                 (self.place.local / FOLDER).mkdir(parents=True, exist_ok=True)
-        first = sealed(Commit(0, "create", time.time_ns()), ArchiveState(number=-1))
-        self._create_table(about, first)
+        description = json.dumps({MARK: KIND, **about})
+        made = Commit(0, "create", time.time_ns(), query=description_digest(description))
+        first = sealed(made, ArchiveState(number=-1))
+        self._create_table(about, description, first)
         self._note_head(first)
 
-    def _create_table(self, about: dict[str, Any], first: Commit) -> None:
+    def _create_table(self, about: dict[str, Any], description: str, first: Commit) -> None:
         named = ", ".join(about["streams"]) or about.get("pattern") or about.get("subject")
         self._writer.create(
             archive_schema(),
             partition_by=[DATE],
             name=f"archive of {named}"[:200],
-            description=json.dumps({MARK: KIND, **about}),
+            description=description,
             configuration={
                 "delta.deletedFileRetentionDuration": RETENTION_DEFAULT,
                 "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -156,7 +167,7 @@ class Archive:
             return not self.place.list()
         ours = (self.place.local / FOLDER, self.place.local / "_delta_log")
         return all(
-            path.is_dir() and any(folder in (path, *path.parents) for folder in ours)
+            (path.is_dir() and any(folder in (path, *path.parents) for folder in ours))
             or path.name in ("lock",)
             or "tmp" in path.name
             or "#" in path.name
@@ -179,8 +190,12 @@ class Archive:
         except (ValueError, KeyError, TypeError):
             about, is_ours = {}, False
         if not is_ours:
-            what = "a table of the latest messages" if about.get(MARK) == "latest" else "a Delta table of another writer"
-            raise CallerError(f"{self.place} is {what}, and no archive", hint="give the path of an archive, or a new one")
+            what = (
+                "a table of the latest messages" if about.get(MARK) == "latest" else "a Delta table of another writer"
+            )
+            raise CallerError(
+                f"{self.place} is {what}, and no archive", hint="give the path of an archive, or a new one"
+            )
         if about.get("format") != FORMAT:
             raise ArchiveDamaged(
                 f"{self.place} has format {about.get('format')!r}, this version knows {FORMAT}",
@@ -190,8 +205,10 @@ class Archive:
 
     # ── commits ──────────────────────────────────────────────────────────────────────────────────
 
-    def state(self) -> ArchiveState:
+    def state(self, *, upgrading: bool = False) -> ArchiveState:
         """The sum of all commits. Raises ArchiveDamaged for a commit that is missing or cannot be read."""
+        if not upgrading:
+            self._refuse_former()
         state = self._base()
         while (commit := self.commit_at(state.number + 1)) is not None:
             state.apply(commit)
@@ -202,7 +219,9 @@ class Archive:
         found = list_log(self.place)
         if found.newest < 0:
             self._refuse_ruins()
-            raise ArchiveUnreachable(f"{self.place} is no archive", hint=f"`bascule pipeline archive {self.place}` makes one")
+            raise ArchiveUnreachable(
+                f"{self.place} is no archive", hint=f"`bascule pipeline archive {self.place}` makes one"
+            )
         state = ArchiveState(number=-1)
         damaged: BasculeError | None = None
         for version, name in reversed(found.checkpoints):
@@ -217,7 +236,9 @@ class Archive:
         for version in found.commits:
             if version > state.number + 1:
                 hint = VERIFY_HINT if damaged is None else damaged.message
-                raise ArchiveDamaged(f"{self.place}: commit {state.number + 1} is missing, {version} is there", hint=hint)
+                raise ArchiveDamaged(
+                    f"{self.place}: commit {state.number + 1} is missing, {version} is there", hint=hint
+                )
             if version == state.number + 1 and (commit := self.commit_at(version)) is not None:
                 state.apply(commit)
         if self._described is None:
@@ -249,7 +270,9 @@ class Archive:
         try:
             return decode_commit(found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArchiveDamaged(f"{self.place}: commit {found.version} cannot be read: {error}", hint=VERIFY_HINT) from None
+            raise ArchiveDamaged(
+                f"{self.place}: commit {found.version} cannot be read: {error}", hint=VERIFY_HINT
+            ) from None
 
     def commits(self, after: int = 0) -> Iterator[Commit]:
         """Those that follow a number and are there."""
@@ -264,7 +287,9 @@ class Archive:
         """
         state = self.state() if state is None else state
         if commit.number != state.number + 1:
-            raise ArchiveConflict(f"{self.place} is at commit {state.number}, and not before {commit.number}", hint=_ALONE)
+            raise ArchiveConflict(
+                f"{self.place} is at commit {state.number}, and not before {commit.number}", hint=_ALONE
+            )
         self.must_be_as(state)
         whole = sealed(commit, state)
         added, removed, transactions = encode_commit(whole, state)
@@ -322,7 +347,9 @@ class Archive:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            raise ArchiveConflict(f"{self.place} is being written by another pipeline", hint="stop that one, or wait for it") from None
+            raise ArchiveConflict(
+                f"{self.place} is being written by another pipeline", hint="stop that one, or wait for it"
+            ) from None
         try:
             yield
         finally:
@@ -332,8 +359,9 @@ class Archive:
 _ALONE: Final = "only one pipeline may write a table: stop the other one"
 
 
-def _is_former(place: Place) -> bool:
-    return place.local is not None and (place.local / FOLDER / "archive.json").is_file()
+def description_digest(description: str) -> str:
+    """What the first commit says of the table's description."""
+    return hashlib.sha256(description.encode()).hexdigest()
 
 
 def files_covering(archive: Archive, version: int | None = None) -> tuple[int, dict[PartitionId, list[Any]]]:

@@ -19,12 +19,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import ArchiveDamaged
-from bascule.lake.digest import Digest
-from bascule.lake.files import FILE_BYTES_DEFAULT, FileWriter, read_file
 from bascule.lake.archive import Archive
 from bascule.lake.delta.log import VERIFY_HINT
-from bascule.lake.delta.place import Place
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.digest import Digest
 from bascule.lake.facts import ArchiveState, Commit, DataFile
+from bascule.lake.files import FILE_BYTES_DEFAULT, FileWriter, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ class Compaction:
         place, writer = self._archive.place, None
         try:
             for one in merge.files:
-                for batch in _checked_rows(place, one):
+                for batch in checked_rows(place, one):
                     if writer is None:
                         writer = FileWriter(place, self._compression, self._target_bytes, batch)
                     writer.add(batch)
@@ -108,7 +108,7 @@ class Compaction:
             if writer is not None:
                 writer.abandon()
         try:
-            for _ in _checked_rows(place, found):
+            for _ in checked_rows(place, found):
                 continue  # read back: what lies there is what was meant
         except ArchiveDamaged:
             place.remove(found.path)
@@ -116,7 +116,7 @@ class Compaction:
         return found
 
 
-def _checked_rows(place: Place, one: DataFile) -> Iterator[pa.RecordBatch]:
+def checked_rows(place: LakePlace, one: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file; at their end ArchiveDamaged, if they were not what its commit says."""
     import pyarrow as pa
 

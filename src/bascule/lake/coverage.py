@@ -18,9 +18,9 @@ from itertools import groupby
 
 from bascule.errors import ArchiveUnreachable
 from bascule.lake import holes
-from bascule.lake.holes import Span
 from bascule.lake.archive import Archive
 from bascule.lake.facts import ArchiveState, DataFile
+from bascule.lake.holes import Span
 
 Partitions = Mapping[int, "Coverage"]
 

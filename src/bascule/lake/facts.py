@@ -1,8 +1,8 @@
 """What commits say: files and their facts, the next offset of each partition, losses; the sum of commits; the chain. Pure.
 
 A chain value is a digest of everything that a commit changes and of the chain value before it: a commit that is changed, removed,
-replayed or put in another's place breaks it. The sum is a digest of all files of the table and all its offsets after the commit: it does
-not depend on their order, so one commit changes it in time proportional to its own files.
+replayed or put in another's place breaks it. The sum is a digest of all files of the table and all its offsets after the commit: it
+does not depend on their order, so one commit changes it in time proportional to its own files.
 """
 
 from __future__ import annotations
@@ -151,6 +151,8 @@ class ArchiveState:
     """Commits of other writers that changed files: version and engine."""
     replaced: dict[str, int] = field(default_factory=dict)
     """Files that are no longer part of the table, and when they went, in milliseconds."""
+    query: str = ""
+    """The cursor in which the newest batch noted its progress."""
     claimed: TableSum | None = None
     """What the newest commit says of the table."""
     tip: str = ""
@@ -181,6 +183,7 @@ class ArchiveState:
         else:
             self.tip = commit.chain
             self.chain = commit.chain
+            self.query = commit.query if commit.kind == "append" else self.query
             self.claimed = commit.whole
 
     def _put(self, one: DataFile) -> None:
@@ -265,7 +268,12 @@ def chain_of(commit: Commit) -> str:
 
 def statistics(one: DataFile) -> str:
     """Delta's statistics of a file, for engines that skip files, with our facts."""
-    low = {"stream": one.stream, "partition": one.partition, "offset": one.first_offset, "timestamp": _moment(one.first_us)}
+    low = {
+        "stream": one.stream,
+        "partition": one.partition,
+        "offset": one.first_offset,
+        "timestamp": _moment(one.first_us),
+    }
     high = {**low, "offset": one.last_offset, "timestamp": _moment(one.last_us + 999)}
     never_null = ("stream", "partition", "offset", "timestamp", "subject", "leaderEpoch")
     found: dict[str, Any] = {"numRecords": one.rows}
@@ -324,7 +332,8 @@ def decode_commit(found: DeltaCommit) -> Commit:
     removed = tuple(one.path for one in found.removed)
     next_offsets, began, lost = _offsets(found.transactions)
     if not isinstance(about, dict) or "chain" not in about:
-        engine = f"{found.info.get('engineInfo') or found.info.get('clientVersion') or 'unknown'}: {found.info.get('operation') or 'unknown'}"
+        who = found.info.get("engineInfo") or found.info.get("clientVersion") or "unknown"
+        engine = f"{who}: {found.info.get('operation') or 'unknown'}"
         at_ns = int(found.info.get("timestamp") or 0) * 1_000_000
         paths = (*unproved, *(one.path for one in added))
         return Commit(found.version, "foreign", at_ns, removed=removed, engine=engine, unproved=paths)

@@ -7,6 +7,7 @@ is synced before a commit names it. A file that cannot be finished, because the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import re
 import time
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError
 from bascule.flight.schema import table_schema
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.digest import Digest
-from bascule.lake.delta.place import Place
 from bascule.lake.facts import DataFile, Lost
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 ROW_GROUP_BYTES: Final = 16 << 20
 """In memory. A row group is written when it has so many rows or bytes."""
 READ_ROWS: Final = 16 * 1024
+HASH_BYTES: Final = 4 << 20
 UNKNOWN_ID: Final = 0
 """A task sees rows, which do not say which stream of that name they are of: who commits its files knows."""
 _DAY_US: Final = 86_400_000_000
@@ -38,7 +40,7 @@ _DAY_US: Final = 86_400_000_000
 class WriteTask:
     """What a task needs to know. Pickled, so nothing is open in it."""
 
-    place: Place
+    place: LakePlace
     next_offsets: dict[tuple[str, int], int]
     """Of each partition: what lies below is in the archive already and is left out."""
     file_bytes: int = FILE_BYTES_DEFAULT
@@ -143,7 +145,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class FileWriter:
     """One file: rows of one partition and one day, in the order of their offsets."""
 
-    def __init__(self, place: Place, compression: str, file_bytes: int, first: pa.RecordBatch) -> None:
+    def __init__(self, place: LakePlace, compression: str, file_bytes: int, first: pa.RecordBatch) -> None:
         import pyarrow.parquet as pq
 
         self._file_bytes = file_bytes
@@ -155,8 +157,7 @@ class FileWriter:
         self._digest = Digest()
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
-        self._first_us = self._last_us = _moment_us(first, 0)
-        self._epoch = 0
+        self._first_us, self._last_us, self._epoch = 1 << 62, 0, 0
         self._name = file_name(self._stream, self._partition, self._date, self._first_offset)
         self._place = place
         self._file = place.create(self._name)
@@ -183,9 +184,9 @@ class FileWriter:
             )
         self._digest.add(run)
         self._last_offset = offsets[-1].as_py()
-        self._first_us = min(self._first_us, _moment_us(run, 0))
-        self._last_us = max(self._last_us, _moment_us(run, -1))
-        self._epoch = max(self._epoch, pc.max(run["leaderEpoch"]).as_py())
+        first_us, last_us, epoch = fact_range([run])
+        self._first_us, self._last_us = min(self._first_us, first_us), max(self._last_us, last_us)
+        self._epoch = max(self._epoch, epoch)
         self._waiting.append(run)
         self._waiting_rows += run.num_rows
         self._waiting_bytes += run.nbytes
@@ -240,17 +241,35 @@ def made_ms(name: str) -> int | None:
     return None if match is None else int(match[1], 16)
 
 
-def _moment_us(run: pa.RecordBatch, row: int) -> int:
-    found: int = run["timestamp"][row].value
-    return found
-
-
 def _date_of(run: pa.RecordBatch) -> str:
     found: str = run["timestamp"][0].as_py().strftime("%Y-%m-%d")
     return found
 
 
-def read_file(place: Place, one: DataFile) -> Iterator[pa.RecordBatch]:
+def file_bytes(place: LakePlace, name: str) -> tuple[int, str]:
+    """The size of a file, and its SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with place.open(name) as source:
+        while piece := source.read(HASH_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def fact_range(batches: Iterable[pa.RecordBatch]) -> tuple[int, int, int]:
+    """The times of the oldest and the newest of rows, in microseconds, and their newest leader epoch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first_us, last_us, epoch = 1 << 62, 0, 0
+    for batch in batches:
+        times = pc.min_max(batch["timestamp"].cast(pa.int64())).as_py()
+        first_us, last_us = min(first_us, times["min"]), max(last_us, times["max"])
+        epoch = max(epoch, pc.max(batch["leaderEpoch"]).as_py())
+    return first_us, last_us, epoch
+
+
+def read_file(place: LakePlace, one: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file. Raises OSError or pyarrow's errors for one that is not there or damaged."""
     import pyarrow.parquet as pq
 

@@ -4,7 +4,7 @@
 - Files that a dead writer has left are deleted when the next writer starts. In a folder the lock says that nobody else writes; in an
   object store they have to be older than the retention.
 
-Old commits and checkpoints are deltalake's: it writes a checkpoint every 100 commits and then deletes commits that are older than 30 days.
+Old commits are deltalake's: it writes a checkpoint every 100 commits, and then deletes commits that are older than 30 days.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule import limits
 from bascule.flight.schema import schema_of
 from bascule.lake.coverage import Coverage
-from bascule.lake.delta.place import Place
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.facts import DataFile
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_rows(
-    place: Place, one: DataFile, start: int, end: int, columns: tuple[str, ...]
+    place: LakePlace, one: DataFile, start: int, end: int, columns: tuple[str, ...]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows `start <= offset < end` of a file, in batches that are never empty, each with the offset behind its last row.
 
@@ -89,7 +89,7 @@ def _statistics(metadata: Any, group: int, name: str) -> Any:
 # ── a moment ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def offset_at(place: Place, coverage: Coverage, timestamp_us: int) -> int | None:
+def offset_at(place: LakePlace, coverage: Coverage, timestamp_us: int) -> int | None:
     """The first offset that is not older; None if all are. Timestamps of a partition never fall, so it is searched by halves.
 
     Raises OSError or pyarrow's errors like `read_rows`.
@@ -97,14 +97,14 @@ def offset_at(place: Place, coverage: Coverage, timestamp_us: int) -> int | None
     date = (_EPOCH + timedelta(microseconds=timestamp_us)).strftime("%Y-%m-%d")
     later = coverage.from_date(date)
     same_day = later[: bisect_left(later, True, key=lambda one: one.date > date)]
-    place = bisect_left(same_day, timestamp_us, key=lambda one: _last_timestamp_us(place, one))
-    if place == len(later):
+    at = bisect_left(same_day, timestamp_us, key=lambda one: _last_timestamp_us(place, one))
+    if at == len(later):
         return None
-    one = later[place]
-    return one.first_offset if place >= len(same_day) else _offset_in(place, one, timestamp_us)
+    one = later[at]
+    return one.first_offset if at >= len(same_day) else _offset_in(place, one, timestamp_us)
 
 
-def _last_timestamp_us(place: Place, one: DataFile) -> int:
+def _last_timestamp_us(place: LakePlace, one: DataFile) -> int:
     import pyarrow.parquet as pq
 
     with place.open(one.path) as source, pq.ParquetFile(source) as file:
@@ -115,15 +115,15 @@ def _last_timestamp_us(place: Place, one: DataFile) -> int:
     return max(moment for _, batch in _moments(place, one) for moment in batch)
 
 
-def _offset_in(place: Place, one: DataFile, timestamp_us: int) -> int | None:
+def _offset_in(place: LakePlace, one: DataFile, timestamp_us: int) -> int | None:
     for offsets, moments in _moments(place, one):
-        place = bisect_left(moments, timestamp_us)
-        if place < len(moments):
-            return offsets[place]
+        at = bisect_left(moments, timestamp_us)
+        if at < len(moments):
+            return offsets[at]
     return None
 
 
-def _moments(place: Place, one: DataFile) -> Iterator[tuple[list[int], list[int]]]:
+def _moments(place: LakePlace, one: DataFile) -> Iterator[tuple[list[int], list[int]]]:
     """Offsets and timestamps of a file, batch after batch."""
     import pyarrow as pa
 

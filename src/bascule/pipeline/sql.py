@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import CallerError, CheckpointMismatch, InvalidOption, InvalidQuery, Unavailable
 from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
+from bascule.lake.files import read_file
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.runner import is_connect
 from bascule.pipeline.sinks.base import SinkBatch
@@ -57,7 +60,9 @@ class SqlOptions:
     connection: Mapping[str, str] = field(default_factory=dict)
     """`servers`, and how they are reached, as the source has it."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Views over archives: their names and folders."""
+    """Views over archives: their names and paths."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store that archives are in."""
     values: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Of streams whose values are typed: format and schema."""
     watermarks_ns: Mapping[str, int] = field(default_factory=dict)
@@ -157,7 +162,7 @@ class SqlSession:
                 raise CallerError(
                     f"the stream `{name}` is not there", hint="a query that runs on needs it; leave out `--continuous`"
                 )
-            frame = archive_frame(self._spark, path, name)
+            frame = archive_frame(self._spark, LakePlace.of(path, options.storage), name)
         else:
             frame = self._stream(name, path, streaming=streaming)
         if streaming and name in options.watermarks_ns:
@@ -168,8 +173,10 @@ class SqlSession:
         options = self._options
         given = {**options.connection, "stream": name}
         if archive is not None:
-            Archive(archive).describe()
+            Archive(archive, dict(options.storage)).describe()
             given["history"] = archive
+            if options.storage:
+                given["storageOptions"] = json.dumps(dict(options.storage))
         if name in options.values:
             given["valueFormat"], given["valueSchema"] = options.values[name]
         if streaming:
@@ -272,15 +279,31 @@ def _hinted(error: Any) -> Any:
     return error
 
 
-def archive_frame(spark: SparkSession, path: str, name: str) -> DataFrame:
-    """The rows of the files that an archive's commits name; only those of the stream `name` if the archive has it."""
-    archive = Archive(path)
-    files = archive.state().in_order()
+def archive_frame(spark: SparkSession, place: LakePlace, name: str) -> DataFrame:
+    """The rows of the files of an archive; only those of the stream `name` if the archive has it."""
+    files = Archive(place).state().in_order()
     streams = {one.stream for one in files}
-    paths = [str(archive.path / one.path) for one in files if one.stream == name or name not in streams]
-    if not paths:
+    mine = tuple(one for one in files if one.stream == name or name not in streams)
+    if not mine:
         return spark.createDataFrame([], TABLE)
-    return spark.read.schema(TABLE).parquet(*paths)
+    if place.local is not None:
+        return spark.read.schema(TABLE).parquet(*(str(place.folder / one.path) for one in mine))
+    # Spark has no file system for object stores; tasks read the files as the source does.
+    numbers = spark.range(0, len(mine), 1, len(mine))
+    return numbers.mapInArrow(FilesTask(place, mine), TABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTask:
+    """For mapInArrow on the numbers of files. Pickled, so nothing is open in it."""
+
+    place: LakePlace
+    files: tuple[DataFile, ...]
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from read_file(self.place, self.files[number])
 
 
 def write_stream(
@@ -301,9 +324,20 @@ def write_stream(
     sink.publish(messages.coalesce(ANSWER_TASKS_MAX), 0)
 
 
+def local_folder(path: str) -> Path:
+    """The folder that an answer is written to. Raises InvalidOption for an object store: Spark has no file system for these."""
+    place = LakePlace.of(path)
+    if place.local is None:
+        raise InvalidOption(
+            f"`--into-path` is `{path}`, which is no folder",
+            hint="write into a folder of this machine, or into a stream",
+        )
+    return place.local
+
+
 def write_table(frame: DataFrame, path: str) -> None:
     """The answer of a query that is run once, as Parquet in a new folder."""
-    folder = Path(path)
+    folder = local_folder(path)
     if folder.exists() and any(folder.iterdir()):
         raise CallerError(f"{folder} is not empty", hint="give a new folder")
     frame.write.mode("overwrite").option("compression", "zstd").parquet(str(folder.absolute()))

@@ -56,7 +56,7 @@ def pipeline_status(spec: PipelineSpec) -> dict[str, Any]:
 
 def _lost(spec: PipelineSpec) -> int:
     """Offsets that were gone before its archives got them."""
-    archives = [Archive(sink.path) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    archives = [Archive(sink.path, dict(sink.storage or {})) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     return sum(archive.state().lost_offsets for archive in archives if archive.exists)
 
 

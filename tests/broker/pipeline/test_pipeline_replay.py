@@ -32,9 +32,9 @@ from bascule.errors import (  # noqa: E402
     RowsChanged,
     StreamNotFound,
 )
-from bascule.lake.files import WriteTask  # noqa: E402
 from bascule.lake.archive import Archive  # noqa: E402
 from bascule.lake.facts import REMOVED, Commit, Covered, Lost  # noqa: E402
+from bascule.lake.files import WriteTask  # noqa: E402
 from bascule.pipeline.jobs import replay as replay_module  # noqa: E402
 from bascule.pipeline.jobs import replay_trace  # noqa: E402
 from bascule.pipeline.jobs.replay import Replay, ReplayOptions, ReplayReport  # noqa: E402

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.lake import housekeeping
-from bascule.lake.compaction import Merge, plan_merges
-from bascule.lake.housekeeping import Housekeeping
 from bascule.lake.archive import Archive
+from bascule.lake.compaction import Merge, plan_merges
 from bascule.lake.facts import ArchiveState, Commit, Covered, DataFile
+from bascule.lake.housekeeping import Housekeeping
 
 TARGET = 1000
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bascule.client.arrow.reader import FlightConnection
-from bascule.lake.files import WriteTask
 from bascule.lake.archive import Archive
 from bascule.lake.facts import Commit, Covered
+from bascule.lake.files import WriteTask
 from bascule.lake.verification import Verification
 from tests.cli.command_line import COMMAND
 from tests.cli.command_line import run as run_command

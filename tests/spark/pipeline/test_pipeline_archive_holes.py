@@ -15,9 +15,9 @@ from bascule.cli.main import app
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import DiskFull
-from bascule.lake.holes import Span, joined
 from bascule.lake.archive import Archive
 from bascule.lake.facts import REMOVED, ArchiveState
+from bascule.lake.holes import Span, joined
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
 from bascule.pipeline.status import pipeline_status
 from tests.spark.conftest import MakeStream, Read, publish

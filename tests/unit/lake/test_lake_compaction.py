@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bascule.errors import ArchiveDamaged
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction, plan_merges
+from bascule.lake.facts import ArchiveState
 from bascule.lake.files import read_file
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
-from bascule.lake.facts import ArchiveState
 from bascule.lake.verification import Verification
 from tests.support.archives import archive_rows
 from tests.support.compacting import STEPS, compact_all, messages, small_files

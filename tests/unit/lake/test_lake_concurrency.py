@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bascule.lake import housekeeping
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.facts import ArchiveState, Commit, Covered
 from bascule.lake.files import WriteTask
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
-from bascule.lake.facts import ArchiveState, Commit, Covered
 from bascule.lake.verification import Verification
 from tests.support.compacting import messages
 

@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from bascule.errors import CallerError, DiskFull
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.facts import Commit, Covered, DataFile
 from bascule.lake.files import WriteTask
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
-from bascule.lake.facts import Commit, Covered, DataFile
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages, small_files
 from tests.support.small_disk import NotPermitted, SmallDisk

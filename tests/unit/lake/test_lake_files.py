@@ -12,8 +12,8 @@ import pytest
 from bascule.errors import BasculeError
 from bascule.lake import files
 from bascule.lake.digest import Digest
-from bascule.lake.files import WriteTask, from_stats, read_file
 from bascule.lake.facts import DataFile
+from bascule.lake.files import WriteTask, from_stats, read_file
 from tests.support.compacting import DAY_US, messages
 
 

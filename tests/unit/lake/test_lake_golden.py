@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from bascule.flight.schema import table_schema
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.facts import Commit
 from bascule.lake.files import WriteTask, read_file
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
-from bascule.lake.facts import Commit
 from bascule.lake.verification import Verification
 
 GOLDEN = Path(__file__).parent / "golden_archive"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from bascule.lake import holes
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
 from bascule.lake.coverage import coverage_of
-from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.archive import Archive
 from bascule.lake.facts import DELETED, REMOVED, ArchiveState, Began, Commit, Covered, Lost
+from bascule.lake.housekeeping import Housekeeping
 from bascule.lake.status import archive_status
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages

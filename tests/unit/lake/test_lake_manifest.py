@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
-from bascule.lake.housekeeping import Housekeeping
 from bascule.lake.archive import Archive
 from bascule.lake.facts import Commit, Covered, DataFile
+from bascule.lake.housekeeping import Housekeeping
 
 
 def data_file(name: str, first: int, last: int) -> DataFile:

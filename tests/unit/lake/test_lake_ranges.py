@@ -12,8 +12,8 @@ import pytest
 from bascule import limits
 from bascule.errors import ArchiveDamaged, ArchiveUnreachable
 from bascule.flight.schema import COLUMNS, schema_of, table_schema
-from bascule.lake.coverage import ArchiveFollower, Coverage, coverage_of
 from bascule.lake.archive import Archive
+from bascule.lake.coverage import ArchiveFollower, Coverage, coverage_of
 from bascule.lake.facts import DataFile
 from bascule.lake.ranges import offset_at, read_rows
 from tests.support.archives import archive_rows, compact

@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from bascule.errors import DiskFull, StorageError
 from bascule.flight.schema import COLUMNS
-from bascule.lake.files import WriteTask
 from bascule.lake.archive import Archive
+from bascule.lake.files import WriteTask
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from tests.support.compacting import messages
 

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.flight.schema import COLUMNS
-from bascule.lake.files import WriteTask, from_stats
 from bascule.lake.facts import DELETED, REMOVED, Began, Covered, DataFile, Lost
+from bascule.lake.files import WriteTask, from_stats
 from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Planned, RangesTask, noted_plan, read_noting
 from bascule.spark.options.declaration import STREAMING

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bascule.client.arrow.reader import FlightConnection
+    from bascule.lake.delta.place import LakePlace
     from bascule.pipeline.checks import Finding
     from bascule.pipeline.spec.pipeline import PipelineSpec
 
@@ -181,7 +182,7 @@ def show_status(file: Path, target: Target, *, as_json: bool) -> None:
     )
 
 
-def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
+def archives_of(file: Path, target: Target) -> tuple[list[LakePlace], Callable[[], FlightConnection]]:
     """The archives that a pipeline writes, and a function that connects to its brokers: for `bascule pipeline verify FILE`."""
     from bascule.pipeline.checkpoint import PipelineCheckpoint
     from bascule.pipeline.sinks.archive import archive_options
@@ -192,4 +193,4 @@ def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], Fl
     found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     if not found:
         raise CallerError(f"{file} writes no archive", hint="only sinks `archive` can be verified: add one")
-    return [one.folder for one in found], found[0].tables
+    return [one.place for one in found], found[0].tables

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from bascule.errors import ArchiveDamaged
-from bascule.lake.delta.place import Place
+from bascule.lake.delta.place import LakePlace
 
 LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(LOG + r"/(\d{20})\.json")
@@ -82,7 +82,7 @@ class LogFiles:
         return max((*self.commits, *(version for version, _ in self.checkpoints)), default=-1)
 
 
-def list_log(place: Place) -> LogFiles:
+def list_log(place: LakePlace) -> LogFiles:
     commits, checkpoints = [], []
     for one in place.list(LOG):
         if (match := _COMMIT.fullmatch(one.name)) is not None:
@@ -96,7 +96,7 @@ def commit_name(version: int) -> str:
     return f"{LOG}/{version:020d}.json"
 
 
-def read_commit(place: Place, version: int) -> DeltaCommit | None:
+def read_commit(place: LakePlace, version: int) -> DeltaCommit | None:
     """None if there is none. Raises ArchiveDamaged for one that cannot be read."""
     name = commit_name(version)
     try:
@@ -117,7 +117,7 @@ def read_commit(place: Place, version: int) -> DeltaCommit | None:
 VERIFY_HINT: Final = "`bascule pipeline verify` tells what is wrong"
 
 
-def read_checkpoint(place: Place, version: int, name: str) -> DeltaCommit:
+def read_checkpoint(place: LakePlace, version: int, name: str) -> DeltaCommit:
     """Raises ArchiveDamaged for one that cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from bascule.errors import (
     ArchiveUnreachable,
     BasculeError,
+    DiskFull,
     InvalidOption,
     MissingExtra,
     PermissionDenied,
     StorageError,
 )
-from bascule.lake.documents import refused, sync_directory, writing
+from bascule.lake.delta.documents import ROOM_HINT, refused, sync_directory, writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,15 +49,15 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakePlace:
     uri: str
     """An absolute URI, or the path of a folder as it was given."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str] | Place, options: Mapping[str, str] | None = None) -> Place:
+    def of(cls, path: str | os.PathLike[str] | LakePlace, options: Mapping[str, str] | None = None) -> LakePlace:
         """Raises InvalidOption for a scheme that is not supported, and for a URI without a bucket."""
-        if isinstance(path, Place):
+        if isinstance(path, LakePlace):
             return path
         return cls(resolved(os.fspath(path)), tuple(sorted((options or {}).items())))
 
@@ -79,8 +80,8 @@ class Place:
         return Path(self.uri).resolve().name if self.local is not None else self.uri.rstrip("/").rpartition("/")[2]
 
     @property
-    def absolute(self) -> Place:
-        return self if self.local is None else Place(str(self.local.absolute()), self.options)
+    def absolute(self) -> LakePlace:
+        return self if self.local is None else LakePlace(str(self.local.absolute()), self.options)
 
     @property
     def store_options(self) -> dict[str, str]:
@@ -89,8 +90,8 @@ class Place:
         given = {name.lower() for name, _ in self.options}
         return {**{name: value for name, value in defaults.items() if name not in given}, **dict(self.options)}
 
-    def child(self, name: str) -> Place:
-        return Place(f"{self.uri.rstrip('/')}/{name}", self.options)
+    def child(self, name: str) -> LakePlace:
+        return LakePlace(f"{self.uri.rstrip('/')}/{name}", self.options)
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,7 +170,7 @@ class Place:
 
 
 def resolved(path: str) -> str:
-    """A path as `Place` keeps it."""
+    """A path as `LakePlace` keeps it."""
     if not path.strip():
         raise InvalidOption("the path of a table is empty", hint=_RIGHT)
     match = _SCHEME.match(path)
@@ -185,7 +186,9 @@ def resolved(path: str) -> str:
         raise InvalidOption(f"the path `{path}` names no bucket", hint=f"write `{scheme}://BUCKET/FOLDER`")
     key = (found[3] or "").strip("/")
     if not key:
-        raise InvalidOption(f"the path `{path}` is a whole bucket", hint=f"name a folder: `{scheme}://{found[2]}/FOLDER`")
+        raise InvalidOption(
+            f"the path `{path}` is a whole bucket", hint=f"name a folder: `{scheme}://{found[2]}/FOLDER`"
+        )
     return f"{scheme}://{found[2]}/{key}"
 
 
@@ -199,7 +202,8 @@ def storage_options(texts: list[str] | tuple[str, ...] | None) -> dict[str, str]
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
             raise InvalidOption(
-                "`--storage-option` is not KEY=VALUE", hint="write one such as `--storage-option AWS_REGION=eu-central-1`"
+                "`--storage-option` is not KEY=VALUE",
+                hint="write one such as `--storage-option AWS_REGION=eu-central-1`",
             )
         found[name.strip()] = value
     return found
@@ -219,7 +223,7 @@ def _arrow() -> Any:
 
 
 @functools.cache
-def _handler(place: Place) -> Any:
+def _handler(place: LakePlace) -> Any:
     """deltalake's file system of an object store: the same options and credentials as its commits."""
     try:
         from deltalake.fs import DeltaStorageHandler
@@ -318,7 +322,7 @@ class _LocalSink(_Sink):
 
 
 class _RemoteSink(_Sink):
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: LakePlace, name: str) -> None:
         super().__init__()
         self._place, self._name = place, name
         with place.explained(name):
@@ -344,25 +348,60 @@ class _RemoteSink(_Sink):
 
 # ── what a store refuses ─────────────────────────────────────────────────────────────────────────
 
-_KEYS_HINT: Final = (
-    "check the credentials in the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …) or in `--storage-option`"
-)
+_KEYS_HINT: Final = "check the credentials in the environment, such as `AWS_ACCESS_KEY_ID`, or in `--storage-option`"
 _CAUSES: Final[tuple[tuple[str, type[BasculeError], str, str], ...]] = (
-    (r"NoSuchBucket|ContainerNotFound|bucket does not exist", ArchiveUnreachable, "there is no such bucket", "create it, or correct the path"),
-    (r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|\b301\b", ArchiveUnreachable,
-     "the bucket is in another region", "set `AWS_REGION`, or give `--storage-option AWS_REGION=…`"),
-    (r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|AuthenticationFailed|ExpiredToken|\b401\b", PermissionDenied,
-     "the store does not accept the credentials", _KEYS_HINT),
-    (r"AccessDenied|Forbidden|\b403\b|AuthorizationPermissionMismatch", PermissionDenied, "access is denied", _KEYS_HINT),
-    (r"169\.254\.169\.254|[Mm]issing.*[Cc]redential|No credentials|CredentialsNotLoaded", PermissionDenied, "there are no credentials", _KEYS_HINT),
-    (r"Permission denied|os error 13", PermissionDenied, "permission is denied", "give this user the right to write there"),
-    (r"No space left|os error 28", StorageError, "the disk is full", "make room there, then start the job again"),
-    (r"[Cc]onnect|dns error|timed? ?out|retr|\b5\d\d\b|HTTP error", ArchiveUnreachable, "the store does not answer",
-     "check the network and `AWS_ENDPOINT_URL`, then start it again: it continues where it stopped"),
-)  # fmt: skip
+    (
+        r"NoSuchBucket|ContainerNotFound|bucket does not exist",
+        ArchiveUnreachable,
+        "there is no such bucket",
+        "create it, or correct the path",
+    ),
+    (
+        r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|\b301\b",
+        ArchiveUnreachable,
+        "the bucket is in another region",
+        "set `AWS_REGION`, or give `--storage-option AWS_REGION=…`",
+    ),
+    (
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|AuthenticationFailed|ExpiredToken|\b401\b",
+        PermissionDenied,
+        "the store does not accept the credentials",
+        _KEYS_HINT,
+    ),
+    (
+        r"AccessDenied|Forbidden|\b403\b|AuthorizationPermissionMismatch",
+        PermissionDenied,
+        "access is denied",
+        _KEYS_HINT,
+    ),
+    (
+        r"169\.254\.169\.254|[Mm]issing.*[Cc]redential|No credentials|CredentialsNotLoaded",
+        PermissionDenied,
+        "there are no credentials",
+        _KEYS_HINT,
+    ),
+    (
+        r"Permission denied|os error 13\b",
+        PermissionDenied,
+        "permission is denied",
+        "give this user the right to write there, or another path",
+    ),
+    (
+        r"No space left|os error 28\b|Disk quota|os error 122\b|File too large|os error 27\b",
+        DiskFull,
+        "there is no room",
+        ROOM_HINT,
+    ),
+    (
+        r"[Cc]onnect|dns error|timed? ?out|retr|\b5\d\d\b|HTTP error",
+        ArchiveUnreachable,
+        "the store does not answer",
+        "check the network and `AWS_ENDPOINT_URL`, then start it again: it continues where it stopped",
+    ),
+)
 
 
-def store_error(place: Place, error: Exception, name: str = "") -> BasculeError:
+def store_error(place: LakePlace, error: Exception, name: str = "") -> BasculeError:
     """Our error for one of an object store or of deltalake: one line, without credentials."""
     if isinstance(error, OSError) and error.errno is not None and place.local is not None:
         return refused(place.local, name or "a file", error)
@@ -375,7 +414,7 @@ def store_error(place: Place, error: Exception, name: str = "") -> BasculeError:
     return StorageError(f"{where}: {scrubbed(place, first)}")
 
 
-def scrubbed(place: Place, text: str) -> str:
+def scrubbed(place: LakePlace, text: str) -> str:
     """A text without the values of options."""
     for _, value in place.options:
         if len(value) > 3:

@@ -10,21 +10,23 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import ArchiveConflict, BasculeError
+from bascule.lake.delta.documents import sync_directory
 from bascule.lake.delta.log import AddedFile, RemovedFile, commit_name, read_commit
-from bascule.lake.delta.place import Place, missing, store_error
-from bascule.lake.documents import sync_directory
+from bascule.lake.delta.place import LakePlace, missing, store_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ALONE: Final = "only one pipeline may write a table: stop the other one"
 MARK: Final = "bascule"
+REOPEN_COMMITS: Final = 100
+"""deltalake remembers every commit since it opened a table, so each update takes longer; from a new checkpoint it starts afresh."""
 
 
 class DeltaWriter:
     """Of one table. Keeps what deltalake knows of it between commits."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LakePlace) -> None:
         self._place = place
         self._table: Any = None
 
@@ -78,7 +80,9 @@ class DeltaWriter:
             for one in added
         ]
         actions += [
-            transaction.RemoveAction(one.path, one.is_data_change, one.at_ms, size, {"date": date} if partition_by else None)
+            transaction.RemoveAction(
+                one.path, one.is_data_change, one.at_ms, size, {"date": date} if partition_by else None
+            )
             for one, (size, date) in removed
         ]
         properties = transaction.CommitProperties(
@@ -89,12 +93,22 @@ class DeltaWriter:
         try:
             table = self._at(version - 1)
             table.create_write_transaction(
-                actions, "append", _delta_schema(schema), partition_by, commit_properties=properties
+                actions,
+                "append",
+                _delta_schema(schema),
+                partition_by,
+                commit_properties=properties,
+                # Looking for expired commits takes time proportional to the log.
+                post_commithook_properties=transaction.PostCommitHookProperties(
+                    create_checkpoint=True, cleanup_expired_logs=version % REOPEN_COMMITS == 0
+                ),
             )
         except Exception as error:
             self._table = None
             self._settle(version, mark, error)
         self._sync(version)
+        if version % REOPEN_COMMITS == 0:
+            self._table = None
 
     def _settle(self, version: int, mark: str, error: Exception) -> None:
         """After an error: return if the commit is there all the same. Raises what became of it."""
@@ -109,7 +123,8 @@ class DeltaWriter:
         about = there.info.get(MARK)
         if not isinstance(about, dict) or about.get("id") != mark:
             raise ArchiveConflict(
-                f"{self._place}: another writer has made commit {version}; nothing of this batch was written", hint=_ALONE
+                f"{self._place}: another writer has made commit {version}; nothing of this batch was written",
+                hint=_ALONE,
             ) from None
 
     def _at(self, version: int) -> Any:

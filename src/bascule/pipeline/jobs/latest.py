@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import CallerError, InvalidOption, InvalidSchema, StreamNotFound
+from bascule.lake.archive import FOLDER
 from bascule.lake.latest.bucket import BUCKET, OUTCOME_DDL, decoded
 from bascule.lake.latest.merge import DELETED, ORDER
 from bascule.lake.latest.table import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, TableSnapshot
 from bascule.lake.latest.writer import LatestWriter
-from bascule.lake.archive import FOLDER
 from bascule.pipeline.jobs.archive import COMPRESSIONS, ArchiveOptions, read_stream_ids
 
 if TYPE_CHECKING:

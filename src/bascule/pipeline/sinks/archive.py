@@ -29,6 +29,7 @@ def archive_options(spec: PipelineSpec, sink: ArchiveSink, checkpoint: str) -> A
         servers=connection.pop("servers"),
         file_bytes=sink.file_bytes,
         source=connection,
+        storage=dict(sink.storage or {}),
         checkpoint=checkpoint,
         cursor=f"pipeline:{spec.name}",
     )

@@ -19,7 +19,7 @@ from bascule.config.values.key import setting
 from bascule.config.values.kinds import Choice, Duration, Name, Text
 from bascule.errors import BasculeError, InvalidConfig, InvalidOption
 from bascule.pipeline.spec.document import KeyGroup, fill, read_document, variants
-from bascule.pipeline.spec.kinds import Folder, StreamNames, TextMap
+from bascule.pipeline.spec.kinds import Folder, LakePath, StreamNames, TextMap
 from bascule.pipeline.spec.sinks import SINKS, BrokerConnection, DeadLetters, Sink, StreamSink
 from bascule.pipeline.spec.steps import STEPS, Dedup, Expect, Otherwise, Sql, Step
 from bascule.spark.options.declaration import STREAMING, Pattern, StreamName
@@ -80,7 +80,14 @@ class SourceSpec(KeyGroup):
         meaning="Where a pipeline without a checkpoint begins: whatever option `startingOffsets` of the source takes.",
     )
     history: str | None = setting(
-        "history", Folder(), None, meaning="An archive of the stream: what the log has no longer is read from there."
+        "history", LakePath(), None, meaning="An archive of the stream: what the log has no longer is read from there."
+    )
+    storage: Mapping[str, str] | None = setting(
+        "storage_options",
+        TextMap(),
+        None,
+        meaning="Options of the object store of `history`, beside those of the environment.",
+        is_secret=True,
     )
     on_data_loss: str | None = setting(
         "on_data_loss", Text(), None, default_text="`fail`", meaning="What option `onDataLoss` of the source takes."
@@ -166,6 +173,7 @@ class PipelineSpec(KeyGroup):
             "subjectPattern": source.subject,
             "startingOffsets": None if _says_start(source.options) else source.starting,
             "history": source.history,
+            "storageOptions": None if source.storage is None else json.dumps(dict(source.storage)),
             "onDataLoss": source.on_data_loss,
         }
         given = {name: value for name, value in said.items() if value is not None}

@@ -9,13 +9,16 @@ from typing import ClassVar, Final
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Integer, Size, Text
 from bascule.pipeline.spec.document import KeyGroup
-from bascule.pipeline.spec.kinds import Expressions, Folder
+from bascule.pipeline.spec.kinds import Expressions, Folder, LakePath, TextMap
 from bascule.spark.options.declaration import StreamName
 
 ARCHIVE_FILE_BYTES_DEFAULT: Final = 128 << 20
 CONSOLE_ROWS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
 
+_STORAGE: Final = (
+    "Options of the object store, beside those of the environment, such as `AWS_REGION`. Write `${NAME}` for secrets."
+)
 _CREATE: Final = "Whether to create the stream if it is not there. Without it, that is an error."
 
 
@@ -26,7 +29,14 @@ class ArchiveSink(KeyGroup):
     short: ClassVar = "path"
     required: ClassVar = frozenset({"path"})
 
-    path: str = setting("path", Folder(), "", default_text="–", meaning="The folder of the archive.")
+    path: str = setting(
+        "path",
+        LakePath(),
+        "",
+        default_text="–",
+        meaning="The archive: a folder, or a path such as `s3://bucket/orders`.",
+    )
+    storage: Mapping[str, str] | None = setting("storage_options", TextMap(), None, meaning=_STORAGE, is_secret=True)
     file_bytes: int = setting(
         "file_size", Size(minimum=1), ARCHIVE_FILE_BYTES_DEFAULT, meaning="The size at which a file is finished."
     )
@@ -45,12 +55,13 @@ class LatestSink(KeyGroup):
 
     path: str = setting(
         "path",
-        Folder(),
+        LakePath(),
         "",
         default_text="–",
-        meaning="The folder of the table.",
+        meaning="The table: a folder, or a path such as `s3://bucket/orders`.",
         consequence="It has the columns that the steps leave, and those that say which message a row is.",
     )
+    storage: Mapping[str, str] | None = setting("storage_options", TextMap(), None, meaning=_STORAGE, is_secret=True)
     key: str = setting("key", Text(), "key", meaning="A column, or an SQL expression: what there is one row of.")
     deleted: str | None = setting(
         "deleted",

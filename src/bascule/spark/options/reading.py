@@ -5,10 +5,10 @@ Names and defaults are those of Kafka's Spark connector wherever the meaning is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from bascule import limits
@@ -17,6 +17,7 @@ from bascule.config.values.duration import MINUTE_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import INT64_MAX, Boolean, Choice, Duration, Integer, Kind, Size, Text, Unfit
 from bascule.errors import BasculeError, InvalidOption
+from bascule.lake.delta.place import LakePlace
 from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options, read_section
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
@@ -94,13 +95,33 @@ class SubjectPattern(Kind[str]):
 class ArchiveFolder(Kind[str]):
     """A folder as an absolute path, because driver and executors have different working directories."""
 
-    name = "folder"
+    name = "folder, or path in an object store"
 
     def parse(self, text: str) -> str:
-        path = text.removeprefix("file://")
-        if not path or "://" in path:
-            raise Unfit("a folder that the driver and all executors reach, such as `/lake/orders`")
-        return str(Path(path).absolute())
+        try:
+            return LakePlace.of(text).absolute.uri
+        except InvalidOption as error:
+            raise Unfit(
+                f"a folder that all executors reach, or `s3://bucket/orders`; {error.hint or error.message}"
+            ) from None
+
+
+class StorageOptions(Kind[Mapping[str, str]]):
+    """Options of an object store as JSON. Never shown."""
+
+    name = "JSON of options"
+
+    def parse(self, text: str) -> Mapping[str, str]:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise Unfit('JSON such as `{"AWS_REGION": "eu-central-1"}`')
+        return found
+
+    def show(self, value: Mapping[str, str]) -> str:
+        return ", ".join(f"{name}=***" for name in sorted(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +327,19 @@ class HistoryOptions(Section):
         consequence="The driver and all executors must have the folder at this path. Streams that the archive does not have are read "
         "from their logs alone.",
     )
+    storage: Mapping[str, str] | None = setting(
+        "storageOptions",
+        StorageOptions(),
+        None,
+        meaning='Options of the object store of `history`, as JSON: `{"AWS_REGION": "eu-central-1"}`. Without them the environment '
+        "of the driver and of the executors says how it is reached.",
+        is_secret=True,
+    )
+
+    @property
+    def place(self) -> LakePlace:
+        assert self.path is not None  # asked for only then
+        return LakePlace.of(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bascule.errors import ArchiveDamaged, DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
-from bascule.lake.coverage import ArchiveFollower, Coverage
-from bascule.lake.holes import Span
 from bascule.lake.archive import Archive
+from bascule.lake.coverage import ArchiveFollower, Coverage
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.facts import DataFile
+from bascule.lake.holes import Span
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster
@@ -32,14 +32,14 @@ class RangeReader:
 
     def __init__(
         self,
-        path: str,
+        place: LakePlace,
         options: SourceOptions,
         stream: str,
         stream_id: int | None,
         partition: int,
         columns: tuple[str, ...],
     ) -> None:
-        self._path = Path(path)
+        self._path = place
         self._options = options
         self._stream = stream
         self._stream_id = stream_id
@@ -90,7 +90,7 @@ class RangeReader:
         self._position = max(self._position, min(end, one.last_offset + 1))
 
     def _look_again(self, error: OSError, one: DataFile) -> None:
-        follower = follow(str(self._path))
+        follower = follow(self._path)
         if self._sees_anew(follower, one):
             return
         look_again(follower, error, one)
@@ -167,7 +167,7 @@ class RangeReader:
         self._archived = known
 
     def _now_archived(self) -> Coverage | None:
-        follower = follow(str(self._path))
+        follower = follow(self._path)
         follower.look()
         return self._coverage(follower)
 
@@ -195,13 +195,13 @@ class RangeReader:
 
 # ── the folder ───────────────────────────────────────────────────────────────────────────────────
 
-_followed: dict[tuple[int, str], ArchiveFollower] = {}
+_followed: dict[tuple[int, LakePlace], ArchiveFollower] = {}
 
 
-def follow(path: str) -> ArchiveFollower:
+def follow(place: LakePlace) -> ArchiveFollower:
     """The archive as this process has last read it. Kept, because Spark reuses its Python workers."""
-    key = os.getpid(), path
-    return _followed.setdefault(key, ArchiveFollower(Archive(path)))
+    key = os.getpid(), place
+    return _followed.setdefault(key, ArchiveFollower(Archive(place)))
 
 
 def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None = None) -> None:
@@ -211,10 +211,10 @@ def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None =
         follower.look()
         if follower.version != before:
             return
-    raise damaged(follower.archive.path, one, error.strerror or str(error)) from None
+    raise damaged(follower.archive.place, one, error.strerror or str(error)) from None
 
 
-def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
+def damaged(place: LakePlace, one: DataFile | None, why: str) -> ArchiveDamaged:
     """The error for a file that is not what was written."""
     named = "a file"
     if one is not None:
@@ -222,6 +222,6 @@ def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
             f"{one.path}, which has offsets {one.first_offset} to {one.last_offset} of `{one.stream}`/{one.partition},"
         )
     return ArchiveDamaged(
-        f"{named} of the archive {path} cannot be read: {why}",
+        f"{named} of the archive {place} cannot be read: {why}",
         hint="run `bascule pipeline verify`; without `history` only the log is read",
     )

@@ -202,7 +202,7 @@ def _struct(schema: StructType) -> StructType:
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
     """The batches of a range; lost records are an error, or skipped."""
     if options.history.path is not None:
-        reader = RangeReader(options.history.path, options, task.stream, task.stream_id, task.partition, columns)
+        reader = RangeReader(options.history.place, options, task.stream, task.stream_id, task.partition, columns)
         yield from reader.read(task.start, task.end, task.archived)
         return
     start = task.start

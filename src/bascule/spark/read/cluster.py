@@ -66,7 +66,7 @@ def connect_with_history(options: SourceOptions) -> Cluster:
         return live
     from bascule.spark.read.one_stream import OneStream
 
-    return OneStream(live, options.history.path, options)
+    return OneStream(live, options.history.place, options)
 
 
 def disconnect(options: ConnectionOptions) -> None:

@@ -9,6 +9,7 @@ from bascule.errors import CheckpointMismatch, InvalidOption, OffsetOutOfRange, 
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    OTHERS,
     AtCursor,
     AtOffsets,
     AtTimestamp,
@@ -158,19 +159,18 @@ def _places(
     for name, stream in streams.items():
         for number, state in stream.partitions.items():
             key = PartitionKey(name, number)
-            yield key, _place(position, key, state, given.get(name, {}).get(number), without)
+            yield key, _place(position, state, given.get(name, {}).get(number), without)
 
 
 def _place(
     position: Position,
-    key: PartitionKey,
     state: PartitionState,
     given: int | None,
     without: Callable[[PartitionState], int],
 ) -> int:
     match position:
-        case AtOffsets(offsets):
-            offset = offsets[key.stream][key.partition]
+        case AtOffsets():
+            offset = LATEST_OFFSET if given is None else given
             return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(offset, offset)
         case AtCursor():
             # A negative cursor is a position before the first message.
@@ -205,7 +205,13 @@ def _numbers(
 
 
 def _complete(option: str, given: ByPartition, streams: Streams) -> ByPartition:
-    """The given numbers. As with Kafka's connector, the JSON must name every partition that is read, and no other."""
+    """The given numbers. As with Kafka's connector, the JSON names every partition that is read, and no other; or `*` for the rest."""
+    if OTHERS in given:
+        rest = given[OTHERS].get(0, EARLIEST_OFFSET)
+        return {
+            name: {number: given.get(name, {}).get(number, rest) for number in stream.partitions}
+            for name, stream in streams.items()
+        }
     wanted = {PartitionKey(name, number) for name, stream in streams.items() for number in stream.partitions}
     named = {PartitionKey(name, number) for name, numbers in given.items() for number in numbers}
     for key in sorted(named ^ wanted):

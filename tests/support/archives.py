@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from bascule.flight.schema import COLUMNS
 from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.facts import Commit, Covered, DataFile
 from bascule.lake.files import WriteTask, read_file
 from tests.support.memory_cluster import MemoryCluster
@@ -24,7 +25,7 @@ def archive_rows(
     archive = Archive(path)
     rows = [batch for batch in batches if batch.num_rows]
     archive.create([rows[0]["stream"][0].as_py()])
-    found = [replace(one, stream_id=stream_id) for one in WriteTask(str(path), {}).write(iter(rows))]
+    found = [replace(one, stream_id=stream_id) for one in WriteTask(LakePlace(str(path)), {}).write(iter(rows))]
     first, last = found[0], found[-1]
     end = last.last_offset + 1 if covered_end is None else covered_end
     covered = Covered(first.stream, stream_id, first.partition, first.first_offset, end)
@@ -49,8 +50,8 @@ def compact(path: Path) -> list[DataFile]:
     added: list[DataFile] = []
     groups = itertools.groupby(state.in_order(), key=lambda one: (one.stream, one.stream_id, one.partition, one.date))
     for (_, stream_id, _, _), group in groups:
-        rows = itertools.chain.from_iterable(read_file(archive.path, one) for one in group)
-        added += [replace(one, stream_id=stream_id) for one in WriteTask(str(path), {}).write(rows)]
+        rows = itertools.chain.from_iterable(read_file(archive.place, one) for one in group)
+        added += [replace(one, stream_id=stream_id) for one in WriteTask(LakePlace(str(path)), {}).write(rows)]
     commit = Commit(state.number + 1, "compact", time.time_ns(), added=tuple(added), removed=tuple(state.files))
     archive.commit(commit)
     for name in state.files:

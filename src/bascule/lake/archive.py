@@ -309,6 +309,11 @@ class Archive:
                 f"{self.place}: commit {version} is of another writer ({engine}): offsets can no longer be proved",
                 hint=f"`bascule pipeline verify {self.place}` names what it changed; restore the table to the commit before it",
             )
+        if state.claimed is not None and state.whole() != state.claimed:
+            raise ArchiveDamaged(
+                f"{self.place}: all commits together are not the table that commit {state.number} says: one was changed or replaced",
+                hint=VERIFY_HINT,
+            )
         there = read_commit(self.place, state.number)
         if there is None or self._proved(there).chain != state.tip:
             raise ArchiveDamaged(

@@ -12,6 +12,7 @@ import pytest
 
 from bascule.client.arrow.reader import FlightConnection
 from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.facts import Commit, Covered
 from bascule.lake.files import WriteTask
 from bascule.lake.verification import Verification
@@ -37,7 +38,9 @@ def lake(tables: BrokerProcess, make_stream: MakeStream, tmp_path: Path) -> Arch
             files = [
                 replace(one, stream_id=stream_id)
                 for partition in range(2)
-                for one in WriteTask(str(archive.path), {}).write(connection.read(stream, partition, start, end))
+                for one in WriteTask(LakePlace(str(archive.path)), {}).write(
+                    connection.read(stream, partition, start, end)
+                )
             ]
             covered = tuple(Covered(stream, stream_id, partition, start, end) for partition in range(2))
             archive.commit(Commit(number + 1, "append", 1 + number, "test", number, tuple(files), (), covered))

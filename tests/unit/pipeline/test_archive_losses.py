@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.flight.schema import COLUMNS
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.facts import DELETED, REMOVED, Began, Covered, DataFile, Lost
 from bascule.lake.files import WriteTask, from_stats
 from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by, covered_by, not_read
@@ -79,7 +80,7 @@ def test_what_a_task_notes_reaches_the_driver(cluster: WatchedCluster, tmp_path:
     options = source_options({"subscribe": "orders", "onDataLoss": "skip"}, STREAMING)
     cluster.remove_below("orders", 25)
     ranges = (a_range(cluster, 10, 20), a_range(cluster, 20, 30))
-    task = RangesTask(WriteTask(str(tmp_path), {}), options, ranges)
+    task = RangesTask(WriteTask(LakePlace(str(tmp_path)), {}), options, ranges)
     numbers = pa.record_batch({"id": pa.array([0, 1], pa.int64())})
     files, lost = from_stats(row for batch in task(iter([numbers])) for row in batch.to_pylist())
     assert [(one.first_offset, one.last_offset, one.rows) for one in files] == [(25, 29, 5)]
@@ -96,7 +97,7 @@ def written(cluster: MemoryCluster, path: Path, *ranges: tuple[int, int]) -> lis
         for start, end in ranges
         for batch in cluster.read("orders", 0, start, end, stream_id=None, columns=COLUMNS)
     ]
-    return list(WriteTask(str(path), {}).write(iter(rows)))
+    return list(WriteTask(LakePlace(str(path)), {}).write(iter(rows)))
 
 
 def missed(cluster: MemoryCluster, path: Path, plan: Planned, files: list[DataFile], **more: int) -> list[Lost]:

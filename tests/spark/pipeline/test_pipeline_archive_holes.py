@@ -118,7 +118,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
 
 
 def files_of(lake: Path) -> set[str]:
-    return {str(path.relative_to(lake)) for path in (lake / "data").rglob("*") if path.is_file()}
+    return {str(path.relative_to(lake)) for path in lake.rglob("date=*/*") if path.is_file()}
 
 
 def known_to(lake: Path) -> set[str]:

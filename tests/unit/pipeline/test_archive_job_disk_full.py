@@ -43,7 +43,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def on_disk(job: Job) -> set[str]:
-    return {str(path.relative_to(job.archive.path)) for path in (job.archive.path / "data").rglob("*.parquet")}
+    return {str(path.relative_to(job.archive.path)) for path in job.archive.path.rglob("date=*/*.parquet")}
 
 
 def raises(error: Exception) -> Callable[[], None]:

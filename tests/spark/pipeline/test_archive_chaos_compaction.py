@@ -66,7 +66,9 @@ def test_who_dies_while_it_merges_leaves_the_archive_as_it_was_or_as_it_should_b
     with subprocess.Popen(command, env=clean_environ(points.environ)) as process:
         os.kill(points.wait(f"lake:{step}", process), signal.SIGKILL)
     files = len(lake.state().files)
-    assert (files < 2 * COMMITS) is (step in ("after-compact", "in-commit", "before-head")), "it is the commit that counts"
+    assert (files < 2 * COMMITS) is (step in ("after-compact", "in-commit", "before-head")), (
+        "it is the commit that counts"
+    )
     with FlightConnection(tables.address) as connection:
         assert Verification(lake, connection, lambda _: None).run().faults == []
     subprocess.run(command, env=clean_environ(points.environ), check=True, timeout=60)

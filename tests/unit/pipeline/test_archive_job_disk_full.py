@@ -76,8 +76,8 @@ def test_files_of_a_commit_that_is_there_although_it_failed_are_kept(job: Job, m
     """Its folder could not be synced: whoever reads it finds it all the same."""
     commit = Archive.commit
 
-    def fails_late(self: Archive, one: Any) -> None:
-        commit(self, one)
+    def fails_late(self: Archive, one: Any, state: Any) -> None:
+        commit(self, one, state)
         raise DiskFull("no room to sync")
 
     monkeypatch.setattr(Archive, "commit", fails_late)

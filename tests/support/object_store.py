@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import json
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import boto3
 
-START_SECONDS_MAX: Final = 120.0
+CONTROL: Final = "/__faults"
 KEYS: Final = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "very-secret-key", "AWS_REGION": "eu-central-1"}
 _HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "server", "date"})
 _FAILURES: Final = {
@@ -33,28 +36,25 @@ class Fault:
 
     kind: str
     """`500`, `503`, `403`, `301`: that answer; `slow`: a pause before it is passed on; `lost`: it is done, and the answer is lost."""
-    matches: Callable[[str, str], bool]
-    """Of method and path."""
-    times: int = 1
-    seconds: float = 0.5
+    method: str
+    part: str
+    """Of the path."""
+    times: int
+    seconds: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """The server behind the proxy."""
+    """The server behind the proxy. Both are another process: deltalake holds Python's lock while it waits for an answer."""
 
-    address: str
-    """Of the proxy."""
     port: int
     """Of the server itself."""
-    faults: list[Fault] = field(default_factory=list)
-    happened: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    proxy: int
 
     @property
     def options(self) -> dict[str, str]:
         """For deltalake, through the proxy. Retries are quick, so that tests are."""
-        endpoint = {"AWS_ENDPOINT_URL": f"http://{self.address}", "AWS_ALLOW_HTTP": "true"}
+        endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.proxy}", "AWS_ALLOW_HTTP": "true"}
         return {**KEYS, **endpoint, "max_retries": "5", "retry_timeout": "20s", "backoff_config.init_backoff": "20ms"}
 
     @property
@@ -68,7 +68,7 @@ class ObjectStore:
             "s3",
             endpoint_url=f"http://127.0.0.1:{self.port}",
             aws_access_key_id="tester",
-            aws_secret_access_key="very-secret-key",  # noqa: S106
+            aws_secret_access_key="very-secret-key",
             region_name="eu-central-1",
         )
 
@@ -80,16 +80,25 @@ class ObjectStore:
         return [one["Key"] for page in pages for one in page.get("Contents", ())]
 
     def fail(self, kind: str, method: str, part: str, times: int = 1, seconds: float = 0.5) -> None:
-        self.faults.append(Fault(kind, lambda verb, path: verb == method and part in path, times, seconds))
+        _call(self.proxy, "POST", CONTROL, asdict(Fault(kind, method, part, times, seconds)))
 
-    def next_fault(self, method: str, path: str) -> Fault | None:
-        with self.lock:
-            for one in self.faults:
-                if one.times and one.matches(method, path):
-                    one.times -= 1
-                    self.happened.append(f"{one.kind} {method}")
-                    return one
-        return None
+    def clear(self) -> None:
+        _call(self.proxy, "DELETE", CONTROL)
+
+    @property
+    def happened(self) -> list[str]:
+        """The faults since `clear`: kind and method."""
+        found: list[str] = _call(self.proxy, "GET", CONTROL)
+        return found
+
+
+def _call(port: int, method: str, path: str, document: Any = None) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, None if document is None else json.dumps(document))
+        return json.loads(connection.getresponse().read() or "null")
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager
@@ -100,48 +109,59 @@ def object_store(directory: Path) -> Iterator[ObjectStore]:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         try:
             assert server.stdout is not None
-            store = ObjectStore("", int(server.stdout.readline()))
-            _wait(store.port)
-            proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(store))
-            proxy.daemon_threads = True
-            store.address = f"127.0.0.1:{proxy.server_address[1]}"
-            threading.Thread(target=proxy.serve_forever, daemon=True).start()
-            try:
-                yield store
-            finally:
-                proxy.shutdown()
-                proxy.server_close()
+            yield ObjectStore(*map(int, server.stdout.readline().split()))
         finally:
             server.kill()
             server.wait()
+            assert server.stdout is not None
+            server.stdout.close()
 
 
-def _wait(port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/")
-            connection.getresponse().read()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-        finally:
-            connection.close()
+# ── the process ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _handler(store: ObjectStore) -> type[http.server.BaseHTTPRequestHandler]:
+@dataclass(slots=True)
+class _Faults:
+    planned: list[Fault] = field(default_factory=list)
+    happened: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next(self, method: str, path: str) -> Fault | None:
+        with self.lock:
+            for one in self.planned:
+                if one.times and one.method == method and one.part in path:
+                    one.times -= 1
+                    self.happened.append(f"{one.kind} {method}")
+                    return one
+        return None
+
+
+def _handler(port: int, faults: _Faults) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: Any) -> None:
             """Nothing: tests say what they saw."""
 
-        def _pass(self) -> None:
+        def _take(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            fault = store.next_fault(self.command, self.path)
+            if self.path == CONTROL:
+                self._control(body)
+            else:
+                self._pass(body, faults.next(self.command, urllib.parse.unquote(self.path)))
+
+        def _control(self, body: bytes) -> None:
+            said: Any = None
+            if self.command == "POST":
+                faults.planned.append(Fault(**json.loads(body)))
+            elif self.command == "DELETE":
+                faults.planned.clear()
+                faults.happened.clear()
+            else:
+                said = faults.happened
+            self._answer(200, [], json.dumps(said).encode())
+
+        def _pass(self, body: bytes, fault: Fault | None) -> None:
             if fault is not None and fault.kind in _FAILURES:
                 status, code = _FAILURES[fault.kind]
                 said = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
@@ -149,7 +169,7 @@ def _handler(store: ObjectStore) -> type[http.server.BaseHTTPRequestHandler]:
                 return
             if fault is not None and fault.kind == "slow":
                 time.sleep(fault.seconds)
-            connection = http.client.HTTPConnection("127.0.0.1", store.port, timeout=60)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             try:
                 connection.request(self.command, self.path, body, dict(self.headers.items()))
                 found = connection.getresponse()
@@ -158,7 +178,7 @@ def _handler(store: ObjectStore) -> type[http.server.BaseHTTPRequestHandler]:
                 connection.close()
             if fault is not None and fault.kind == "lost":
                 self.close_connection = True
-                self.connection.close()
+                self.connection.shutdown(socket.SHUT_RDWR)
                 return
             self._answer(found.status, found.getheaders(), content)
 
@@ -175,19 +195,21 @@ def _handler(store: ObjectStore) -> type[http.server.BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _take  # noqa: N815
 
     return Handler
 
 
 def main() -> None:
-    """Serve S3 on a free port, whose number is the first line."""
+    """Serve S3 on two free ports, the server's and the proxy's, which are the first line."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    application = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    print(server.port, flush=True)
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(server.port, _Faults()))
+    proxy.daemon_threads = True
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    print(server.port, proxy.server_address[1], flush=True)
     server.serve_forever()
 
 

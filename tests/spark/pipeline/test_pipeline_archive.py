@@ -333,7 +333,7 @@ def test_the_command_line_archives_shows_and_proves(
     assert (proved.exit_code, proved.stdout) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
     next(lake.rglob("date=*/*.parquet")).unlink()
     proved = run("verify", str(lake))
-    assert proved.stdout.startswith("file-missing: data/date=")
+    assert proved.stdout.startswith("file-missing: date=")
     assert isinstance(proved.exception, ArchiveDamaged)
     assert "1 difference" in proved.exception.message
 

@@ -175,7 +175,7 @@ def test_errors_name_the_archive_and_what_it_has(
     refused(r"\[INVALID_OPTION\] .* is an archive of", stream=make_stream(1), history=lake.path)
     gone = next(lake.path.rglob("date=*/*.parquet"))
     gone.rename(tmp_path / "aside")
-    refused(r"\[ARCHIVE_DAMAGED\] data/date=.* offsets 0 to 99 ", **lake.options)
+    refused(r"\[ARCHIVE_DAMAGED\] date=.* offsets 0 to 99 ", **lake.options)
     (tmp_path / "aside").rename(gone)
     client.delete_stream(lake.stream)
     refused(r"\[STREAM_NOT_FOUND\]", **lake.options)

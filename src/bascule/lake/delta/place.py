@@ -357,7 +357,7 @@ _CAUSES: Final[tuple[tuple[str, type[BasculeError], str, str], ...]] = (
         "create it, or correct the path",
     ),
     (
-        r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|\b301\b",
+        r"PermanentRedirect|redirect without LOCATION|AuthorizationHeaderMalformed|IllegalLocationConstraint|\b301\b",
         ArchiveUnreachable,
         "the bucket is in another region",
         "set `AWS_REGION`, or give `--storage-option AWS_REGION=…`",

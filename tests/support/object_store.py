@@ -202,7 +202,7 @@ def _handler(port: int, faults: _Faults) -> type[http.server.BaseHTTPRequestHand
 
 def main() -> None:
     """Serve S3 on two free ports, the server's and the proxy's, which are the first line."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)

@@ -122,9 +122,10 @@ def test_what_is_no_archive_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ArchiveUnreachable, match="is no archive"):
         Archive(tmp_path / "mine").state()
     write_deltalake(tmp_path / "theirs", pa.table({"a": [1]}))
-    for act in (lambda one: one.create(["orders"]), lambda one: one.state()):
-        with pytest.raises(CallerError, match="a Delta table of another writer"):
-            act(Archive(tmp_path / "theirs"))
+    with pytest.raises(CallerError, match="a Delta table of another writer"):
+        Archive(tmp_path / "theirs").create(["orders"])
+    with pytest.raises(CallerError, match="a Delta table of another writer"):
+        Archive(tmp_path / "theirs").state()
     archive(tmp_path / "orders")
     with pytest.raises(CallerError, match="is an archive of `orders`, not of `returns`"):
         Archive(tmp_path / "orders").create(["returns"])
@@ -217,12 +218,16 @@ def _swap_entries(path: Path) -> None:
         (path / commit_name(number)).write_text("\n".join(map(json.dumps, lines)))
 
 
-def _copy(source: int, target: int) -> Callable[[Path], None]:
-    return lambda path: (path / commit_name(target)).write_bytes((path / commit_name(source)).read_bytes()) and None
+def _copy(source: int, target: int) -> Callable[[Path], Any]:
+    return lambda path: (path / commit_name(target)).write_bytes((path / commit_name(source)).read_bytes())
 
 
-def _remove(*numbers: int) -> Callable[[Path], None]:
-    return lambda path: [(path / commit_name(number)).unlink() for number in numbers] and None
+def _remove(*numbers: int) -> Callable[[Path], Any]:
+    def act(path: Path) -> None:
+        for number in numbers:
+            (path / commit_name(number)).unlink()
+
+    return act
 
 
 def _file(path: Path, number: int = 1) -> Path:

@@ -134,7 +134,8 @@ cli.stream              errors exits config.values client.connection client.publ
                         cli.terminal cli.target
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
-cli.pipeline            errors exits config.values client client.arrow lake.delta lake lake.former lake.latest spark.options spark.errors
+cli.pipeline            errors exits config.values client client.arrow lake.delta lake lake.former lake.latest
+                        spark.options spark.errors
                         spark pipeline.spec pipeline.jobs pipeline.sinks pipeline cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery liftbridge client.connection client client.admin spark cli.terminal cli.target

@@ -114,6 +114,21 @@ def test_a_commit_that_is_no_commit_is_named(tmp_path: Path, content: str) -> No
         made.state()
 
 
+def test_a_commit_that_is_missing_is_named(tmp_path: Path) -> None:
+    made = small_files(tmp_path / "a", files=3)
+    (made.path / commit_name(2)).unlink()
+    with pytest.raises(ArchiveDamaged, match="commit 2 is missing, 3 is there"):
+        made.state()
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    made = archive(tmp_path / "a")
+    first = made.path / commit_name(0)
+    first.write_text(first.read_text().replace('\\"format\\": 2', '\\"format\\": 3'))
+    with pytest.raises(ArchiveDamaged, match="has format 3, this version knows 2"):
+        Archive(made.path).state()
+
+
 def test_what_is_no_archive_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/mine.txt").write_text("x")

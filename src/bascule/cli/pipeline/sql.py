@@ -82,7 +82,7 @@ def sql(
     master: Master = None,
 ) -> None:
     """Run a query over streams and archives and print the result, or write it, once or continuously, to a stream or a folder."""
-    from bascule.pipeline.sql import SqlOptions, SqlSession, streams_there
+    from bascule.pipeline.sql import SqlOptions, SqlSession, local_folder, streams_there
 
     options = SqlOptions(
         query=query,
@@ -92,6 +92,8 @@ def sql(
         values=dict(_value(text) for text in value or ()),
         watermarks_ns=dict(_watermark(text) for text in watermark or ()),
     )
+    if into_path is not None:
+        local_folder(into_path)  # raises for an object store, before Spark starts
     runs_on = _continuous(continuous, into_stream, into_path, checkpoint, mode, every, create, once, bool(watermark))
     try:
         streams_there(options, streaming=continuous)  # before Spark starts, so that a wrong address fails at once

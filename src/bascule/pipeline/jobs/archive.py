@@ -265,7 +265,9 @@ class ArchiveJob:
         self._is_own_query = options.checkpoint is None
         source = options.source_options()
         if self._is_own_query:
-            if self._state.next_offsets:  # before the first commit, only the checkpoint knows where the archive was to begin
+            if (
+                self._state.next_offsets
+            ):  # before the first commit, only the checkpoint knows where the archive was to begin
                 shutil.rmtree(options.checkpoint_path, ignore_errors=True)
             source["startingOffsets"] = self._starting_offsets(source["startingOffsets"])
         writer = (

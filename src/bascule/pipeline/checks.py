@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, CallerError, MalformedValue, StorageError, StreamNotFound
 from bascule.lake.archive import Archive
-from bascule.lake.delta.place import LakePlace
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
@@ -146,8 +145,6 @@ def _target(spec: PipelineSpec, sink: object) -> str:
             if archive.place.local is None:
                 return f"archive {sink.path}, which will be created"
             return f"archive {sink.path}, {_folder(Path(sink.path))}"
-        case LatestSink() if LakePlace.of(sink.path).local is None:
-            return f"{sink.target}, in an object store"
         case LatestSink() | TableSink():
             marked = (Path(sink.path) / "_bascule").is_dir()
             return f"{sink.target}, {_writable(Path(sink.path)) if marked else _folder(Path(sink.path))}"

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from bascule.errors import BasculeError, InvalidOption, Unavailable
 from bascule.lake.facts import Covered
 from bascule.pipeline.jobs.archive import ArchiveCursors, ArchiveOptions, read_stream_ids
+from bascule.pipeline.jobs.latest import LatestOptions
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,12 @@ def test_folders_and_object_stores_are_places(path: str, uri: str, name: str) ->
     assert "very-secret" not in f"{options!r}{options.place!r}{options.place}"
     if options.place.local is None:
         assert options.checkpoint_path.is_absolute(), "Spark has no file system for object stores"
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/customers", "s3a:/bucket/customers"])
+def test_a_table_of_the_latest_messages_is_in_a_folder(path: str) -> None:
+    with pytest.raises(InvalidOption, match="bucket"):
+        LatestOptions(path=path, streams=("a",))
 
 
 def test_how_the_source_is_told_which_streams() -> None:

@@ -71,7 +71,11 @@ class LatestOptions:
     """Of the query whose batches are written; without it, in the table."""
 
     def __post_init__(self) -> None:
-        self.selection()  # which streams, checked
+        if self.selection().place.local is None:  # which streams, checked
+            raise InvalidOption(
+                f"`path` is `{self.path}`",
+                hint="it must be a folder: tables of the latest messages are not in object stores",
+            )
         self.writer()
         if not self.key.strip():
             raise InvalidOption("`key` is empty", hint="it must be a column such as `key`, or an expression of SQL")

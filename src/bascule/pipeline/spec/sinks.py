@@ -55,13 +55,12 @@ class LatestSink(KeyGroup):
 
     path: str = setting(
         "path",
-        LakePath(),
+        Folder(),
         "",
         default_text="–",
-        meaning="The table: a folder, or a path such as `s3://bucket/orders`.",
+        meaning="The folder of the table.",
         consequence="It has the columns that the steps leave, and those that say which message a row is.",
     )
-    storage: Mapping[str, str] | None = setting("storage_options", TextMap(), None, meaning=_STORAGE, is_secret=True)
     key: str = setting("key", Text(), "key", meaning="A column, or an SQL expression: what there is one row of.")
     deleted: str | None = setting(
         "deleted",

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from bascule.errors import (
     BasculeError,
-    InvalidOption,
     InvalidSchema,
     MalformedValue,
     OffsetBelowStart,
@@ -33,8 +32,8 @@ from bascule.spark.read import cluster
 from bascule.spark.read.archive_reader import RangeReader
 from bascule.spark.read.offsets import Offsets
 from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, split
-from bascule.spark.read.resolve import ending_offsets, planned_ranges, require, select, starting_offsets
-from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, must_be_there, parts
+from bascule.spark.read.resolve import batch_ranges
+from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, parts
 from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 
 
@@ -48,31 +47,11 @@ class BatchReader(DataSourceReader):
 
     @coded
     def partitions(self) -> list[ReadRange]:
-        connection = cluster.connect_with_history(self._options)
-        streams = require(self._options.streams, select(self._options.streams, connection))
-        start = starting_offsets(self._options, streams, connection)
-        end = ending_offsets(self._options, streams, connection)
-        _check_order(start, end)
-        ranges = planned_ranges(start, end, streams)
-        if not self._options.skips_lost:
-            for key, each in ranges.items():
-                if each.count > 0:
-                    must_be_there(streams[key.stream], key.partition, each.start, each.end)
+        ranges, end, streams = batch_ranges(self._options, cluster.connect_with_history(self._options))
         return tasks(self._options, ranges, end, streams)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, self._schema, self._values, partition)
-
-
-def _check_order(start: Offsets, end: Offsets) -> None:
-    for name, stream in start.streams.items():
-        for number, first in stream.next.items():
-            last = end.streams[name].next[number]
-            if first > last:
-                raise InvalidOption(
-                    f"`{name}`/{number} would be read from offset {first} to {last}",
-                    hint="the starting options must be before the ending ones",
-                )
 
 
 # ── tasks, of batch and of streaming reads ───────────────────────────────────────────────────────

@@ -254,3 +254,30 @@ def planned_ranges(start: Offsets, end: Offsets, streams: Streams) -> dict[Parti
                 OffsetRange(first, last) if state is None else average(state, first, last)
             )
     return ranges
+
+
+def batch_ranges(
+    options: SourceOptions, connection: Cluster
+) -> tuple[dict[PartitionKey, OffsetRange], Offsets, Streams]:
+    """The range of each partition that a batch read is of, all of it there unless lost records are skipped; its end; its streams."""
+    streams = require(options.streams, select(options.streams, connection))
+    start = starting_offsets(options, streams, connection)
+    end = ending_offsets(options, streams, connection)
+    _check_order(start, end)
+    ranges = planned_ranges(start, end, streams)
+    if not options.skips_lost:
+        for key, each in ranges.items():
+            if each.count > 0:
+                must_be_there(streams[key.stream], key.partition, each.start, each.end)
+    return ranges, end, streams
+
+
+def _check_order(start: Offsets, end: Offsets) -> None:
+    for name, stream in start.streams.items():
+        for number, first in stream.next.items():
+            last = end.streams[name].next[number]
+            if first > last:
+                raise InvalidOption(
+                    f"`{name}`/{number} would be read from offset {first} to {last}",
+                    hint="the starting options must be before the ending ones",
+                )

@@ -120,6 +120,8 @@ spark.options           errors limits config.values config.sections flight clien
 spark.errors            errors config.values
 spark.values            errors spark.options
 spark.read              errors limits config.values client client.arrow lake.delta lake spark.options spark.values
+client.history          errors names flight kernels.client client.connection client.consume client.arrow spark.options
+                        spark.read
 spark.write             errors config.values client client.arrow spark.options
 spark                   errors spark.options spark.values spark.read spark.write
 pipeline.spec           errors config.values lake.delta spark.options
@@ -131,7 +133,7 @@ pipeline                errors exits config.values lake.delta lake spark.options
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
 cli.stream              errors exits config.values client.connection client.publish client.consume client client.admin
-                        cli.terminal cli.target
+                        lake.delta cli.terminal cli.target
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
 cli.pipeline            errors exits config.values client client.arrow lake.delta lake lake.former lake.latest

@@ -43,8 +43,8 @@ def archive_offsets(
     return archive_rows(path, stream_id, batches)
 
 
-def compact(path: Path) -> list[DataFile]:
-    """What a compaction does: one file in place of all those of a partition and day, and the old ones are gone."""
+def compact(path: Path, *, keep: bool = False) -> list[DataFile]:
+    """What a compaction does: one file in place of all those of a partition and day, and the old ones are gone unless they are kept."""
     archive = Archive(path)
     state = archive.state()
     added: list[DataFile] = []
@@ -54,6 +54,6 @@ def compact(path: Path) -> list[DataFile]:
         added += [replace(one, stream_id=stream_id) for one in WriteTask(LakePlace(str(path)), {}).write(rows)]
     commit = Commit(state.number + 1, "compact", time.time_ns(), added=tuple(added), removed=tuple(state.files))
     archive.commit(commit)
-    for name in state.files:
+    for name in () if keep else state.files:
         (archive.path / name).unlink()
     return added

@@ -31,6 +31,7 @@ from bascule.pipeline.sinks.table import TableBatches, write_document
 from bascule.pipeline.steps.rows import Rows, quoted
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.options.schema import TABLE
+from bascule.spark.read.native import DATE, scan, table, with_date
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +43,8 @@ _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^\W\d]\w*)")
 _SHUFFLES: Final = re.compile(
     r"\b(Aggregate|Join|Deduplicate\w*|Window|Sort|Distinct|Repartition\w*|\w+InPandas\w*|\w*Limit|Offset|\w*Exchange)\b"
 )
+_NAMES_DATE: Final = re.compile(r"(?<!\bAS )\bdate\b(?!\s*['\"(])", re.IGNORECASE)
+"""The column, and neither a literal nor a type."""
 _COUNT: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _ONLY_SELECT: Final = re.compile(
     r"\s*(SELECT|WITH)\b(?!.*\b(TABLE|NATURAL|PIVOT|UNPIVOT)\b)", re.IGNORECASE | re.DOTALL
@@ -162,7 +165,7 @@ class SqlSession:
                 raise CallerError(
                     f"the stream `{name}` is not there", hint="a query that runs on needs it; leave out `--continuous`"
                 )
-            frame = archive_frame(self._spark, LakePlace.of(path, options.storage), name)
+            frame = archive_frame(self._spark, LakePlace.of(path, options.storage), name, self._archive_columns())
         else:
             frame = self._stream(name, path, streaming=streaming)
         if streaming and name in options.watermarks_ns:
@@ -175,6 +178,8 @@ class SqlSession:
         if archive is not None:
             Archive(archive, dict(options.storage)).describe()
             given["history"] = archive
+            if not streaming and name not in options.values:
+                return table(self._spark, columns=self._archive_columns(), storage_options=options.storage, **given)
             if options.storage:
                 given["storageOptions"] = json.dumps(dict(options.storage))
         if name in options.values:
@@ -186,6 +191,11 @@ class SqlSession:
         if columns is not None:
             reader = reader.schema(type(TABLE)([TABLE[column] for column in columns]))
         return reader.load()
+
+    def _archive_columns(self) -> list[str]:
+        """Of a view over an archive. It has the days by which the archive is partitioned if the query names that column."""
+        needed = needed_columns(self._options.query) if self._is_pruned else None
+        return [*(needed or TABLE.fieldNames()), *([DATE] if _NAMES_DATE.search(self._options.query) else [])]
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────
 
@@ -279,18 +289,17 @@ def _hinted(error: Any) -> Any:
     return error
 
 
-def archive_frame(spark: SparkSession, place: LakePlace, name: str) -> DataFrame:
+def archive_frame(spark: SparkSession, place: LakePlace, name: str, columns: list[str]) -> DataFrame:
     """The rows of the files of an archive; only those of the stream `name` if the archive has it."""
     files = Archive(place).state().in_order()
     streams = {one.stream for one in files}
     mine = tuple(one for one in files if one.stream == name or name not in streams)
-    if not mine:
-        return spark.createDataFrame([], TABLE)
-    if place.local is not None:
-        return spark.read.schema(TABLE).parquet(*(str(place.folder / one.path) for one in mine))
-    # Spark has no file system for object stores; tasks read the files as the source does.
-    numbers = spark.range(0, len(mine), 1, len(mine))
-    return numbers.mapInArrow(FilesTask(place, mine), TABLE)
+    found = scan(spark, place, mine, columns)
+    if found is not None:
+        return found
+    # Spark has no file system for the store; tasks read the files as the source does.
+    numbers = spark.range(0, len(mine), 1, max(1, len(mine)))
+    return with_date(numbers.mapInArrow(FilesTask(place, mine), TABLE)).select(*columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +29,6 @@ from tests.support.waiting import eventually
 
 DAY_US = 86_400_000_000
 SHORT = {"retention_max_messages": 100, "segment_max_bytes": 1, "cleaner_interval": 0.05}
-ENDS = '{"%s": {"0": 100, "1": 100}}'
 
 
 class Lake:
@@ -140,8 +141,8 @@ def test_a_table_is_a_snapshot_while_the_archive_grows_and_is_compacted(lake: La
 
 
 def test_positions_inside_files_and_columns_are_exact(lake: Lake) -> None:
-    ends = '{"%s": {"0": 50, "1": 120}}' % lake.stream
-    starts = '{"%s": {"0": 10, "1": 30}}' % lake.stream
+    ends = json.dumps({lake.stream: {"0": 50, "1": 120}})
+    starts = json.dumps({lake.stream: {"0": 10, "1": 30}})
     part = lake.table(startingOffsets=starts, endingOffsets=ends, columns=["partition", "offset"])
     assert part.columns == ["partition", "offset"]
     assert offsets(part) == [(0, n) for n in range(10, 50)] + [(1, n) for n in range(30, 120)]
@@ -161,7 +162,11 @@ def test_filters_and_columns_reach_the_files_and_days_are_pruned(
     state = Archive(lake.path).state()
     days = sorted({one.date for one in state.files.values()})
     assert len(state.files) == 10 and len(days) == 5
-    chosen = lake.table(endingOffsets=ENDS % lake.stream).where("offset >= 42 AND value IS NOT NULL").select("offset")
+    chosen = (
+        lake.table(endingOffsets=json.dumps({lake.stream: {"0": 100, "1": 100}}))
+        .where("offset >= 42 AND value IS NOT NULL")
+        .select("offset")
+    )
     plan = plan_of(chosen)
     assert re.search(r"PushedFilters: \[.*GreaterThanOrEqual\(offset,42\)", plan)
     assert re.search(r"ReadSchema: struct<value:binary,offset:bigint>", plan), plan
@@ -178,16 +183,16 @@ def test_filters_and_columns_reach_the_files_and_days_are_pruned(
 
 
 def test_holes_come_from_the_log_or_are_an_error(lake: Lake) -> None:
-    lake.publish(180, 230)
-    lake.wait_for_retention(130)
-    with pytest.raises(DataLost, match="offsets 100 to 129 are neither in its log"):
+    lake.publish(180, 240)
+    lake.wait_for_retention(140)
+    with pytest.raises(DataLost, match="offsets 100 to 139 are neither in its log"):
         lake.table()
     skipping = lake.table(onDataLoss="skip")
-    assert offsets(skipping) == both(*range(100), *range(130, 230))
+    assert offsets(skipping) == both(*range(100), *range(140, 240))
     later = Lake(lake.spark, lake.tables, lake.client, lake.stream, lake.path.parent / "late")
-    later.archived = {0: 150, 1: 150}
+    later.archived = {0: 160, 1: 160}
     later.archive()
-    assert offsets(later.table()) == both(*range(130, 230)), "what is before the archive is in the log"
+    assert offsets(later.table()) == both(*range(140, 240)), "what is before the archive is in the log"
 
 
 def test_a_stream_that_was_created_again_is_noticed(lake: Lake, client: BlockingClient) -> None:
@@ -210,7 +215,7 @@ def test_a_missing_file_fails_the_query_whatever_the_session_ignores(lake: Lake,
     try:
         for name in Archive(lake.path).state().files:
             (lake.path / name).unlink()
-        with pytest.raises(PySparkException, match="FILE_NOT_EXIST|FileNotFound|PATH_NOT_FOUND"):
+        with pytest.raises((PySparkException, Py4JJavaError), match="FILE_NOT_EXIST"):
             planned.count()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")

@@ -38,13 +38,16 @@ class RangeReader:
         stream_id: int | None,
         partition: int,
         columns: tuple[str, ...],
+        log: cluster.Cluster | None = None,
     ) -> None:
+        """`log` is the connection to read the log with; without it, that of this process."""
         self._path = place
         self._options = options
         self._stream = stream
         self._stream_id = stream_id
         self._partition = partition
         self._columns = columns
+        self._log = log
         self._position = 0
         self._archived: Coverage | None = None
 
@@ -113,7 +116,7 @@ class RangeReader:
 
     def _from_log(self, until: int, end: int) -> Iterator[pa.RecordBatch]:
         asked = self._columns if "offset" in self._columns else (*self._columns, "offset")
-        live = cluster.connect(self._options.connection)
+        live = self._log or cluster.connect(self._options.connection)
         try:
             for batch in live.read(
                 self._stream, self._partition, self._position, until, stream_id=self._stream_id, columns=asked
@@ -173,7 +176,8 @@ class RangeReader:
 
     def _lost(self, known: Coverage | None, log_start_offset: int) -> DataLost:
         """The error that planning would raise."""
-        found = cluster.connect(self._options.connection).streams([self._stream]).get(self._stream)
+        live = self._log or cluster.connect(self._options.connection)
+        found = live.streams([self._stream]).get(self._stream)
         state = PartitionState(
             log_start_offset=log_start_offset,
             end_offset=log_start_offset,

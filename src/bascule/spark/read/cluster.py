@@ -79,11 +79,11 @@ def disconnect(options: ConnectionOptions) -> None:
 class FlightCluster:
     """A cluster reached through Arrow Flight; cursors, which are small, through gRPC."""
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(self, options: ConnectionOptions, flight: FlightConnection | None = None) -> None:
         from bascule.client.arrow.reader import FlightConnection
 
         self._options = options
-        self._flight: FlightConnection = FlightConnection(options.servers, **options.credentials)
+        self._flight: FlightConnection = flight or FlightConnection(options.servers, **options.credentials)
         self._client: BlockingClient | None = None
 
     def subjects(self) -> Mapping[str, str]:

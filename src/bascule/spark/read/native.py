@@ -85,13 +85,13 @@ def table(
     return _union(spark, frames, chosen)
 
 
-def scan(spark: SparkSession, place: LakePlace, files: Iterable[DataFile]) -> DataFrame | None:
+def scan(spark: SparkSession, place: LakePlace, files: Iterable[DataFile], columns: Iterable[str]) -> DataFrame | None:
     """Whole files of an archive; None where Spark has no file system for its store."""
     root = spark_root(spark, place)
     if root is None:
         return None
     whole = [FilePart(one, one.first_offset, one.last_offset + 1) for one in files]
-    return _union(spark, list(_scans(spark, root, whole)), TABLE.fieldNames())
+    return _union(spark, list(_scans(spark, root, whole)), columns)
 
 
 def _checked_columns(columns: Iterable[str] | None) -> list[str]:
@@ -236,7 +236,12 @@ def _from_source(
         needed = {"timestamp" if name == DATE else name for name in columns}
         reader = reader.schema(type(TABLE)([field for field in TABLE if field.name in needed]))
     found = reader.load()
-    return found.selectExpr("*", f"{_DATE_OF} AS {DATE}") if DATE in columns else found
+    return with_date(found) if DATE in columns else found
+
+
+def with_date(frame: DataFrame) -> DataFrame:
+    """Messages with their days."""
+    return frame.selectExpr("*", f"{_DATE_OF} AS {DATE}")
 
 
 def _union(spark: SparkSession, frames: list[DataFrame], columns: Iterable[str]) -> DataFrame:

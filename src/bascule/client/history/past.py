@@ -102,7 +102,7 @@ class Past:
         end = max(position, position if state.archived is None else state.archived.end)
         if not self._options.skips_lost:
             with _in_our_words():
-                must_be_there(stream, number, position, end)
+                must_be_there(stream, number, position, max(end, state.log_start_offset))
         return end
 
     def resumed(self, stream: StreamState, number: int, position: int) -> int:

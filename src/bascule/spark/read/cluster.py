@@ -104,8 +104,8 @@ class FlightCluster:
     def offsets_at(self, timestamps_ns: ByPartition) -> Mapping[str, Mapping[int, int | None]]:
         answer = self._flight.offsets(list(timestamps_ns), timestamps_ns)
         return {
-            name: {number: _found_offset(fields) for number, fields in stream["partitions"].items()}
-            for name, stream in answer.items()
+            name: {number: _found_offset(answer[name]["partitions"][number]) for number in asked}
+            for name, asked in timestamps_ns.items()
         }
 
     def read(

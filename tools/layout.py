@@ -120,10 +120,9 @@ spark.options           errors limits config.values config.sections flight clien
 spark.errors            errors config.values
 spark.values            errors spark.options
 spark.read              errors limits config.values client client.arrow lake.delta lake spark.options spark.values
-client.history          errors names flight kernels.client client.connection client.consume client.arrow spark.options
-                        spark.read
 spark.write             errors config.values client client.arrow spark.options
 spark                   errors spark.options spark.values spark.read spark.write
+history                 errors names flight kernels.client client.connection client.consume client.arrow spark.options spark.read
 pipeline.spec           errors config.values lake.delta spark.options
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
 pipeline.jobs           errors flight client client.arrow lake.delta lake lake.latest spark.options spark.errors spark.read

@@ -165,7 +165,7 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         on_data_loss: str,
     ) -> ReaderFactory:
         # By name: the archive's own readers are built on this package.
-        past: Any = import_module("bascule.client.history.past")
+        past: Any = import_module("bascule.history.past")
         servers, tls, token, timeout = self._reach
         archive = past.ArchiveChoice(
             path=history,
@@ -176,7 +176,7 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
             token=token,
             timeout=timeout,
         )
-        found: ReaderFactory = import_module("bascule.client.history.readers").HistoryReaders(log, stream, archive)
+        found: ReaderFactory = import_module("bascule.history.readers").HistoryReaders(log, stream, archive)
         return found
 
     # ── consumer groups ──────────────────────────────────────────────────────────────────────────

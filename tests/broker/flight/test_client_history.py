@@ -17,9 +17,9 @@ import bascule
 from bascule import blocking
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
-from bascule.client.history.past import Past
 from bascule.client.messages import Message
 from bascule.errors import ArchiveUnreachable, DataLost, InvalidOption, StreamNotFound, StreamRecreated
+from bascule.history.past import Past
 from tests.support.archives import archive_rows, compact
 from tests.support.broker_fixtures import unique_name
 from tests.support.broker_process import BrokerProcess

@@ -51,7 +51,7 @@ def read_table(
     first, last = _checked("start", start), _checked("end", end)
     if history is not None:
         # By name: the archive's own readers are built on this package.
-        past: Any = import_module("bascule.client.history.past")
+        past: Any = import_module("bascule.history.past")
         choice = past.ArchiveChoice(
             path=history,
             storage=storage_options,

@@ -1,7 +1,7 @@
 """`bascule.spark.table`: a stream with its archive as one DataFrame, whose history Spark reads with its own Parquet scan.
 
     offsets of a partition      [start ─────────────── seam)[ ─────────── end)
-    who reads them              Spark's scan of files        the source, in Python
+    read by                     Spark's scan of files        the source, in Python
 
 The table is what was archived and committed when `table` was called: the files of one version of the archive, and for each partition
 the offsets between them and its end. Offsets, not times, are the seam, so nothing is missing or there twice, however often the archive

@@ -166,7 +166,7 @@ def read_batches(
     columns: tuple[str, ...],
 ) -> list[pa.RecordBatch]:
     """The rows of a stream between two positions, partition by partition: for `read_table`."""
-    from bascule.client.history.positions import batch_options
+    from bascule.history.positions import batch_options
     from bascule.spark.read.resolve import batch_ranges
 
     past = Past(choice, stream)

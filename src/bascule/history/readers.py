@@ -17,10 +17,10 @@ from bascule.client.connection.retry import TimeLimit
 from bascule.client.consume.partition_reader import WAITING_BYTES_MAX, PartitionReader
 from bascule.client.consume.positions import STOP_TIMESTAMP, Position, Start
 from bascule.client.consume.subscription import ReaderFactory, Wake
-from bascule.client.history.past import ArchiveChoice, Past
-from bascule.client.history.positions import start_of
 from bascule.errors import BasculeError, InvalidOption
 from bascule.flight.schema import COLUMNS
+from bascule.history.past import ArchiveChoice, Past
+from bascule.history.positions import start_of
 from bascule.kernels.client.messages import MessageBatch, decode_batch
 from bascule.names import TOMBSTONE_HEADER
 from bascule.spark.read.state import StreamState

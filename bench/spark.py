@@ -37,6 +37,7 @@ FRESH_EACH_SECONDS: Final = 0.05
 PARQUET_MIN: Final = 0.7
 READY_MADE_MIN: Final = 0.9
 ARCHIVE_MIN: Final = 0.8
+HISTORY_MIN: Final = 0.9
 
 
 def rows(systems: Systems) -> Iterator[Row | LoadRow]:
@@ -48,6 +49,7 @@ def rows(systems: Systems) -> Iterator[Row | LoadRow]:
             bench.fill(streams, messages)
             yield from bench.reads(streams.names[0], messages)
             yield from bench.archives(streams.names[0], messages)
+            yield from bench.histories(streams.names[0], messages)
             yield bench.replays(streams.names[0], messages)
         yield from bench.scaling(messages)
         yield from bench.freshness(FRESH_SECONDS if not systems.quick else 3.0)
@@ -190,6 +192,30 @@ class Bench:
     def _rewrite(self, parquet: Path) -> None:
         frame = self._spark.read.parquet(str(parquet))
         frame.write.mode("overwrite").option("compression", "zstd").parquet(str(self._directory / "copy"))
+
+    # ── reading what is archived ─────────────────────────────────────────────────────────────────
+
+    def histories(self, stream: str, messages: int) -> Iterator[Row]:
+        """The whole stream out of its archive: through `bascule.spark.table`, and through the source, which reads files in Python."""
+        import bascule.spark
+
+        parquet, archive = self._directory / "parquet", str(self._directory / "archive")
+        ways = {
+            "table": lambda: _all_of(bascule.spark.table(self._spark, stream, history=archive, servers=self._servers)),
+            "source": lambda: _all_of(self._stream(stream, history=archive)),
+            "Parquet": lambda: _all_of(self._spark.read.parquet(str(parquet))),
+        }
+        found = self._alternate(ways, self._rounds)
+        conditions = f"{messages:,} rows of {SIZE} B, {PARTITIONS} partitions, local[2], all columns"
+        for name, one in found.items():
+            yield measured(f"Spark history, {name}", messages / one.median, "rows/s", conditions)
+            cpu = statistics.median(one.cpu) / messages * 1e6
+            yield measured(f"Spark history, {name}: CPU of all processes", cpu, "s/M rows", conditions)
+        ratio = _ratio(found, "Parquet", "table")
+        yield at_least("Spark history: table, of Parquet's rows/s", ratio, "×", conditions, HISTORY_MIN)
+        yield measured(
+            "Spark history: source, of Parquet's rows/s", _ratio(found, "Parquet", "source"), "×", conditions
+        )
 
     # ── replaying ────────────────────────────────────────────────────────────────────────────────
 

@@ -112,22 +112,25 @@ broker.http             errors limits net net.grpc net.http config.sections secu
 broker                  errors limits names child_process exits proto kernels.nats kernels.calls net net.nats net.grpc config.values
                         config.sections config metadata.core.model log.disk log security.policy security security.audit metadata
                         partition readers operations liftbridge broker.api broker.flight broker.metrics broker.http
-lake                    errors limits kernels.wire flight client.arrow
-lake.latest             errors kernels.wire flight client.arrow lake
-spark.options           errors limits config.values config.sections flight client.connection
+lake.delta              errors
+lake                    errors limits kernels.wire flight client.arrow lake.delta
+lake.former             errors kernels.wire lake.delta lake
+lake.latest             errors kernels.wire flight client.arrow lake.delta lake
+spark.options           errors limits config.values config.sections flight client.connection lake.delta
 spark.errors            errors config.values
 spark.values            errors spark.options
-spark.read              errors limits config.values client client.arrow lake spark.options spark.values
+spark.read              errors limits config.values client client.arrow lake.delta lake spark.options spark.values
 spark.write             errors config.values client client.arrow spark.options
 spark.executors         errors spark.errors
 spark                   errors spark.options spark.values spark.read spark.write spark.executors
+history                 errors names flight kernels.client client.connection client.consume client.arrow spark.options spark.read
 pipeline.restarts       errors
-pipeline.spec           errors config.values spark.options pipeline.restarts
+pipeline.spec           errors config.values lake.delta spark.options pipeline.restarts
 pipeline.steps          errors config.values flight spark.options spark.values pipeline.spec
-pipeline.jobs           errors flight client client.arrow lake lake.latest spark.options spark.errors spark.read
+pipeline.jobs           errors flight client client.arrow lake.delta lake lake.latest spark.options spark.errors spark.read
 pipeline.sinks          errors lake lake.latest spark.options spark.write pipeline.spec pipeline.steps pipeline.jobs
 pipeline.runs           errors pipeline.spec
-pipeline                errors exits config.values client lake spark.options spark.errors spark.values spark.read spark
+pipeline                errors exits config.values client lake.delta lake spark.options spark.errors spark.values spark.read spark
                         pipeline.restarts pipeline.spec pipeline.steps pipeline.jobs pipeline.sinks pipeline.runs
 pipeline.trials         errors config.values flight spark.options spark.errors spark.read pipeline.spec pipeline.steps
                         pipeline.sinks pipeline
@@ -135,12 +138,12 @@ pipeline.hosting        errors config.values spark.options spark.errors pipeline
 cli.terminal            errors exits config.values client
 cli.target              errors config.values client.connection client cli.terminal
 cli.stream              errors exits config.values client.connection client.publish client.consume client client.admin
-                        cli.terminal cli.target
+                        lake.delta cli.terminal cli.target
 cli.cluster             errors config.values client.connection client client.admin cli.terminal cli.target
                         cli.stream
-cli.pipeline            errors exits config.values client client.arrow lake lake.latest spark.options spark.errors
-                        spark.executors spark pipeline.restarts pipeline.spec pipeline.jobs pipeline.sinks pipeline.runs
-                        pipeline pipeline.trials pipeline.hosting cli.terminal cli.target
+cli.pipeline            errors exits config.values client client.arrow lake.delta lake lake.former lake.latest
+                        spark.options spark.errors spark.executors spark pipeline.restarts pipeline.spec pipeline.jobs
+                        pipeline.sinks pipeline.runs pipeline pipeline.trials pipeline.hosting cli.terminal cli.target
 cli.server              errors names exits kernels.nats kernels.records net net.nats config.values config log.core log.disk log.segments
                         log.recovery liftbridge client.connection client client.admin spark.executors spark cli.terminal
                         cli.target

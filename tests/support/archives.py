@@ -11,8 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from bascule.flight.schema import COLUMNS
+from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import Commit, Covered, DataFile
 from bascule.lake.files import WriteTask, read_file
-from bascule.lake.manifest import Archive, Commit, Covered, DataFile
 from tests.support.memory_cluster import MemoryCluster
 
 
@@ -23,7 +25,7 @@ def archive_rows(
     archive = Archive(path)
     rows = [batch for batch in batches if batch.num_rows]
     archive.create([rows[0]["stream"][0].as_py()])
-    found = [replace(one, stream_id=stream_id) for one in WriteTask(str(path), {}).write(iter(rows))]
+    found = [replace(one, stream_id=stream_id) for one in WriteTask(LakePlace(str(path)), {}).write(iter(rows))]
     first, last = found[0], found[-1]
     end = last.last_offset + 1 if covered_end is None else covered_end
     covered = Covered(first.stream, stream_id, first.partition, first.first_offset, end)
@@ -41,17 +43,17 @@ def archive_offsets(
     return archive_rows(path, stream_id, batches)
 
 
-def compact(path: Path) -> list[DataFile]:
-    """What a compaction does: one file in place of all those of a partition and day, and the old ones are gone."""
+def compact(path: Path, *, keep: bool = False) -> list[DataFile]:
+    """What a compaction does: one file in place of all those of a partition and day, and the old ones are gone unless they are kept."""
     archive = Archive(path)
     state = archive.state()
     added: list[DataFile] = []
     groups = itertools.groupby(state.in_order(), key=lambda one: (one.stream, one.stream_id, one.partition, one.date))
     for (_, stream_id, _, _), group in groups:
-        rows = itertools.chain.from_iterable(read_file(archive.path, one) for one in group)
-        added += [replace(one, stream_id=stream_id) for one in WriteTask(str(path), {}).write(rows)]
+        rows = itertools.chain.from_iterable(read_file(archive.place, one) for one in group)
+        added += [replace(one, stream_id=stream_id) for one in WriteTask(LakePlace(str(path)), {}).write(rows)]
     commit = Commit(state.number + 1, "compact", time.time_ns(), added=tuple(added), removed=tuple(state.files))
     archive.commit(commit)
-    for name in state.files:
+    for name in () if keep else state.files:
         (archive.path / name).unlink()
     return added

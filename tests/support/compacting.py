@@ -15,11 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from bascule.flight.schema import table_schema
-from bascule.lake import compaction, documents
+from bascule.lake import compaction
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.delta.writer import DeltaWriter
 from bascule.lake.files import FileWriter
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive
 from tests.support.archives import archive_rows
 
 DAY_US = 86_400_000_000
@@ -29,10 +31,10 @@ STEPS: dict[str, tuple[Any, str]] = {
     "before a file is finished": (FileWriter, "finish"),
     "before it is read back": (compaction, "replace"),
     "before the commit": (Archive, "commit"),
-    "before the commit is linked": (os, "link"),
-    "before the folder is synced": (documents, "sync_directory"),
+    "after the commit is made": (DeltaWriter, "_sync"),
+    "before the head is noted": (Archive, "_note_head"),
     "before the old files go": (Housekeeping, "_remove_replaced"),
-    "while the old files go": (Path, "unlink"),
+    "while the old files go": (LakePlace, "remove"),
 }
 """What is called at each step."""
 

@@ -101,24 +101,36 @@ def reach(point: str) -> None:
         time.sleep(STEP_SECONDS)
 
 
-def _in_manifest(module: Any) -> None:
-    commit, link = module.Archive.commit, os.link
+def _in_archive(module: Any) -> None:
+    commit, note_head = module.Archive.commit, module.Archive._note_head
 
     @functools.wraps(commit)
-    def commit_in_steps(self: Any, one: Any) -> None:
+    def commit_in_steps(self: Any, one: Any, state: Any = None) -> Any:
         kind = "commit" if one.kind == "append" else one.kind
-        reach(f"{self.path.name}:before-{kind}")
-        commit(self, one)
-        reach(f"{self.path.name}:after-{kind}")
+        reach(f"{self.name}:before-{kind}")
+        found = commit(self, one, state)
+        reach(f"{self.name}:after-{kind}")
+        return found
 
-    def link_in_steps(source: Any, target: Any, **options: Any) -> None:
-        step = {"commits": "in-commit", "state": "in-state"}.get(Path(target).parent.name)
-        if step is not None:
-            reach(f"{Path(target).parents[2].name}:{step}")
-        link(source, target, **options)
+    @functools.wraps(note_head)
+    def note_head_in_steps(self: Any, one: Any) -> None:
+        reach(f"{self.name}:before-head")
+        note_head(self, one)
 
     module.Archive.commit = commit_in_steps
-    os.link = link_in_steps  # type: ignore[assignment]
+    module.Archive._note_head = note_head_in_steps
+
+
+def _in_writer(module: Any) -> None:
+    sync = module.DeltaWriter._sync
+
+    @functools.wraps(sync)
+    def sync_in_steps(self: Any, version: int) -> None:
+        if version:
+            reach(f"{self._place.name}:in-commit")  # deltalake has made it, and nobody knows yet
+        sync(self, version)
+
+    module.DeltaWriter._sync = sync_in_steps
 
 
 def _in_files(module: Any) -> None:
@@ -126,7 +138,7 @@ def _in_files(module: Any) -> None:
 
     @functools.wraps(write)
     def write_in_steps(self: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        archive = Path(self.root).name
+        archive = self.place.name
 
         def fed() -> Iterator[Any]:
             for batch in batches:
@@ -141,10 +153,10 @@ def _in_files(module: Any) -> None:
     read = module.read_file
 
     @functools.wraps(read)
-    def read_in_steps(root: Path, one: Any) -> Iterator[Any]:
-        for batch in read(root, one):
+    def read_in_steps(place: Any, one: Any) -> Iterator[Any]:
+        for batch in read(place, one):
             yield batch
-            reach(f"{root.name}:rereading")
+            reach(f"{place.name}:rereading")
 
     module.read_file = read_in_steps
 
@@ -154,7 +166,7 @@ def _in_job(module: Any) -> None:
 
     @functools.wraps(write)
     def write_in_steps(self: Any, batch: Any, batch_id: int) -> Any:
-        reach(f"{self.archive.path.name}:before-write")
+        reach(f"{self.archive.name}:before-write")
         return write(self, batch, batch_id)
 
     module.ArchiveJob.write = write_in_steps
@@ -192,7 +204,8 @@ def _in_sink(module: Any) -> None:
 
 
 WRAPPERS: Final[dict[str, Callable[[Any], None]]] = {
-    "bascule.lake.manifest": _in_manifest,
+    "bascule.lake.archive": _in_archive,
+    "bascule.lake.delta.writer": _in_writer,
     "bascule.lake.files": _in_files,
     "bascule.pipeline.jobs.archive": _in_job,
     "bascule.client.arrow.reader": _in_reader,

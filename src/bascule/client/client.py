@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from weakref import WeakSet
@@ -20,7 +22,7 @@ from bascule.client.consume.consumer import Callback, Consumer
 from bascule.client.consume.cursors import CursorMethods
 from bascule.client.consume.partition_reader import PartitionReader, ReaderOptions
 from bascule.client.consume.positions import Position, Range, Start, Stop
-from bascule.client.consume.subscription import MessageFilter, Subscription
+from bascule.client.consume.subscription import MessageFilter, ReaderFactory, Subscription
 from bascule.client.publish.calls import WINDOW_DEFAULT, PublishMethods
 from bascule.client.publish.engine import Engine
 from bascule.client.publish.partitioner import Partitioner
@@ -56,6 +58,8 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         token: str | None = None,
         nats: str | Iterable[str] | None = None,
     ) -> None:
+        servers = servers if isinstance(servers, str) else list(servers)
+        self._reach = servers, tls, token, timeout
         self._brokers = Brokers(
             options.addresses(servers),
             tls=options.tls_context(tls),
@@ -121,6 +125,9 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         resume: bool = False,
         read_replica: bool = False,
         timeout: float | None = None,
+        history: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        on_data_loss: str = "fail",
     ) -> Subscription:
         """Read all partitions, one, or several.
 
@@ -130,6 +137,10 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         this key and all these headers; a value of None means a header of any content. The client selects them, so all are received.
         `resume` resumes a paused partition. `read_replica` reads from any in-sync replica.
 
+        `history` is an archive of the stream, which `bascule pipeline archive` writes: its messages come first, then those of the log
+        from the next offset on. `storage_options` reach its object store. `on_data_loss` is what happens when neither has a message:
+        `"fail"` or `"skip"`. Needs pyarrow, and Arrow Flight on the brokers.
+
         Iterate over it, or over its `batches()`. `await client.subscribe(…)` returns when the brokers have confirmed.
         """
         self._brokers.check_open()
@@ -138,10 +149,35 @@ class Client(StreamMethods, CursorMethods, PublishMethods):
         choices = ReaderOptions(
             options.flag("resume", resume), options.flag("read_replica", read_replica), self._patience
         )
-        factory = StreamReaders(self._brokers, name, numbers, start, stop, choices, reverse=reverse)
+        factory: ReaderFactory = StreamReaders(self._brokers, name, numbers, start, stop, choices, reverse=reverse)
+        if history is not None:
+            factory = self._with_history(factory, name, history, storage_options, on_data_loss)
         subscription = Subscription(factory, self._seconds(timeout), _filter(key, headers))
         self._parts.add(subscription)
         return subscription
+
+    def _with_history(
+        self,
+        log: ReaderFactory,
+        stream: str,
+        history: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None,
+        on_data_loss: str,
+    ) -> ReaderFactory:
+        # By name: the archive's own readers are built on this package.
+        past: Any = import_module("bascule.history.past")
+        servers, tls, token, timeout = self._reach
+        archive = past.ArchiveChoice(
+            path=history,
+            storage=storage_options,
+            on_data_loss=on_data_loss,
+            servers=servers,
+            tls=tls,
+            token=token,
+            timeout=timeout,
+        )
+        found: ReaderFactory = import_module("bascule.history.readers").HistoryReaders(log, stream, archive)
+        return found
 
     # ── consumer groups ──────────────────────────────────────────────────────────────────────────
 
@@ -253,8 +289,11 @@ class StreamReaders:
         return sorted((await self._brokers.stream(self._stream, deadline)).partitions)
 
     def reader(self, partition: int, wake: Callable[[], None], start: Start | None = None) -> PartitionReader:
-        position = Position(self._wanted if start is None else self._range(start))
-        return PartitionReader(self._brokers, self._stream, partition, position, self._choices, wake)
+        return PartitionReader(self._brokers, self._stream, partition, self.position(start), self._choices, wake)
+
+    def position(self, start: Start | None = None) -> Position:
+        """Where a reader begins. Raises InvalidOption."""
+        return Position(self._wanted if start is None else self._range(start))
 
 
 def _filter(key: Bytes | None, headers: Mapping[str, Bytes | None] | None) -> MessageFilter | None:

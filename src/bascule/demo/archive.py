@@ -15,7 +15,8 @@ from typing import Final
 
 from bascule.child_process import ChildProcess
 from bascule.errors import BasculeError
-from bascule.lake.manifest import Archive, ArchiveState
+from bascule.lake.archive import Archive
+from bascule.lake.facts import ArchiveState
 
 EVERY: Final = "2s"
 LAUNCHER: Final = Path(__file__).with_name("child.py")
@@ -31,7 +32,8 @@ class DemoArchive:
     def __init__(self, folder: Path, stream: str) -> None:
         self.folder = folder
         self.stream = stream
-        self.state = ArchiveState()
+        self.state = ArchiveState(number=-1)
+        self._archive = Archive(folder)
         self._child: _ArchiveProcess | None = None
         self._why_not = ""
 
@@ -58,7 +60,7 @@ class DemoArchive:
         """Read the commits since the last call."""
         if self.folder.is_dir() and self.problem is None:
             try:
-                self.state = Archive(self.folder).refresh(self.state)
+                self.state = self._archive.refresh(self.state)
             except BasculeError:
                 return  # the archive is being created
 

@@ -1,1 +1,1 @@
-"""Archives: streams in Parquet files, a log of commits that says what belongs to them, and the proof that they are whole. No Spark."""
+"""Archives: Delta tables of streams, in folders and object stores, and the proof that they are whole. No Spark."""

@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import ArchiveDamaged
+from bascule.lake.archive import Archive
+from bascule.lake.delta.log import VERIFY_HINT
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.digest import Digest
+from bascule.lake.facts import ArchiveState, Commit, DataFile
 from bascule.lake.files import FILE_BYTES_DEFAULT, FileWriter, read_file
-from bascule.lake.manifest import Archive, ArchiveState, Commit, DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,18 +89,18 @@ class Compaction:
         added = tuple(self.merge(one) for one in merges)
         removed = tuple(file.path for one in merges for file in one.files)
         commit = Commit(state.number + 1, "compact", time.time_ns(), self._query, -1, added, removed)
-        self._archive.commit(commit)
+        commit = self._archive.commit(commit, state)
         state.apply(commit)
         return commit
 
     def merge(self, merge: Merge) -> DataFile:
         """The new file, which is no part of the archive yet. Raises ArchiveDamaged when a file is not what was written."""
-        root, writer = self._archive.path, None
+        place, writer = self._archive.place, None
         try:
             for one in merge.files:
-                for batch in _checked_rows(root, one):
+                for batch in checked_rows(place, one):
                     if writer is None:
-                        writer = FileWriter(root, self._compression, self._target_bytes, batch)
+                        writer = FileWriter(place, self._compression, self._target_bytes, batch)
                     writer.add(batch)
             assert writer is not None  # every file of an archive has rows
             found, writer = replace(writer.finish(), stream_id=merge.files[0].stream_id), None
@@ -106,30 +108,27 @@ class Compaction:
             if writer is not None:
                 writer.abandon()
         try:
-            for _ in _checked_rows(root, found):
+            for _ in checked_rows(place, found):
                 continue  # read back: what lies there is what was meant
         except ArchiveDamaged:
-            (root / found.path).unlink(missing_ok=True)
+            place.remove(found.path)
             raise
         return found
 
 
-def _checked_rows(root: Path, one: DataFile) -> Iterator[pa.RecordBatch]:
+def checked_rows(place: LakePlace, one: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file; at their end ArchiveDamaged, if they were not what its commit says."""
     import pyarrow as pa
 
     digest = Digest()
     try:
-        for batch in read_file(root, one):
+        for batch in read_file(place, one):
             digest.add(batch)
             yield batch
     except (OSError, pa.ArrowException) as error:
-        raise ArchiveDamaged(f"{root / one.path} cannot be read: {error}", hint=VERIFY_HINT) from None
+        raise ArchiveDamaged(f"{place}/{one.path} cannot be read: {error}", hint=VERIFY_HINT) from None
     if (digest.rows, digest.value) != (one.rows, one.crc32c):
-        raise ArchiveDamaged(f"{root / one.path} is not what was written", hint=VERIFY_HINT)
-
-
-VERIFY_HINT: Final = "`bascule pipeline verify` tells what is wrong"
+        raise ArchiveDamaged(f"{place}/{one.path} is not what was written", hint=VERIFY_HINT)
 
 
 def _within(merges: list[Merge], bytes_max: int) -> list[Merge]:

@@ -18,8 +18,9 @@ from itertools import groupby
 
 from bascule.errors import ArchiveUnreachable
 from bascule.lake import holes
+from bascule.lake.archive import Archive
+from bascule.lake.facts import ArchiveState, DataFile
 from bascule.lake.holes import Span
-from bascule.lake.manifest import FOLDER, Archive, ArchiveState, DataFile
 
 Partitions = Mapping[int, "Coverage"]
 
@@ -90,38 +91,30 @@ def _without_overlaps(files: Iterator[DataFile]) -> Iterator[DataFile]:
 
 
 class ArchiveFollower:
-    """An archive as it is now, again and again: a look costs a few questions to the file system unless something is new."""
+    """An archive as it is now, again and again: a look reads one or two small files unless something is new."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self._made: object = None
         self._state: ArchiveState | None = None
         self._coverage: dict[str, dict[int, dict[int, Coverage]]] = {}
 
     @property
     def version(self) -> object:
         """Another one after each look that found something new."""
-        return self._made, None if self._state is None else self._state.number
+        return None if self._state is None else (self._state.number, self._state.tip)
 
     def look(self) -> None:
         """Take in what was committed since. Raises ArchiveDamaged, and ArchiveUnreachable if there is no archive."""
-        made = self._identity()
-        if made != self._made:  # another archive was made in the same folder
-            self._state, self._made = None, made
-        before = None if self._state is None else self._state.number
-        self._state = self.archive.state() if self._state is None else self.archive.refresh(self._state)
-        if self._state.number != before:
-            self._coverage = coverage_of(self._state)
-
-    def _identity(self) -> object:
+        before = self.version
         try:
-            found = (self.archive.path / FOLDER / "archive.json").stat()
-        except OSError:
+            self._state = self.archive.state() if self._state is None else self.archive.refresh(self._state)
+        except ArchiveUnreachable as error:
             raise ArchiveUnreachable(
-                f"there is no archive in {self.archive.path} on {socket.gethostname()}",
-                hint="it must be a folder that `bascule pipeline archive` writes, under the same path on all machines that read it",
+                f"there is no archive in {self.archive.place} on {socket.gethostname()}: {error.message}",
+                hint="it must be a path that `bascule pipeline archive` writes, the same on all machines that read it",
             ) from None
-        return found.st_ino, found.st_mtime_ns
+        if self.version != before:
+            self._coverage = coverage_of(self._state)
 
     def stream(self, name: str) -> Mapping[int, Partitions]:
         """By stream id: what was seen of a stream. More than one id has an archive of a stream that was created again."""

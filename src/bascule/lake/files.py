@@ -7,19 +7,20 @@ is synced before a commit names it. A file that cannot be finished, because the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
-import os
+import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import BasculeError
 from bascule.flight.schema import table_schema
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.digest import Digest
-from bascule.lake.documents import sync_directory, writing
-from bascule.lake.manifest import DATA, DataFile, Lost
+from bascule.lake.facts import DataFile, Lost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,7 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 ROW_GROUP_BYTES: Final = 16 << 20
 """In memory. A row group is written when it has so many rows or bytes."""
 READ_ROWS: Final = 16 * 1024
+HASH_BYTES: Final = 4 << 20
 UNKNOWN_ID: Final = 0
 """A task sees rows, which do not say which stream of that name they are of: who commits its files knows."""
 _DAY_US: Final = 86_400_000_000
@@ -38,7 +40,7 @@ _DAY_US: Final = 86_400_000_000
 class WriteTask:
     """What a task needs to know. Pickled, so nothing is open in it."""
 
-    root: str
+    place: LakePlace
     next_offsets: dict[tuple[str, int], int]
     """Of each partition: what lies below is in the archive already and is left out."""
     file_bytes: int = FILE_BYTES_DEFAULT
@@ -57,7 +59,7 @@ class WriteTask:
                         finished, writer = writer.finish(), None
                         yield finished
                     if writer is None:
-                        writer = FileWriter(Path(self.root), self.compression, self.file_bytes, run)
+                        writer = FileWriter(self.place, self.compression, self.file_bytes, run)
                     writer.add(run)
             if writer is not None:
                 finished, writer = writer.finish(), None
@@ -83,7 +85,7 @@ class WriteTask:
 
 LOST: Final = "lost"
 _COLUMNS: Final = (*DataFile.__slots__, LOST)
-_TEXTS: Final = ("path", "stream", "date", LOST)
+_TEXTS: Final = ("path", "stream", "date", "sha256", LOST)
 STATS_DDL: Final = ", ".join(f"`{name}` {'string' if name in _TEXTS else 'bigint'}" for name in _COLUMNS)
 """One row for each file; and one for each range that a task could not read any more, with the reason in `lost` and no path."""
 
@@ -143,7 +145,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 class FileWriter:
     """One file: rows of one partition and one day, in the order of their offsets."""
 
-    def __init__(self, root: Path, compression: str, file_bytes: int, first: pa.RecordBatch) -> None:
+    def __init__(self, place: LakePlace, compression: str, file_bytes: int, first: pa.RecordBatch) -> None:
         import pyarrow.parquet as pq
 
         self._file_bytes = file_bytes
@@ -155,19 +157,16 @@ class FileWriter:
         self._digest = Digest()
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
-        name = f"{self._stream}-{self._partition}-{self._first_offset:020d}-{uuid.uuid4().hex}.parquet"
-        self._name = f"{DATA}/date={self._date}/{name}"
-        self._root = root
-        self._path = root / self._name
-        with writing(root, self._name):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("xb")
-            self._writer = pq.ParquetWriter(self._file, table_schema(), compression=compression)
+        self._first_us, self._last_us, self._epoch = 1 << 62, 0, 0
+        self._name = file_name(self._stream, self._partition, self._date, self._first_offset)
+        self._place = place
+        self._file = place.create(self._name)
+        self._writer = pq.ParquetWriter(self._file, table_schema(), compression=compression)
 
     def continues(self, run: pa.RecordBatch) -> bool:
         """Whether these rows belong into this file."""
         return bool(
-            self._file.tell() < self._file_bytes
+            self._file.size < self._file_bytes
             and run["stream"][0].as_py() == self._stream
             and run["partition"][0].as_py() == self._partition
             and _date_of(run) == self._date
@@ -185,6 +184,9 @@ class FileWriter:
             )
         self._digest.add(run)
         self._last_offset = offsets[-1].as_py()
+        first_us, last_us, epoch = fact_range([run])
+        self._first_us, self._last_us = min(self._first_us, first_us), max(self._last_us, last_us)
+        self._epoch = max(self._epoch, epoch)
         self._waiting.append(run)
         self._waiting_rows += run.num_rows
         self._waiting_bytes += run.nbytes
@@ -196,19 +198,13 @@ class FileWriter:
         import pyarrow as pa
 
         if self._waiting:
-            with writing(self._root, self._name):
-                self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=ROW_GROUP_ROWS)
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=ROW_GROUP_ROWS)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def finish(self) -> DataFile:
         self._write()
-        with writing(self._root, self._name):
-            self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            size = self._file.tell()
-            self._file.close()
-            sync_directory(self._path.parent)
+        self._writer.close()
+        self._file.close()
         return DataFile(
             self._name,
             self._stream,
@@ -217,17 +213,32 @@ class FileWriter:
             self._first_offset,
             self._last_offset,
             self._digest.rows,
-            size,
+            self._file.size,
             self._digest.value,
             self._date,
+            self._first_us,
+            self._last_us,
+            self._epoch,
+            self._file.sha256(),
         )
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):  # whatever it still had to say to the file
             self._writer.close()
-        with contextlib.suppress(OSError):  # a full disk does not take the rest of its buffer either
-            self._file.close()
-        self._path.unlink(missing_ok=True)
+        self._file.abandon()
+
+
+def file_name(stream: str, partition: int, date: str, first_offset: int) -> str:
+    """A new name, below the table. It begins with the time, so that what a dead writer has left can be told by its age."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", stream)
+    made = f"{time.time_ns() // 1_000_000:012x}{uuid.uuid4().hex[:20]}"
+    return f"date={date}/{safe}-{partition}-{first_offset:020d}-{made}.parquet"
+
+
+def made_ms(name: str) -> int | None:
+    """When a file of this name was begun; None for one of another kind."""
+    match = re.search(r"-([0-9a-f]{12})[0-9a-f]{20}\.parquet$", name)
+    return None if match is None else int(match[1], 16)
 
 
 def _date_of(run: pa.RecordBatch) -> str:
@@ -235,10 +246,33 @@ def _date_of(run: pa.RecordBatch) -> str:
     return found
 
 
-def read_file(root: Path, one: DataFile) -> Iterator[pa.RecordBatch]:
+def file_bytes(place: LakePlace, name: str) -> tuple[int, str]:
+    """The size of a file, and its SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with place.open(name) as source:
+        while piece := source.read(HASH_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def fact_range(batches: Iterable[pa.RecordBatch]) -> tuple[int, int, int]:
+    """The times of the oldest and the newest of rows, in microseconds, and their newest leader epoch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first_us, last_us, epoch = 1 << 62, 0, 0
+    for batch in batches:
+        times = pc.min_max(batch["timestamp"].cast(pa.int64())).as_py()
+        first_us, last_us = min(first_us, times["min"]), max(last_us, times["max"])
+        epoch = max(epoch, pc.max(batch["leaderEpoch"]).as_py())
+    return first_us, last_us, epoch
+
+
+def read_file(place: LakePlace, one: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file. Raises OSError or pyarrow's errors for one that is not there or damaged."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(root / one.path) as file:
+    with place.open(one.path) as source, pq.ParquetFile(source) as file:
         for batch in file.iter_batches(READ_ROWS):
             yield batch.cast(table_schema()) if batch.schema != table_schema() else batch

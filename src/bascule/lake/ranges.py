@@ -8,13 +8,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule import limits
 from bascule.flight.schema import schema_of
 from bascule.lake.coverage import Coverage
-from bascule.lake.manifest import DataFile
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_rows(
-    root: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...]
+    place: LakePlace, one: DataFile, start: int, end: int, columns: tuple[str, ...]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows `start <= offset < end` of a file, in batches that are never empty, each with the offset behind its last row.
 
@@ -32,7 +32,7 @@ def read_rows(
     import pyarrow.parquet as pq
 
     asked = columns if "offset" in columns else (*columns, "offset")
-    with pq.ParquetFile(root / one.path) as file:
+    with place.open(one.path) as source, pq.ParquetFile(source) as file:
         for group in _groups_in(file.metadata, start, end):
             rows = _rows_at_once(file.metadata.row_group(group))
             for batch in file.iter_batches(rows, row_groups=[group], columns=list(asked)):
@@ -89,7 +89,7 @@ def _statistics(metadata: Any, group: int, name: str) -> Any:
 # ── a moment ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def offset_at(root: Path, coverage: Coverage, timestamp_us: int) -> int | None:
+def offset_at(place: LakePlace, coverage: Coverage, timestamp_us: int) -> int | None:
     """The first offset that is not older; None if all are. Timestamps of a partition never fall, so it is searched by halves.
 
     Raises OSError or pyarrow's errors like `read_rows`.
@@ -97,35 +97,35 @@ def offset_at(root: Path, coverage: Coverage, timestamp_us: int) -> int | None:
     date = (_EPOCH + timedelta(microseconds=timestamp_us)).strftime("%Y-%m-%d")
     later = coverage.from_date(date)
     same_day = later[: bisect_left(later, True, key=lambda one: one.date > date)]
-    place = bisect_left(same_day, timestamp_us, key=lambda one: _last_timestamp_us(root, one))
-    if place == len(later):
+    at = bisect_left(same_day, timestamp_us, key=lambda one: _last_timestamp_us(place, one))
+    if at == len(later):
         return None
-    one = later[place]
-    return one.first_offset if place >= len(same_day) else _offset_in(root, one, timestamp_us)
+    one = later[at]
+    return one.first_offset if at >= len(same_day) else _offset_in(place, one, timestamp_us)
 
 
-def _last_timestamp_us(root: Path, one: DataFile) -> int:
+def _last_timestamp_us(place: LakePlace, one: DataFile) -> int:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(root / one.path) as file:
+    with place.open(one.path) as source, pq.ParquetFile(source) as file:
         known = _statistics(file.metadata, file.metadata.num_row_groups - 1, "timestamp")
     if known is not None:
         last_us: int = (known.max - _EPOCH) // timedelta(microseconds=1)
         return last_us
-    return max(moment for _, batch in _moments(root, one) for moment in batch)
+    return max(moment for _, batch in _moments(place, one) for moment in batch)
 
 
-def _offset_in(root: Path, one: DataFile, timestamp_us: int) -> int | None:
-    for offsets, moments in _moments(root, one):
-        place = bisect_left(moments, timestamp_us)
-        if place < len(moments):
-            return offsets[place]
+def _offset_in(place: LakePlace, one: DataFile, timestamp_us: int) -> int | None:
+    for offsets, moments in _moments(place, one):
+        at = bisect_left(moments, timestamp_us)
+        if at < len(moments):
+            return offsets[at]
     return None
 
 
-def _moments(root: Path, one: DataFile) -> Iterator[tuple[list[int], list[int]]]:
+def _moments(place: LakePlace, one: DataFile) -> Iterator[tuple[list[int], list[int]]]:
     """Offsets and timestamps of a file, batch after batch."""
     import pyarrow as pa
 
-    for _, batch in read_rows(root, one, one.first_offset, one.last_offset + 1, ("offset", "timestamp")):
+    for _, batch in read_rows(place, one, one.first_offset, one.last_offset + 1, ("offset", "timestamp")):
         yield batch["offset"].to_pylist(), batch["timestamp"].cast(pa.int64()).to_pylist()

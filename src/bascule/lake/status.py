@@ -22,7 +22,7 @@ from bascule.lake import holes
 
 if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
-    from bascule.lake.manifest import ArchiveState, PartitionId
+    from bascule.lake.facts import ArchiveState, PartitionId
 
 PROBES_MAX: Final = 64
 """Partitions whose oldest waiting message is looked at for one report; each is a request."""

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from bascule.errors import BasculeError, OffsetBelowStart
+from bascule.errors import ArchiveDamaged, BasculeError, OffsetBelowStart
 from bascule.lake import holes
+from bascule.lake.archive import Archive
 from bascule.lake.differences import Differences, compare
 from bascule.lake.digest import Digest
-from bascule.lake.files import read_file
-from bascule.lake.manifest import Archive, ArchiveState, DataFile, Lost, PartitionId
+from bascule.lake.facts import ArchiveState, DataFile, Lost, PartitionId
+from bascule.lake.files import file_bytes, read_file
+from bascule.lake.log_proof import Fault, LogProof
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,16 +31,8 @@ if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
 
 OFFSETS_NAMED_MAX: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that is not as it should be."""
-
-    kind: str
-    """`file-missing`, `file-unreadable`, `file-changed`, `rows-missing`, `rows-doubled`, `rows-changed`, `rows-invented`, `overlap`,
-    `gap`."""
-    text: str
+Cursors = Callable[[str, str, int], int | None]
+"""The offset of a cursor by its name, a stream and a partition; None for one that was never set."""
 
 
 @dataclass(slots=True)
@@ -80,9 +74,12 @@ class Verification:
         *,
         streams: Collection[str] = (),
         since: str = "",
+        cursors: Cursors | None = None,
     ) -> None:
         """Without `tables` the archive is compared with its own commits alone. `on_rows` gets the number of rows read, now and then.
-        `streams` and `since`, a day such as `2026-11-15`, look at a part of it."""
+        `streams` and `since`, a day such as `2026-11-15`, look at a part of it. `cursors` says how far the brokers have heard that the
+        archive is."""
+        self._cursors = cursors
         self._archive = archive
         self._tables = tables
         self._on_rows = on_rows
@@ -92,14 +89,39 @@ class Verification:
         self._files: dict[PartitionId, list[DataFile]] = {}
 
     def run(self) -> Report:
-        self._look()
-        report = Report()
+        proof = LogProof(self._archive)
+        self._state = proof.run()
+        self._files = self.partitions(self._state)
+        report = Report(faults=proof.faults, unchecked=proof.notes)
+        if self._cursors is not None and not self._since:
+            self._check_cursors(report, self._cursors)
         logs = self._logs(report)
         for key in list(self._files):
             log = logs.get(key[0])
             ends = None if log is None or log["id"] != key[1] else log["partitions"].get(key[2])
             report.add(self._prove(key, ends))
         return report
+
+    def total(self) -> int:
+        """Rows to read, as far as the log can say before it is proved."""
+        try:
+            return sum(one.rows for files in self.partitions(self._archive.state()).values() for one in files)
+        except ArchiveDamaged:
+            return 0
+
+    def _check_cursors(self, report: Report, cursors: Cursors) -> None:
+        """A cursor that is after the archive's end was set by commits that are not there."""
+        name = self._state.query or f"archive:{self._archive.name}"
+        for key in self._files:
+            said, end = cursors(name, key[0], key[2]), self._state.next_offsets.get(key, 0)
+            if said is not None and said >= end:
+                report.faults.append(
+                    Fault(
+                        "commits-missing",
+                        f"{key[0]}/{key[2]}: the cursor `{name}` in the brokers is at {said}, the archive ends before {end}: its "
+                        "newest commits are missing, or another archive sets the same cursor",
+                    )
+                )
 
     def _look(self) -> None:
         self._state = self._archive.state()
@@ -238,6 +260,7 @@ class _PartitionProof:
 
     def _check_file(self, one: DataFile) -> None:
         self._report.files += 1
+        faults = len(self._report.faults)
         while True:
             start = one.last_offset + 1 if self._log_start is None else max(self._log_start, one.first_offset)
             try:
@@ -259,12 +282,28 @@ class _PartitionProof:
                 self._raise_log_start(error)
                 continue
             self._report.rows += whole.rows
+            if len(self._report.faults) == faults:
+                self._check_bytes(one)
             return
+
+    def _check_bytes(self, one: DataFile) -> None:
+        """The rows are right; other engines also go by the footer and its statistics."""
+        try:
+            size, digest = file_bytes(self._archive.place, one.path)
+        except FileNotFoundError:
+            raise _Gone(one.path) from None
+        if size != one.bytes:
+            self._fault("file-changed", f"{one.path} has {size} bytes, its commit says {one.bytes}; its rows are right")
+        elif one.sha256 and digest != one.sha256:
+            self._fault(
+                "file-changed",
+                f"{one.path} is not what was written: its rows are right, but its footer, its statistics or unused bytes were changed",
+            )
 
     def _digests(self, one: DataFile, start: int) -> tuple[Digest, Digest]:
         """Of all rows, and of those from an offset on."""
         whole, part = Digest(), Digest()
-        for batch in read_file(self._archive.path, one):
+        for batch in read_file(self._archive.place, one):
             whole.add(batch)
             if start > one.first_offset:
                 part.add(_from_offset(batch, start))
@@ -282,7 +321,7 @@ class _PartitionProof:
             for batch in self._log_rows(start, end):
                 in_log.add(batch)
             if not is_whole or (in_log.value, in_log.rows) != (part.value, part.rows):
-                archived = (_from_offset(batch, start) for batch in read_file(self._archive.path, one))
+                archived = (_from_offset(batch, start) for batch in read_file(self._archive.place, one))
                 found = compare(archived, self._log_rows(start, end))
                 if not found and start > one.first_offset:
                     found = self._without_log(one)
@@ -293,7 +332,7 @@ class _PartitionProof:
 
     def _without_log(self, one: DataFile) -> Differences:
         """What can be said of a file that is not what was written, by its own offsets."""
-        found = compare(read_file(self._archive.path, one), None)
+        found = compare(read_file(self._archive.place, one), None)
         found.missing_count = max(0, one.rows - found.distinct - len(found.late))
         return found
 

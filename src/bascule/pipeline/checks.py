@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, CallerError, InvalidSchema, MalformedValue, StorageError, StreamNotFound
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.batches import make_sink
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
@@ -161,10 +161,12 @@ def _target(spec: PipelineSpec, sink: object) -> str:
                 _must_compact(spec, sink.stream)
             return found
         case ArchiveSink():
-            archive = Archive(sink.path)
+            archive = Archive(sink.path, dict(sink.storage or {}))
             if archive.exists:
                 archive.describe()
                 return f"archive {sink.path}, which is there"
+            if archive.place.local is None:
+                return f"archive {sink.path}, which will be created"
             return f"archive {sink.path}, {_folder(Path(sink.path))}"
         case LatestSink() | TableSink():
             marked = (Path(sink.path) / "_bascule").is_dir()

@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.config.values.duration import MILLISECOND_NS
 from bascule.errors import CallerError, CheckpointMismatch, InvalidOption, InvalidQuery, Unavailable
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
+from bascule.lake.files import read_file
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.runner import is_connect
 from bascule.pipeline.sinks.base import SinkBatch
@@ -28,6 +31,7 @@ from bascule.pipeline.sinks.table import TableBatches, write_document
 from bascule.pipeline.steps.rows import Rows, quoted
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.options.schema import TABLE
+from bascule.spark.read.native import DATE, scan, table, with_date
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +43,8 @@ _NAMES: Final = re.compile(r"`((?:[^`]|``)+)`|([^\W\d]\w*)")
 _SHUFFLES: Final = re.compile(
     r"\b(Aggregate|Join|Deduplicate\w*|Window|Sort|Distinct|Repartition\w*|\w+InPandas\w*|\w*Limit|Offset|\w*Exchange)\b"
 )
+_NAMES_DATE: Final = re.compile(r"(?<!\bAS )\bdate\b(?!\s*['\"(])", re.IGNORECASE)
+"""The column, and neither a literal nor a type."""
 _COUNT: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _ONLY_SELECT: Final = re.compile(
     r"\s*(SELECT|WITH)\b(?!.*\b(TABLE|NATURAL|PIVOT|UNPIVOT)\b)", re.IGNORECASE | re.DOTALL
@@ -57,7 +63,9 @@ class SqlOptions:
     connection: Mapping[str, str] = field(default_factory=dict)
     """`servers`, and how they are reached, as the source has it."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Views over archives: their names and folders."""
+    """Views over archives: their names and paths."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store that archives are in."""
     values: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Of streams whose values are typed: format and schema."""
     watermarks_ns: Mapping[str, int] = field(default_factory=dict)
@@ -157,7 +165,7 @@ class SqlSession:
                 raise CallerError(
                     f"the stream `{name}` is not there", hint="a query that runs on needs it; leave out `--continuous`"
                 )
-            frame = archive_frame(self._spark, path, name)
+            frame = archive_frame(self._spark, LakePlace.of(path, options.storage), name, self._archive_columns())
         else:
             frame = self._stream(name, path, streaming=streaming)
         if streaming and name in options.watermarks_ns:
@@ -168,8 +176,12 @@ class SqlSession:
         options = self._options
         given = {**options.connection, "stream": name}
         if archive is not None:
-            Archive(archive).describe()
+            Archive(archive, dict(options.storage)).describe()
             given["history"] = archive
+            if not streaming and name not in options.values:
+                return table(self._spark, columns=self._archive_columns(), storage_options=options.storage, **given)
+            if options.storage:
+                given["storageOptions"] = json.dumps(dict(options.storage))
         if name in options.values:
             given["valueFormat"], given["valueSchema"] = options.values[name]
         if streaming:
@@ -179,6 +191,11 @@ class SqlSession:
         if columns is not None:
             reader = reader.schema(type(TABLE)([TABLE[column] for column in columns]))
         return reader.load()
+
+    def _archive_columns(self) -> list[str]:
+        """Of a view over an archive. It has the days by which the archive is partitioned if the query names that column."""
+        needed = needed_columns(self._options.query) if self._is_pruned else None
+        return [*(needed or TABLE.fieldNames()), *([DATE] if _NAMES_DATE.search(self._options.query) else [])]
 
     # ── queries ──────────────────────────────────────────────────────────────────────────────────
 
@@ -272,15 +289,30 @@ def _hinted(error: Any) -> Any:
     return error
 
 
-def archive_frame(spark: SparkSession, path: str, name: str) -> DataFrame:
-    """The rows of the files that an archive's commits name; only those of the stream `name` if the archive has it."""
-    archive = Archive(path)
-    files = archive.state().in_order()
+def archive_frame(spark: SparkSession, place: LakePlace, name: str, columns: list[str]) -> DataFrame:
+    """The rows of the files of an archive; only those of the stream `name` if the archive has it."""
+    files = Archive(place).state().in_order()
     streams = {one.stream for one in files}
-    paths = [str(archive.path / one.path) for one in files if one.stream == name or name not in streams]
-    if not paths:
-        return spark.createDataFrame([], TABLE)
-    return spark.read.schema(TABLE).parquet(*paths)
+    mine = tuple(one for one in files if one.stream == name or name not in streams)
+    found = scan(spark, place, mine, columns)
+    if found is not None:
+        return found
+    # Spark has no file system for the store; tasks read the files as the source does.
+    numbers = spark.range(0, len(mine), 1, max(1, len(mine)))
+    return with_date(numbers.mapInArrow(FilesTask(place, mine), TABLE)).select(*columns)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTask:
+    """For mapInArrow on the numbers of files. Pickled, so nothing is open in it."""
+
+    place: LakePlace
+    files: tuple[DataFile, ...]
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from read_file(self.place, self.files[number])
 
 
 def write_stream(
@@ -301,9 +333,20 @@ def write_stream(
     sink.publish(messages.coalesce(ANSWER_TASKS_MAX), 0)
 
 
+def local_folder(path: str) -> Path:
+    """The folder that an answer is written to. Raises InvalidOption for an object store: Spark has no file system for these."""
+    place = LakePlace.of(path)
+    if place.local is None:
+        raise InvalidOption(
+            f"`--into-path` is `{path}`, which is no folder",
+            hint="write into a folder of this machine, or into a stream",
+        )
+    return place.local
+
+
 def write_table(frame: DataFrame, path: str) -> None:
     """The answer of a query that is run once, as Parquet in a new folder."""
-    folder = Path(path)
+    folder = local_folder(path)
     if folder.exists() and any(folder.iterdir()):
         raise CallerError(f"{folder} is not empty", hint="give a new folder")
     frame.write.mode("overwrite").option("compression", "zstd").parquet(str(folder.absolute()))

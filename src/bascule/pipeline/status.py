@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.brokers import streams_at
 from bascule.pipeline.checkpoint import PipelineCheckpoint
 from bascule.pipeline.progress import PipelineProgress
@@ -66,7 +66,7 @@ def _restarts(last: Restart | None) -> dict[str, Any] | None:
 
 def _lost(spec: PipelineSpec) -> int:
     """Offsets that were gone before its archives got them."""
-    archives = [Archive(sink.path) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
+    archives = [Archive(sink.path, dict(sink.storage or {})) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     return sum(archive.state().lost_offsets for archive in archives if archive.exists)
 
 

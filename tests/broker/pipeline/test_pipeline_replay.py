@@ -32,8 +32,10 @@ from bascule.errors import (  # noqa: E402
     RowsChanged,
     StreamNotFound,
 )
+from bascule.lake.archive import Archive  # noqa: E402
+from bascule.lake.delta.place import LakePlace  # noqa: E402
+from bascule.lake.facts import REMOVED, Commit, Covered, Lost  # noqa: E402
 from bascule.lake.files import WriteTask  # noqa: E402
-from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost  # noqa: E402
 from bascule.pipeline.jobs import replay as replay_module  # noqa: E402
 from bascule.pipeline.jobs import replay_trace  # noqa: E402
 from bascule.pipeline.jobs.replay import Replay, ReplayOptions, ReplayReport  # noqa: E402
@@ -132,7 +134,7 @@ def archived(streams: Streams, path: Path) -> ArchiveSource:
     rows = (
         batch for number in streams.numbers(streams.source) for batch in streams.tables.read(streams.source, number)
     )
-    files = tuple(replace(one, stream_id=known["id"]) for one in WriteTask(str(path), {}, 1000).write(rows))
+    files = tuple(replace(one, stream_id=known["id"]) for one in WriteTask(LakePlace(str(path)), {}, 1000).write(rows))
     covered = tuple(
         Covered(streams.source, known["id"], number, 0, ends["high_watermark"] + 1)
         for number, ends in known["partitions"].items()

@@ -152,7 +152,7 @@ class World:
             archived = [
                 offset
                 for one in state.in_order()
-                for batch in read_file(self.job.archive.path, one)
+                for batch in read_file(self.job.archive.place, one)
                 for offset in batch["offset"].to_pylist()
             ]
             lost = [at for one in state.lost.get(key, []) for at in range(one.start, one.end)]

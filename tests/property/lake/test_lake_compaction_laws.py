@@ -7,15 +7,16 @@ import tempfile
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
+from unittest import mock
 
-import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.lake import housekeeping
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Merge, plan_merges
-from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, ArchiveState, Commit, Covered, DataFile
+from bascule.lake.delta.log import commit_name
+from bascule.lake.facts import ArchiveState, Commit, Covered, DataFile
 
 TARGET = 1000
 
@@ -134,35 +135,41 @@ def histories(draw: st.DrawFn) -> list[Commit]:
             files = [merged(Merge(tuple(files)))]
             continue
         rows = draw(st.integers(1, 9))
-        one = DataFile(f"data/{number}", "orders", 7, 0, offset, offset + rows - 1, rows, 10, number, "2026-11-15")
+        one = DataFile(
+            f"date=2026-11-15/{number}.parquet",
+            "orders",
+            7,
+            0,
+            offset,
+            offset + rows - 1,
+            rows,
+            10,
+            number,
+            "2026-11-15",
+        )
         offset += rows
         files.append(one)
         commits.append(Commit(number, "append", number, "q", number, (one,), (), (Covered("orders", 7, 0, 0, offset),)))
     return commits
 
 
-@given(histories(), st.integers(1, 7), st.sampled_from((0.0, 1e9)), st.integers(0, 25))
-@settings(deadline=None)
-def test_a_sum_and_the_commits_behind_it_are_all_commits(
-    commits: list[Commit], every: int, keep: float, seen_at: int
+@given(histories(), st.integers(1, 7), st.booleans(), st.integers(0, 25))
+@settings(deadline=None, max_examples=25)
+def test_a_checkpoint_and_the_commits_after_it_are_all_commits(
+    commits: list[Commit], every: int, keeps: bool, seen_at: int
 ) -> None:
-    whole = ArchiveState()
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(housekeeping, "STATE_COMMITS", every)
+    with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
         archive = Archive(Path(folder) / "a")
         archive.create(["orders"])
-        keeper = Housekeeping(archive, keep)
-        state = keeper.begin()
-        reader = ArchiveState()
+        state, reader = archive.state(), ArchiveState(number=-1)
         for commit in commits:
-            archive.commit(commit)
-            whole.apply(commit)
-            state.apply(commit)
-            keeper.after(commit, state)
+            state.apply(archive.commit(commit, state))
+            if commit.number % every == 0:
+                DeltaTable(archive.path).create_checkpoint()
+                for number in range(0 if keeps else commit.number):
+                    (archive.path / commit_name(number)).unlink(missing_ok=True)
             if commit.number == seen_at:
                 reader = archive.state()
-        assert archive.state() == whole == state
-        assert Archive(archive.path).refresh(reader) == whole, "for whoever looked before commits were summed up too"
-        assert len(archive.state_numbers()) <= 2
-        kept = len(list(archive.kept_commits()))
-        assert kept == len(commits) if keep else kept <= 2 * every + 1
+        for found in (archive.state(), Archive(archive.path).refresh(reader)):
+            assert (found.files, found.next_offsets, found.chain) == (state.files, state.next_offsets, state.chain)
+            assert found.whole() == found.claimed == state.whole(), "whenever it was looked at"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.lake.coverage import Coverage
-from bascule.lake.manifest import DataFile
+from bascule.lake.facts import DataFile
 from bascule.spark.read.plan import PartitionKey, TriggerLimits, admit
 from bascule.spark.read.state import (
     FILES_WEIGHED_MAX,

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyspark.sql.types import LongType, StructField, StructType
 
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.reading import source_options
 from bascule.spark.read import cluster as cluster_module

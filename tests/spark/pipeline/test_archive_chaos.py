@@ -124,10 +124,11 @@ class Lakes:
 
     def files(self, name: str) -> list[Path]:
         """Whatever lies there, whether a commit names it or not."""
-        return list((self.directory / name / "data").rglob("*.parquet"))
+        return list((self.directory / name).rglob("date=*/*.parquet"))
 
     def commits(self, name: str) -> list[str]:
-        return [path.name for path in (self.directory / name / "_bascule/commits").iterdir()]
+        """Those that append: the first one makes the table."""
+        return [path.name for path in (self.directory / name / "_delta_log").glob("*[1-9].json")]
 
     def noted(self, name: str) -> list[str]:
         """Batches that Spark has noted as done."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.lake.verification import Verification
 from tests.support.spark_processes import Process, command_line, descendants
 from tests.support.waiting import eventually

@@ -17,7 +17,8 @@ from bascule.cli.main import app
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import ArchiveDamaged, CallerError, StreamRecreated
-from bascule.lake.manifest import Archive, Commit
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit
 from bascule.lake.verification import Report, Verification
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.cli.command_line import run as run_command
@@ -106,9 +107,9 @@ def test_what_died_before_its_commit_leaves_nothing(
     with pytest.raises(Exception, match="killed"):
         query.awaitTermination()
     job.close()
-    assert list((tmp_path / "lake/data").rglob("*.parquet"))
+    assert list((tmp_path / "lake").rglob("date=*/*.parquet"))
     state = run_archive(spark, options, once=True)
-    on_disk = {str(path.relative_to(tmp_path / "lake")) for path in (tmp_path / "lake/data").rglob("*.parquet")}
+    on_disk = {str(path.relative_to(tmp_path / "lake")) for path in (tmp_path / "lake").rglob("date=*/*.parquet")}
     assert on_disk == set(state.files)
     assert verify(tmp_path / "lake").is_equal
 
@@ -241,7 +242,7 @@ def lake(whole: Path, tmp_path: Path) -> Path:
 def rewrite(lake: Path, change: Callable[[Any], Any]) -> str:
     import pyarrow.parquet as pq
 
-    path = next((lake / "data").rglob("*.parquet"))
+    path = next(lake.rglob("date=*/*.parquet"))
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
     return str(path.relative_to(lake))
 
@@ -279,7 +280,7 @@ def test_damage_a_row_changed(lake: Path, verify: Verify) -> None:
 
 
 def test_damage_a_file_removed(lake: Path, verify: Verify) -> None:
-    path = next((lake / "data").rglob("*.parquet"))
+    path = next(lake.rglob("date=*/*.parquet"))
     path.unlink()
     assert texts(verify(lake)) == [
         f"file-missing: {path.relative_to(lake)} is gone, and with it 100 messages, offsets 0 to 99"
@@ -287,7 +288,7 @@ def test_damage_a_file_removed(lake: Path, verify: Verify) -> None:
 
 
 def test_damage_a_file_cut_short(lake: Path, verify: Verify) -> None:
-    path = next((lake / "data").rglob("*.parquet"))
+    path = next(lake.rglob("date=*/*.parquet"))
     path.write_bytes(path.read_bytes()[:-20])
     assert [fault.kind for fault in verify(lake).faults] == ["file-unreadable"]
 
@@ -330,9 +331,9 @@ def test_the_command_line_archives_shows_and_proves(
     assert json.loads(run("status", str(lake), "--offline", "--json").stdout)["lag"] is None
     proved = run("verify", str(lake))
     assert (proved.exit_code, proved.stdout) == (0, "equal: 100 messages in 2 files, 100 compared with the log.\n")
-    next((lake / "data").rglob("*.parquet")).unlink()
+    next(lake.rglob("date=*/*.parquet")).unlink()
     proved = run("verify", str(lake))
-    assert proved.stdout.startswith("file-missing: data/date=")
+    assert proved.stdout.startswith("file-missing: date=")
     assert isinstance(proved.exception, ArchiveDamaged)
     assert "1 difference" in proved.exception.message
 

@@ -15,8 +15,9 @@ from bascule.cli.main import app
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.errors import DiskFull
+from bascule.lake.archive import Archive
+from bascule.lake.facts import REMOVED, ArchiveState
 from bascule.lake.holes import Span, joined
-from bascule.lake.manifest import REMOVED, Archive, ArchiveState
 from bascule.pipeline.jobs.archive import ArchiveOptions, run_archive
 from bascule.pipeline.status import pipeline_status
 from tests.spark.conftest import MakeStream, Read, publish
@@ -109,7 +110,7 @@ sinks: [archive: {{path: lake}}]
 @pytest.fixture
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
     try:
-        made = getattr(request, "param", SmallDisk)(tmp_path / "small", 8 << 20)
+        made = getattr(request, "param", MountedDisk)(tmp_path / "small", 8 << 20)
     except (NotPermitted, OSError) as error:
         pytest.skip(f"mounting a file system is not permitted here: {error}")
     yield made
@@ -117,7 +118,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
 
 
 def files_of(lake: Path) -> set[str]:
-    return {str(path.relative_to(lake)) for path in (lake / "data").rglob("*") if path.is_file()}
+    return {str(path.relative_to(lake)) for path in lake.rglob("date=*/*") if path.is_file()}
 
 
 def known_to(lake: Path) -> set[str]:
@@ -126,7 +127,7 @@ def known_to(lake: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("disk", "is_beside"),
-    [pytest.param(SmallDisk, False, marks=pytest.mark.soak), (MountedDisk, True)],
+    [pytest.param(MountedDisk, False, marks=pytest.mark.soak), (MountedDisk, True)],
     indirect=["disk"],
 )
 def test_an_archive_whose_disk_is_full_stops_and_goes_on_when_there_is_room(
@@ -146,7 +147,7 @@ def test_an_archive_whose_disk_is_full_stops_and_goes_on_when_there_is_room(
     before = known_to(lake)
     publish(client, stream, 200, first=100)
     disk.fill()
-    with pytest.raises(DiskFull, match=r"no room in .*/lake") as full:
+    with pytest.raises(DiskFull, match=r"no room") as full:
         run_archive(spark, options, once=True)
     assert full.value.hint is not None and "make room" in full.value.hint
     assert files_of(lake) == known_to(lake) == before, "and nothing half is left"
@@ -166,7 +167,7 @@ sinks: [archive: {{path: {lake}}}]
 """)
     publish(client, stream, 200, first=100)
     disk.fill()
-    with pytest.raises(DiskFull, match=r"no room in .*/lake for data/date="):
+    with pytest.raises(DiskFull, match=r"no room in .*/lake for date="):
         play.run()
     assert files_of(lake) == known_to(lake)
     disk.relieve()

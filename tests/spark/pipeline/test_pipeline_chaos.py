@@ -21,7 +21,7 @@ import pytest
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
 from bascule.client.messages import Message
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.lake.verification import Verification
 from bascule.pipeline.progress import PipelineProgress
 from tests.spark.conftest import MakeStream

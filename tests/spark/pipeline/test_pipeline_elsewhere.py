@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bascule.client.blocking import BlockingClient
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.spark import java
 from tests.spark.conftest import MakeStream
 from tests.support.broker_fixtures import unique_name

@@ -42,7 +42,7 @@ def test_processes_of_a_spark_end_with_the_command_while_the_broker_is_dead(tmp_
             )
         found: dict[Process, str] = {}
         try:
-            eventually(lambda: list((tmp_path / "lake/_bascule/commits").glob("*.json")), "the archive has begun", 300)
+            eventually(lambda: list((tmp_path / "lake/_delta_log").glob("*1.json")), "the archive has begun", 300)
             found = started_by(driver.pid)
             assert len(found) >= 2, "a Java and a worker"
             broker.kill()

@@ -20,7 +20,7 @@ from bascule.errors import (
     PipelineFailed,
     StreamNotFound,
 )
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.lake.verification import Verification
 from bascule.pipeline.checks import look_around, look_with_spark, must_run
 from bascule.pipeline.progress import PipelineProgress

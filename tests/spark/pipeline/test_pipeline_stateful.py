@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from bascule.client.blocking import BlockingClient
 from bascule.errors import CheckpointMismatch, ExpectationBroken, InvalidConfig, PipelineFailed
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.checks import look_with_spark, must_run
 from bascule.pipeline.sinks.table import TableBatches
 from bascule.pipeline.status import pipeline_status

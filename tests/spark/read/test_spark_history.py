@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 
 from bascule.client.arrow.reader import FlightConnection
 from bascule.client.blocking import BlockingClient
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions, run_archive
 from tests.spark.conftest import MakeStream, Query, Read, publish
 from tests.support.archives import archive_rows, compact
@@ -173,9 +173,9 @@ def test_errors_name_the_archive_and_what_it_has(
         history=tmp_path / "none",
     )
     refused(r"\[INVALID_OPTION\] .* is an archive of", stream=make_stream(1), history=lake.path)
-    gone = next((lake.path / "data").rglob("*.parquet"))
+    gone = next(lake.path.rglob("date=*/*.parquet"))
     gone.rename(tmp_path / "aside")
-    refused(r"\[ARCHIVE_DAMAGED\] data/date=.* offsets 0 to 99 ", **lake.options)
+    refused(r"\[ARCHIVE_DAMAGED\] date=.* offsets 0 to 99 ", **lake.options)
     (tmp_path / "aside").rename(gone)
     client.delete_stream(lake.stream)
     refused(r"\[STREAM_NOT_FOUND\]", **lake.options)

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bascule.errors import ArchiveDamaged
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction, plan_merges
 from bascule.lake.files import read_file
 from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import Archive, ArchiveState
 from bascule.lake.verification import Verification
 from tests.support.archives import archive_rows
 from tests.support.compacting import STEPS, compact_all, messages, small_files
@@ -27,13 +27,13 @@ def offsets(archive: Archive) -> list[int]:
     return [
         offset
         for one in archive.state().in_order()
-        for batch in read_file(archive.path, one)
+        for batch in read_file(archive.place, one)
         for offset in batch["offset"].to_pylist()
     ]
 
 
 def on_disk(archive: Archive) -> set[str]:
-    return {str(path.relative_to(archive.path)) for path in (archive.path / "data").rglob("*.parquet")}
+    return {str(path.relative_to(archive.path)) for path in archive.path.rglob("date=*/*.parquet")}
 
 
 def must_be_whole(archive: Archive, count: int) -> None:
@@ -102,7 +102,7 @@ def test_a_reader_that_looked_before_reads_all_of_it(tmp_path: Path) -> None:
     archive = small_files(tmp_path / "a", files=4)
     seen = archive.state()
     compact_all(archive.path, keep_seconds=3600)
-    rows = sum(batch.num_rows for one in seen.in_order() for batch in read_file(archive.path, one))
+    rows = sum(batch.num_rows for one in seen.in_order() for batch in read_file(archive.place, one))
     assert rows == 40
 
 
@@ -199,55 +199,4 @@ def test_kill_9_at_any_step_leaves_it_whole(tmp_path: Path, step: str) -> None:
     must_be_whole(archive, 60)
     must_be_whole(compact_all(archive.path), 60)
     assert on_disk(archive) == set(archive.state().files)
-    assert archive.unfinished() == []
-
-
-def test_a_state_is_as_good_as_the_commits(tmp_path: Path) -> None:
-    archive = small_files(tmp_path / "a", files=5)
-    whole = archive.state()
-    Housekeeping(archive, 0).save(whole)
-    archive_rows(archive.path, 7, [messages(50, 10)])
-    assert archive.refresh(whole) == archive.state()
-    for path in archive.commit_paths()[:5]:
-        path.unlink()
-    assert archive.state().rows == 60
-    archive.commit_paths()[0].unlink()
-    assert archive.state() == ArchiveState(5, *_of(archive, 5))
-
-
-def _of(archive: Archive, number: int) -> tuple[Any, Any, int]:
-    state = archive.state()
-    assert state.number == number
-    return state.files, state.next_offsets, state.last_commit_ns
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ("", "cannot be read"),
-        ("[]", "not a JSON object"),
-        ('{"format": 1}', "no state"),
-        ('{"format": 2}', "format 2"),
-        ('{"format": 1, "crc32c": 1, "state": {"number": 5}}', "not what was written"),
-    ],
-)
-def test_a_state_that_is_damaged_is_named_and_its_predecessor_does(tmp_path: Path, content: str, what: str) -> None:
-    archive = small_files(tmp_path / "a", files=5)
-    whole = archive.state()
-    Housekeeping(archive, 3600).save(whole)
-    archive.state_path(5).write_text(content)
-    with pytest.raises(ArchiveDamaged, match=what) as caught:
-        archive.state()
-    assert str(archive.state_path(5)) in caught.value.message
-    archive.state_path(5).unlink()
-    assert archive.state() == whole
-
-
-def test_a_commit_that_is_missing_behind_a_state_is_named(tmp_path: Path) -> None:
-    archive = small_files(tmp_path / "a", files=3)
-    Housekeeping(archive, 0).save(archive.state())
-    for first in (30, 40):
-        archive_rows(archive.path, 7, [messages(first, 10)])
-    archive.commit_paths()[3].unlink()
-    with pytest.raises(ArchiveDamaged, match="commit 4 is missing"):
-        archive.state()
+    assert not [path for path in (archive.path / "_delta_log").iterdir() if path.suffix not in (".json", ".crc")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.lake.coverage import Coverage
-from bascule.lake.manifest import DataFile
+from bascule.lake.facts import DataFile
 
 FILES: tuple[DataFile, ...] = tuple(
     DataFile(f"data/{first}", "orders", 7, 0, first, first + 9, 10, 100, 0, "2026-11-15") for first in (0, 10, 20)

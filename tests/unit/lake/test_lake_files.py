@@ -11,14 +11,15 @@ import pytest
 
 from bascule.errors import BasculeError
 from bascule.lake import files
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.digest import Digest
+from bascule.lake.facts import DataFile
 from bascule.lake.files import WriteTask, from_stats, read_file
-from bascule.lake.manifest import DataFile
 from tests.support.compacting import DAY_US, messages
 
 
 def write(path: Path, *batches: pa.RecordBatch, next_offsets: Any = None, **options: Any) -> list[DataFile]:
-    return list(WriteTask(str(path), next_offsets or {}, **options).write(iter(batches)))
+    return list(WriteTask(LakePlace(str(path)), next_offsets or {}, **options).write(iter(batches)))
 
 
 def ranges(found: list[DataFile]) -> list[tuple[int, int, int]]:
@@ -30,7 +31,7 @@ def test_a_file_says_what_it_holds(tmp_path: Path) -> None:
     assert (one.first_offset, one.last_offset, one.rows, one.date) == (5, 24, 20, "1970-01-01")
     assert one.bytes == (tmp_path / one.path).stat().st_size
     digest = Digest()
-    for batch in read_file(tmp_path, one):
+    for batch in read_file(LakePlace(str(tmp_path)), one):
         digest.add(batch)
     assert (digest.value, digest.rows) == (one.crc32c, 20)
     whole = Digest()
@@ -42,7 +43,7 @@ def test_partitions_and_days_have_files_of_their_own(tmp_path: Path) -> None:
     mixed = pa.concat_batches([messages(0, 3), messages(3, 3, day=1), messages(7, 2, partition=1, day=1)])
     found = write(tmp_path, mixed, messages(9, 1, partition=1, day=1))
     assert ranges(found) == [(0, 0, 2), (0, 3, 5), (1, 7, 9)]
-    assert [one.path.split("/")[1] for one in found] == ["date=1970-01-01", "date=1970-01-02", "date=1970-01-02"]
+    assert [one.path.split("/")[0] for one in found] == ["date=1970-01-01", "date=1970-01-02", "date=1970-01-02"]
 
 
 def test_the_last_moment_of_a_day_and_the_first_of_the_next_are_apart(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_every_compression_that_may_be_asked_for(tmp_path: Path, compression: st
 
 
 def test_for_spark_a_file_is_a_row(tmp_path: Path) -> None:
-    (batch,) = WriteTask(str(tmp_path), {})(iter([messages(0, 10)]))
+    (batch,) = WriteTask(LakePlace(str(tmp_path)), {})(iter([messages(0, 10)]))
     (one,), lost = from_stats(batch.to_pylist())
     assert (one.last_offset, lost) == (9, [])
-    assert list(WriteTask(str(tmp_path), {})(iter([]))) == []
+    assert list(WriteTask(LakePlace(str(tmp_path)), {})(iter([]))) == []

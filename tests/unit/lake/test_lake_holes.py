@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from bascule.lake import holes
+from bascule.lake.archive import Archive
 from bascule.lake.compaction import Compaction
 from bascule.lake.coverage import coverage_of
-from bascule.lake.housekeeping import Housekeeping
-from bascule.lake.manifest import DELETED, REMOVED, Archive, ArchiveState, Began, Commit, Covered, Lost
+from bascule.lake.delta.log import commit_name
+from bascule.lake.facts import DELETED, REMOVED, ArchiveState, Began, Commit, Covered, Lost
 from bascule.lake.status import archive_status
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages
@@ -74,53 +74,17 @@ def test_ranges_are_joined() -> None:
 # ── commits and their sum ────────────────────────────────────────────────────────────────────────
 
 
-def test_commits_and_their_sum_say_it_alike(holed: Path) -> None:
-    state = Archive(holed).state()
-    assert state.lost == {KEY: [Lost(*KEY, 10, 25, REMOVED, AT_NS)]}
-    assert (state.began, state.next_offsets) == ({KEY: 0}, {KEY: 35})
-    with Archive(holed).writing():
-        keeper = Housekeeping(Archive(holed), 0.0)
-        for _ in range(2):  # the second sum makes the commits needless
-            keeper.save(state)
-            note(holed)
-            state = Archive(holed).state()
-    assert not (holed / "_bascule/commits/00000000000000000001.json").exists()
-    assert (state.lost, state.began) == ({KEY: [Lost(*KEY, 10, 25, REMOVED, AT_NS)]}, {KEY: 0})
-
-
-def test_a_commit_that_has_lost_nothing_is_written_as_it_always_was(tmp_path: Path) -> None:
-    archive_rows(tmp_path / "a", 7, [messages(0, 5)])
-    written: dict[str, Any] = json.loads(next((tmp_path / "a/_bascule/commits").iterdir()).read_text())
-    assert written.keys() == {"format", "number", "kind", "at_ns", "query", "batch", "added", "removed", "covered"}
-
-
-def test_what_is_written_today_can_always_be_read(tmp_path: Path) -> None:
-    """As an archive has it since holes are noted: nobody changes this text."""
-    archive = Archive(tmp_path / "a")
-    archive.create(["orders"])
-    text = (
-        '{"format":1,"number":1,"kind":"append","at_ns":5,"query":"/lake","batch":3,"added":[],"removed":[],'
-        '"covered":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25}],'
-        '"lost":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25,"reason":"removed","at_ns":4}],'
-        '"began":[{"stream":"orders","stream_id":7,"partition":0,"offset":10}]}'
-    )
-    path = tmp_path / "a/_bascule/commits/00000000000000000001.json"
-    path.write_text(text)
-    state = archive.state()
-    assert (state.lost, state.began) == ({KEY: [Lost(*KEY, 10, 25, REMOVED, 4)]}, {KEY: 10})
-    commit = archive.commit_at(1)
-    assert commit is not None
-    path.unlink()
-    archive.commit(commit)
-    assert path.read_text() == text
-    sum_text = (
-        '{"format":1,"number":1,"crc32c":3279066735,"state":{"number":1,"last_commit_ns":5,"files":[],'
-        '"next_offsets":[["orders",7,0,25]],"lost":[{"stream":"orders","stream_id":7,"partition":0,"start":10,"end":25,'
-        '"reason":"removed","at_ns":4}],"began":[["orders",7,0,10]]}}'
-    )
-    archive.write_state(state)
-    assert archive.state_path(1).read_text() == sum_text
-    assert Archive(tmp_path / "a").state() == state
+def test_commits_and_a_checkpoint_say_it_alike(holed: Path) -> None:
+    before = Archive(holed).state()
+    assert before.lost == {KEY: [Lost(*KEY, 10, 25, REMOVED, AT_NS)]}
+    assert (before.began, before.next_offsets) == ({KEY: 0}, {KEY: 35})
+    DeltaTable(holed).create_checkpoint()
+    for number in range(before.number):
+        (holed / commit_name(number)).unlink()
+    note(holed)
+    after = Archive(holed).state()
+    assert (after.lost, after.began, after.next_offsets) == (before.lost, before.began, before.next_offsets)
+    assert after.whole() == after.claimed
 
 
 def test_a_merge_of_files_around_it_keeps_it(holed: Path) -> None:

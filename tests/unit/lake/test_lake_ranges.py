@@ -8,12 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from bascule import limits
 from bascule.errors import ArchiveDamaged, ArchiveUnreachable
 from bascule.flight.schema import COLUMNS, schema_of, table_schema
+from bascule.lake.archive import Archive
 from bascule.lake.coverage import ArchiveFollower, Coverage, coverage_of
-from bascule.lake.manifest import Archive, DataFile
+from bascule.lake.delta.log import commit_name
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
 from bascule.lake.ranges import offset_at, read_rows
 from tests.support.archives import archive_rows, compact
 
@@ -42,7 +46,9 @@ def rows(offsets: list[int], *, step_us: int = 1_000_000, value: bytes = b"x", p
 
 def found(path: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...] = ("offset",)) -> list[int]:
     return [
-        offset for _, batch in read_rows(path, one, start, end, (*columns,)) for offset in batch["offset"].to_pylist()
+        offset
+        for _, batch in read_rows(LakePlace(str(path)), one, start, end, (*columns,))
+        for offset in batch["offset"].to_pylist()
     ]
 
 
@@ -63,10 +69,10 @@ def test_a_range_of_a_file_is_read_and_nothing_else(tmp_path: Path) -> None:
 def test_rows_are_as_a_broker_sends_them_whatever_columns_are_asked_for(tmp_path: Path) -> None:
     wanted = rows(list(range(5)))
     (one,) = archive_rows(tmp_path / "lake", 1, [wanted])
-    ((following, whole),) = read_rows(tmp_path / "lake", one, 0, 5, COLUMNS)
+    ((following, whole),) = read_rows(LakePlace(str(tmp_path / "lake")), one, 0, 5, COLUMNS)
     assert following == 5 and whole.schema == table_schema() and whole.to_pylist() == wanted.to_pylist()
     for columns in (("value",), ("headers", "key"), ("timestamp", "offset", "value")):
-        ((_, some),) = read_rows(tmp_path / "lake", one, 1, 3, columns)
+        ((_, some),) = read_rows(LakePlace(str(tmp_path / "lake")), one, 1, 3, columns)
         assert some.schema == schema_of(columns)
         assert some.to_pylist() == wanted.select(list(columns)).slice(1, 2).to_pylist()
 
@@ -97,7 +103,7 @@ def test_batches_of_large_messages_are_small(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "lake" / one.path, partitioning=None)
     # zeros compress to nothing: what counts is what they are in memory
     pq.write_table(table, tmp_path / "lake" / one.path, compression="none", use_dictionary=False)
-    assert max(batch.num_rows for _, batch in read_rows(tmp_path / "lake", one, 0, 12, ("value",))) <= 4
+    assert max(batch.num_rows for _, batch in read_rows(LakePlace(str(tmp_path / "lake")), one, 0, 12, ("value",))) <= 4
 
 
 # ── moments ──────────────────────────────────────────────────────────────────────────────────────
@@ -110,9 +116,11 @@ def test_a_moment_is_found_in_any_file_of_any_day(tmp_path: Path) -> None:
         archive_rows(tmp_path / "lake", 1, [rows([start, start + 1], step_us=step)])
     whole = coverage(tmp_path / "lake")
     for offset in range(20):
-        assert offset_at(tmp_path / "lake", whole, offset * step) == offset
-        assert offset_at(tmp_path / "lake", whole, offset * step - 1) == offset
-        assert offset_at(tmp_path / "lake", whole, offset * step + 1) == (offset + 1 if offset < 19 else None)
+        assert offset_at(LakePlace(str(tmp_path / "lake")), whole, offset * step) == offset
+        assert offset_at(LakePlace(str(tmp_path / "lake")), whole, offset * step - 1) == offset
+        assert offset_at(LakePlace(str(tmp_path / "lake")), whole, offset * step + 1) == (
+            offset + 1 if offset < 19 else None
+        )
 
 
 # ── what it has ──────────────────────────────────────────────────────────────────────────────────
@@ -147,10 +155,9 @@ def test_a_follower_that_slept_while_commits_were_summed_up_sees_what_they_say(t
     follower.look()
     for offset in range(1, 5):
         archive_rows(tmp_path / "lake", 1, [rows([offset])])
-    archive = Archive(tmp_path / "lake")
-    archive.write_state(archive.state())
-    for path in archive.commit_paths():
-        path.unlink()
+    DeltaTable(tmp_path / "lake").create_checkpoint()
+    for number in range(5):
+        (tmp_path / "lake" / commit_name(number)).unlink()
     follower.look()
     assert follower.stream("orders")[1][0].end == 5
 
@@ -170,7 +177,7 @@ def test_an_archive_that_is_made_anew_in_the_same_folder_is_another(tmp_path: Pa
 
 def test_an_archive_whose_commits_are_damaged_is_not_followed(tmp_path: Path) -> None:
     archive_rows(tmp_path / "lake", 1, [rows([0])])
-    (tmp_path / "lake/_bascule/commits/00000000000000000001.json").write_text("{", "utf-8")
+    (tmp_path / "lake" / commit_name(1)).write_text("{", "utf-8")
     with pytest.raises(ArchiveDamaged):
         ArchiveFollower(Archive(tmp_path / "lake")).look()
 

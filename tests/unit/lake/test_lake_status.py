@@ -11,7 +11,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from bascule.errors import OffsetBelowStart, StreamNotFound  # noqa: E402
-from bascule.lake.manifest import ArchiveState  # noqa: E402
+from bascule.lake.facts import ArchiveState  # noqa: E402
 from bascule.lake.status import PROBES_MAX, archive_status  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bascule.errors import OffsetBelowStart, StreamNotFound
-from bascule.lake.manifest import Archive
+from bascule.lake.archive import Archive
 from bascule.lake.verification import Report, Verification
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages, small_files

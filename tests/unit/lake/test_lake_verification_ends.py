@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bascule.lake.manifest import Archive, Commit
+from bascule.lake.archive import Archive
+from bascule.lake.facts import Commit
 from tests.support.archives import archive_rows
 from tests.support.compacting import messages
 from tests.unit.lake.test_lake_verification import Log, prove

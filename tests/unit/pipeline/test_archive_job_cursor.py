@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 
 from bascule.errors import StorageError
 from bascule.flight.schema import COLUMNS
+from bascule.lake.archive import Archive
 from bascule.lake.files import WriteTask
-from bascule.lake.manifest import Archive
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from tests.support.compacting import messages
 
@@ -69,7 +69,7 @@ def test_a_cursor_is_set_after_the_commit_of_what_it_covers(job: Job, cursors: C
 
 
 def test_without_a_commit_there_is_no_cursor(job: Job, cursors: Cursors, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_archive: Archive, _commit: Any) -> None:
+    def fails(_archive: Archive, _commit: Any, _state: Any) -> None:
         raise StorageError("no commit")
 
     job.write(BATCH, 0)

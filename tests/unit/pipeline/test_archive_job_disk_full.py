@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from bascule.errors import DiskFull, StorageError
 from bascule.flight.schema import COLUMNS
+from bascule.lake.archive import Archive
 from bascule.lake.files import WriteTask
-from bascule.lake.manifest import Archive
 from bascule.pipeline.jobs.archive import ArchiveJob, ArchiveOptions
 from tests.support.compacting import messages
 
@@ -43,7 +43,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 def on_disk(job: Job) -> set[str]:
-    return {str(path.relative_to(job.archive.path)) for path in (job.archive.path / "data").rglob("*.parquet")}
+    return {str(path.relative_to(job.archive.path)) for path in job.archive.path.rglob("date=*/*.parquet")}
 
 
 def raises(error: Exception) -> Callable[[], None]:
@@ -76,8 +76,8 @@ def test_files_of_a_commit_that_is_there_although_it_failed_are_kept(job: Job, m
     """Its folder could not be synced: whoever reads it finds it all the same."""
     commit = Archive.commit
 
-    def fails_late(self: Archive, one: Any) -> None:
-        commit(self, one)
+    def fails_late(self: Archive, one: Any, state: Any) -> None:
+        commit(self, one, state)
         raise DiskFull("no room to sync")
 
     monkeypatch.setattr(Archive, "commit", fails_late)

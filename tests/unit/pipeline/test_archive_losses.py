@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.flight.schema import COLUMNS
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DELETED, REMOVED, Began, Covered, DataFile, Lost
 from bascule.lake.files import WriteTask, from_stats
-from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost
-from bascule.pipeline.jobs.archive_losses import Logs, before_the_plan, begun_by, covered_by, not_read
+from bascule.pipeline.jobs.archive_losses import Logs, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Planned, RangesTask, noted_plan, read_noting
 from bascule.spark.options.declaration import STREAMING
 from bascule.spark.options.reading import source_options
@@ -79,7 +80,7 @@ def test_what_a_task_notes_reaches_the_driver(cluster: WatchedCluster, tmp_path:
     options = source_options({"subscribe": "orders", "onDataLoss": "skip"}, STREAMING)
     cluster.remove_below("orders", 25)
     ranges = (a_range(cluster, 10, 20), a_range(cluster, 20, 30))
-    task = RangesTask(WriteTask(str(tmp_path), {}), options, ranges)
+    task = RangesTask(WriteTask(LakePlace(str(tmp_path)), {}), options, ranges)
     numbers = pa.record_batch({"id": pa.array([0, 1], pa.int64())})
     files, lost = from_stats(row for batch in task(iter([numbers])) for row in batch.to_pylist())
     assert [(one.first_offset, one.last_offset, one.rows) for one in files] == [(25, 29, 5)]
@@ -96,13 +97,13 @@ def written(cluster: MemoryCluster, path: Path, *ranges: tuple[int, int]) -> lis
         for start, end in ranges
         for batch in cluster.read("orders", 0, start, end, stream_id=None, columns=COLUMNS)
     ]
-    return list(WriteTask(str(path), {}).write(iter(rows)))
+    return list(WriteTask(LakePlace(str(path)), {}).write(iter(rows)))
 
 
 def missed(cluster: MemoryCluster, path: Path, plan: Planned, files: list[DataFile], **more: int) -> list[Lost]:
     floors = {KEY: more["floor"]} if "floor" in more else {}
     ids = {"orders": more.get("stream_id", cluster.there["orders"].id if "orders" in cluster.there else 1)}
-    return list(not_read(path, {KEY: plan}, floors, files, ids, logs(cluster)))
+    return list(not_read(LakePlace(str(path)), {KEY: plan}, floors, files, ids, logs(cluster)))
 
 
 def test_what_was_planned_and_is_below_the_log_is_lost(cluster: WatchedCluster, tmp_path: Path) -> None:
@@ -130,8 +131,7 @@ def test_brokers_are_asked_only_if_something_is_missing(cluster: WatchedCluster,
     asked: list[Collection[str]] = []
     files = written(cluster, tmp_path, (10, 40))
     plan = {KEY: Planned(10, 40, is_beginning=True)}
-    assert list(not_read(tmp_path, plan, {}, files, {}, logs(cluster, asked))) == []
-    assert before_the_plan(plan, {KEY: 10}, logs(cluster, asked)) == []
+    assert list(not_read(LakePlace(str(tmp_path)), plan, {}, files, {}, logs(cluster, asked))) == []
     assert asked == []
 
 
@@ -148,27 +148,6 @@ def test_all_that_is_missing_of_a_stream_that_is_gone_is_lost(
 
 
 # ── a query that begins behind the archive ───────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("floor", "start", "log_start", "expected"),
-    [
-        (10, 30, 30, [(10, 30)]),
-        (10, 30, 20, [(10, 20)]),  # the rest was left out by who said where to begin, and the log still has it
-        (10, 30, 5, []),
-        (30, 30, 30, []),
-        (None, 30, 30, []),  # a partition that is new begins where it begins
-    ],
-)
-def test_a_query_that_begins_behind_the_archive_has_lost_what_the_log_has_not(
-    cluster: WatchedCluster, floor: int | None, start: int, log_start: int, expected: list[tuple[int, int]]
-) -> None:
-    cluster.remove_below("orders", log_start)
-    floors = {} if floor is None else {KEY: floor}
-    for is_beginning in (True, False):
-        plan = {KEY: Planned(start, 60, is_beginning)}
-        found = before_the_plan(plan, floors, logs(cluster))
-        assert [(one.start, one.end) for one, _ in found] == (expected if is_beginning else [])
 
 
 # ── commits ──────────────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from bascule.errors import BasculeError, InvalidOption, Unavailable
-from bascule.lake.manifest import Covered
+from bascule.lake.facts import Covered
 from bascule.pipeline.jobs.archive import ArchiveCursors, ArchiveOptions, read_stream_ids
+from bascule.pipeline.jobs.latest import LatestOptions
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,45 @@ def test_bad_options_are_named(given: dict[str, Any], what: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/orders", "s3a:/bucket/orders", "hdfs://name/orders"])
-def test_object_stores_are_no_folders(path: str) -> None:
-    with pytest.raises(InvalidOption, match="`path` is `"):
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("s3a:/bucket/orders", "names no bucket"),
+        ("s3://bucket", "is a whole bucket"),
+        ("s3:///orders", "names no bucket"),
+        ("hdfs://name/orders", "has the scheme `hdfs`"),
+        (" ", "is empty"),
+    ],
+)
+def test_a_path_that_is_no_place_of_a_table_is_refused(path: str, what: str) -> None:
+    with pytest.raises(InvalidOption, match=what) as caught:
         ArchiveOptions(path=path, streams=("a",))
-    assert ArchiveOptions(path="file:///lake/x", streams=("a",)).folder == Path("/lake/x")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "uri", "name"),
+    [
+        ("file:///lake/x", "/lake/x", "x"),
+        ("/lake/x/", "/lake/x/", "x"),
+        ("s3a://bucket/lake/orders/", "s3://bucket/lake/orders", "orders"),
+        ("gs://bucket/orders", "gs://bucket/orders", "orders"),
+        ("abfss://c@a.dfs.core.windows.net/o", "abfss://c@a.dfs.core.windows.net/o", "o"),
+    ],
+)
+def test_folders_and_object_stores_are_places(path: str, uri: str, name: str) -> None:
+    options = ArchiveOptions(path=path, streams=("a",), storage={"aws_secret_access_key": "very-secret"})
+    assert (options.place.uri, options.cursor_name) == (uri, f"archive:{name}")
+    assert (options.place.local is None) == ("://" in uri)
+    assert "very-secret" not in f"{options!r}{options.place!r}{options.place}"
+    if options.place.local is None:
+        assert options.checkpoint_path.is_absolute(), "Spark has no file system for object stores"
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/customers", "s3a:/bucket/customers"])
+def test_a_table_of_the_latest_messages_is_in_a_folder(path: str) -> None:
+    with pytest.raises(InvalidOption, match="bucket"):
+        LatestOptions(path=path, streams=("a",))
 
 
 def test_how_the_source_is_told_which_streams() -> None:

@@ -134,7 +134,7 @@ def test_variables_have_defaults_and_can_be_written_as_they_are(tmp_path: Path) 
         (("  - console", "  - consoel"), ("`consoel`", ":5", "did you mean `console`?")),
         (("  - console", "  - consoel: {}"), ("`consoel`", "is no sink", "did you mean `console`?")),
         (("  - console", "  - console: {rows: 0}"), ("`sinks[1].console.rows`", ":5", "`0`", "from 1 to")),
-        (("  - console", "  - archive: s3a://bucket/x"), ("`sinks[1].archive.path`", "`s3a`", "a folder")),
+        (("  - console", "  - archive: hdfs://bucket/x"), ("`sinks[1].archive.path`", "`hdfs`", "a folder")),
         (("  - console", "  - stream: orders"), ("which the pipeline reads",)),
         (("  - console", "  - console\n  - console"), ("`sinks[2]`", "another sink")),
         (("  - console", "  - stream: {create: true}"), ("`sinks[1].stream.stream` is missing",)),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bascule.errors import DataLost
-from bascule.lake.manifest import REMOVED, Archive, Commit, Covered, Lost
+from bascule.lake.archive import Archive
+from bascule.lake.facts import REMOVED, Commit, Covered, Lost
 from tests.support.archives import archive_offsets, compact
 from tests.unit.spark.test_history_reads import Query, WatchedCluster, batch, offsets, watched
 

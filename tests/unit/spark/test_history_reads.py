@@ -23,7 +23,9 @@ from bascule.errors import (
     StreamNotFound,
     StreamRecreated,
 )
-from bascule.lake.manifest import Archive, DataFile
+from bascule.lake.archive import Archive
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.reading import source_options
@@ -321,8 +323,8 @@ def test_a_file_that_is_lost_in_the_middle_is_gone_on_with_at_the_next_offset(
     del cluster
     whole = read_rows
 
-    def stale(root: Path, one: DataFile, start: int, end: int, columns: tuple[str, ...]) -> Any:
-        for following, found in whole(root, one, start, end, columns):
+    def stale(place: LakePlace, one: DataFile, start: int, end: int, columns: tuple[str, ...]) -> Any:
+        for following, found in whole(place, one, start, end, columns):
             yield following - 4, found.slice(0, found.num_rows - 4)
             monkeypatch.setattr(archive_reader, "read_rows", whole)
             compact(lake)

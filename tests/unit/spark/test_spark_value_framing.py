@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from bascule.errors import InvalidOption, MalformedValue
 from bascule.pipeline.spec.pipeline import load
-from bascule.spark.options.reading import value_options
+from bascule.spark.options.value_options import value_options
 from bascule.spark.read.batch_reader import ReadRange, SparkRows
 from bascule.spark.values.decoding import ValueColumn, ValueReader
 from bascule.spark.values.framing import Frame, unframed
@@ -123,7 +123,7 @@ source:
 sinks: [console]
 checkpoint: state
 """)
-    assert load(file).value_options() == FRAMED
+    assert load(file).source.value_options() == FRAMED
 
 
 @given(st.binary(max_size=12), st.integers(0, (1 << 32) - 1))

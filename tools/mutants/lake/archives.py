@@ -14,15 +14,15 @@ MUTANTS: Final = (
     Mutant(
         "an archive's cursor is set before its commit",
         JOB,
-        "        self.archive.commit(commit)\n        self._state.apply(commit)\n",
-        "        self._cursors.set(commit.covered)\n        self.archive.commit(commit)\n        self._state.apply(commit)\n",
+        "        commit = self.archive.commit(commit, self._state)\n",
+        "        self._cursors.set(commit.covered)\n        commit = self.archive.commit(commit, self._state)\n",
         f"{CURSOR}::test_a_cursor_is_set_after_the_commit_of_what_it_covers",
     ),
     Mutant(
         "an archive's cursor is set although its commit failed",
         JOB,
-        "        self.archive.commit(commit)\n        self._state",
-        "        try:\n            self.archive.commit(commit)\n        finally:\n"
+        "        commit = self.archive.commit(commit, self._state)\n        self._state",
+        "        try:\n            commit = self.archive.commit(commit, self._state)\n        finally:\n"
         "            self._cursors.set(commit.covered)\n        self._state",
         f"{CURSOR}::test_without_a_commit_there_is_no_cursor",
     ),

@@ -8,13 +8,13 @@ from tools.mutants.mutant import Mutant
 
 FILES: Final = "src/bascule/lake/files.py"
 COMPACTION: Final = "src/bascule/lake/compaction.py"
-MANIFEST: Final = "src/bascule/lake/manifest.py"
+ARCHIVE: Final = "src/bascule/lake/archive.py"
 HOUSEKEEPING: Final = "src/bascule/lake/housekeeping.py"
 
 WRITTEN: Final = "tests/unit/lake/test_lake_files.py"
 MERGED: Final = "tests/unit/lake/test_lake_compaction.py"
 LAWS: Final = "tests/property/lake/test_lake_compaction_laws.py"
-COMMITS: Final = "tests/unit/lake/test_lake_manifest.py"
+COMMITS: Final = "tests/unit/lake/test_lake_archive.py"
 
 MUTANTS: Final = (
     # ── files ────────────────────────────────────────────────────────────────────────────────────
@@ -63,7 +63,7 @@ MUTANTS: Final = (
     Mutant(
         "files get any size",
         FILES,
-        "            self._file.tell() < self._file_bytes\n            and run",
+        "            self._file.size < self._file_bytes\n            and run",
         "            run",
         f"{WRITTEN}::test_files_are_rolled_by_size",
     ),
@@ -127,7 +127,7 @@ MUTANTS: Final = (
     Mutant(
         "a merged file is not read back",
         COMPACTION,
-        "            for _ in _checked_rows(root, found):\n                continue  # read back: what lies there is what was meant\n",
+        "            for _ in checked_rows(place, found):\n                continue  # read back: what lies there is what was meant\n",
         "            pass\n",
         f"{MERGED}::test_a_disk_that_writes_something_else_is_noticed",
     ),
@@ -141,51 +141,51 @@ MUTANTS: Final = (
     # ── commits ──────────────────────────────────────────────────────────────────────────────────
     Mutant(
         "a missing commit is passed over",
-        MANIFEST,
-        "            if number > expected:\n",
+        ARCHIVE,
+        "            if version > state.number + 1:\n",
         "            if False:\n",
         f"{COMMITS}::test_a_commit_that_is_missing_is_named",
     ),
     Mutant(
         "two processes write an archive",
-        MANIFEST,
+        ARCHIVE,
         "            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            pass\n",
         f"{COMMITS}::test_one_process_writes",
     ),
     Mutant(
         "an archive of a later version is read",
-        MANIFEST,
-        "        must_be_known_format(self.path, found, FORMAT)\n",
-        "",
+        ARCHIVE,
+        '        if about.get("format") != FORMAT:\n',
+        "        if False:\n",
         f"{COMMITS}::test_a_later_format_is_refused",
     ),
     Mutant(
         "an archive is made in a folder with something else",
-        MANIFEST,
+        ARCHIVE,
         "        if not self._is_free():\n",
         "        if False:\n",
-        f"{COMMITS}::test_a_folder_with_something_else_in_it_is_left_alone",
+        f"{COMMITS}::test_what_is_no_archive_is_left_alone",
     ),
     Mutant(
         "a replaced file is removed at once",
         HOUSEKEEPING,
-        "return time.time_ns() - int(self._keep_seconds * SECOND_NS)",
-        "return time.time_ns()",
+        "return time.time_ns() // 1_000_000 - self._keep_ms",
+        "return time.time_ns() // 1_000_000",
         f"{MERGED}::test_files_that_were_replaced_stay_for_readers_and_then_go",
     ),
     Mutant(
         "files that no commit names stay",
         HOUSEKEEPING,
-        "                path.unlink()\n",
-        "                pass\n",
+        "                    place.remove(one.name)\n",
+        "                    pass\n",
         f"{COMMITS}::test_what_no_commit_names_is_not_there_and_goes",
     ),
     Mutant(
         "files of the archive are removed with the rest",
         HOUSEKEEPING,
-        "            if str(path.relative_to(self._archive.path)) not in known:\n",
-        "            if True:\n",
+        "                known = one.name in state.files or",
+        "                known = False and one.name in state.files or",
         f"{COMMITS}::test_what_no_commit_names_is_not_there_and_goes",
     ),
 )

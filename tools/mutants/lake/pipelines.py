@@ -83,10 +83,10 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a query that begins after the archive has lost nothing",
-        LOSSES,
-        "            if floor < end:\n",
-        "            if False:\n",
-        f"{LOST}::test_a_query_that_begins_behind_the_archive_has_lost_what_the_log_has_not",
+        "src/bascule/pipeline/jobs/archive.py",
+        "            if one.start > floors.get((stream, number), one.start)\n",
+        "            if one.start < 0\n",
+        "tests/property/lake/test_archive_losses_model.py::test_every_offset_is_archived_or_lost_or_compacted",
     ),
     Mutant(
         "a commit does not cover what was lost",

@@ -1,9 +1,10 @@
-"""`bascule pipeline archive`, `compact`, `status`, `verify`: archives streams as Parquet, and verifies archives."""
+"""`bascule pipeline archive`, `compact`, `status`, `verify`, `repair`, `upgrade`: archives streams as Delta tables, and proves them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,14 @@ import typer
 
 from bascule.cli.pipeline import archive_arguments as arguments
 from bascule.cli.pipeline.narrator import Narrator
-from bascule.cli.pipeline.pipeline_target import ArchiveOrFile, ArchivePath, Master, source_options, tables
+from bascule.cli.pipeline.pipeline_target import (
+    ArchiveOrFile,
+    ArchivePath,
+    Master,
+    StorageOption,
+    source_options,
+    tables,
+)
 from bascule.cli.pipeline.restarted import Restarts, restarted
 from bascule.cli.pipeline.run import archives_of, show_status
 from bascule.cli.pipeline.silent_spark import quiet_session
@@ -23,17 +31,17 @@ from bascule.cli.terminal.output import note, say, show_facts, show_json, show_r
 from bascule.cli.terminal.progress import ProgressBar
 from bascule.config.values.shown import iso_ns, plural
 from bascule.errors import ArchiveDamaged, BasculeError, DataLost, MissingExtra
+from bascule.lake.delta.place import LakePlace, storage_options
 from bascule.lake.holes import named
-from bascule.lake.tables import TABLE_FORMATS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bascule.client.arrow.reader import FlightConnection
-    from bascule.lake.manifest import Archive, Commit, Lost
-    from bascule.lake.verification import Report
+    from bascule.lake.archive import Archive
+    from bascule.lake.facts import Commit, Lost
+    from bascule.lake.verification import Cursors, Report
     from bascule.pipeline.jobs.archive import ArchiveOptions
-    from bascule.pipeline.jobs.table_archive import AppendedBatch
 
 
 SINCE_RIGHT: Final = "a time such as `2026-11-15`, or `7d` for 7 days ago"
@@ -53,24 +61,14 @@ def archive(
     keep_replaced: arguments.KeepReplaced = None,
     on_data_loss: arguments.OnDataLoss = "fail",
     cursor: arguments.Cursor = None,
+    storage: StorageOption = None,
     master: Master = None,
-    table_format: arguments.Format = arguments.PARQUET,
-    table: arguments.TableName = None,
-    packages: arguments.Packages = None,
-    conf: arguments.Conf = None,
     restarts: Restarts = None,
 ) -> None:
-    """Archive streams in ARCHIVE as Parquet, continuously, each message exactly once. Run it again to continue after a stop."""
+    """Archive streams in ARCHIVE, a Delta table, continuously, each message exactly once. Run it again to continue after a stop."""
     _must_have_spark()
     from bascule.pipeline.jobs.archive import ArchiveOptions
 
-    only_parquet: dict[str, object] = {
-        "--file-size": file_size,
-        "--compact-every": compact_every,
-        "--keep-replaced": keep_replaced,
-    }
-    arguments.check_format(table_format, table, only_parquet)
-    settings = arguments.spark_settings(conf, packages)
     given: dict[str, Any] = {
         "file_bytes": values.size("--file-size", file_size),
         "compact_every": compact_every,
@@ -81,7 +79,8 @@ def archive(
         pattern=pattern,
         subject=subject,
         cursor=cursor,
-        path=str(path),
+        path=path,
+        storage=storage_options(storage),
         servers=target.server,
         trigger_seconds=values.seconds("--every", every) or 0.1,
         source={
@@ -91,13 +90,9 @@ def archive(
         **{name: value for name, value in given.items() if value is not None},
     )
     _must_have_streams(options, target)
-    if table is not None:
-        settings = {**TABLE_FORMATS[table_format].settings, **settings}
     try:
-        with quiet_session(f"archive {path.name}", master, settings) as spark:
-            said = (
-                _run_table(spark, options, once, table_format, table) if table else _run(spark, options, once, restarts)
-            )
+        with quiet_session(f"archive {options.place.name}", master) as spark:
+            said = _run(spark, options, once, restarts)
     except KeyboardInterrupt:
         note("stopped; run it again to continue")
         raise
@@ -137,25 +132,6 @@ def _run(spark: SparkSession, options: ArchiveOptions, once: bool, restarts: int
     return f"{plural(state.rows, 'message')} in {plural(len(state.files), 'file')} of {options.path}."
 
 
-def _run_table(spark: SparkSession, options: ArchiveOptions, once: bool, table_format: str, table: str) -> str:
-    from bascule.pipeline.jobs.table_archive import TableArchive, run_table_archive
-
-    notes = _BatchNotes()
-    run_table_archive(TableArchive(spark, options, table, TABLE_FORMATS[table_format], notes), once=once)
-    return f"{plural(notes.rows, 'message')} appended to {table}."
-
-
-class _BatchNotes:
-    """Prints a line for every batch, and counts the rows."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def __call__(self, appended: AppendedBatch) -> None:
-        self.rows += appended.rows
-        note(f"batch {appended.batch}: {plural(appended.rows, 'message')}")
-
-
 def _narrate(narrator: Narrator, commit: Commit) -> None:
     if commit.kind == "compact":
         narrator.remark(commit.at_ns, f"merged {plural(len(commit.removed), 'file')} into {len(commit.added)}")
@@ -170,16 +146,17 @@ def compact(
     path: ArchivePath,
     file_size: arguments.FileSize = None,
     keep_replaced: arguments.KeepReplaced = None,
+    storage: StorageOption = None,
 ) -> None:
     """Merge small files of ARCHIVE into large ones, and delete files that are not needed any more. No other process may write ARCHIVE
     meanwhile."""
+    from bascule.lake.archive import Archive
     from bascule.lake.compaction import Compaction, plan_merges
     from bascule.lake.housekeeping import Housekeeping
-    from bascule.lake.manifest import Archive
 
     target_bytes = values.size("--file-size", file_size or "128MB") or 1
-    kept = arguments.kept_seconds(keep_replaced or "1h") or 0.0
-    found = Archive(path)
+    kept = arguments.kept_seconds(keep_replaced or "7d") or 0.0
+    found = Archive(path, storage_options(storage))
     found.describe()
     with found.writing():
         keeper = Housekeeping(found, kept)
@@ -193,8 +170,36 @@ def compact(
                 keeper.after(commit, state)
                 done += sum(sizes.get(name, 0) for name in commit.removed)
                 bar.update(done)
-        keeper.save(state)
     say(f"{plural(before, 'file')} before, {len(state.files)} now; {plural(state.rows, 'message')}.")
+
+
+@connected
+def repair(target: Target, path: ArchivePath, storage: StorageOption = None) -> None:
+    """Write lost and damaged files of ARCHIVE again, as far as the log still has their messages. No other process may write ARCHIVE
+    meanwhile."""
+    from bascule.lake.archive import Archive
+    from bascule.lake.repair import repair_files
+
+    found = Archive(path, storage_options(storage))
+    with tables(target) as connection:
+        report = repair_files(found, connection)
+    for text in report.failed:
+        say(text)
+    if report.failed:
+        raise ArchiveDamaged(
+            f"{path}: {plural(len(report.failed), 'file')} cannot be repaired, {len(report.repaired)} were",
+            hint="restore these files from a backup; `bascule pipeline verify` tells what they held",
+        )
+    say(f"{plural(len(report.repaired), 'file')} repaired, {report.checked} checked.")
+
+
+def upgrade(path: ArchivePath) -> None:
+    """Make ARCHIVE, which an earlier version has written, a Delta table, in place: its files stay as they are. No other process may
+    write ARCHIVE meanwhile."""
+    from bascule.lake.former.upgrade import upgrade as upgrade_archive
+
+    state = upgrade_archive(path)
+    say(f"{path} is a Delta table now: {plural(state.rows, 'message')} in {plural(len(state.files), 'file')}.")
 
 
 # ── status ───────────────────────────────────────────────────────────────────────────────────────
@@ -205,16 +210,17 @@ def status(
     target: Target,
     path: ArchiveOrFile,
     offline: Annotated[bool, typer.Option("--offline", help="Connect to no broker, and show no lag.")] = False,
+    storage: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Show the contents of ARCHIVE, or the progress of the pipeline of FILE, and the lag in offsets, bytes and seconds."""
-    from bascule.lake.manifest import Archive
+    from bascule.lake.archive import Archive
     from bascule.lake.status import archive_status
 
-    if path.is_file():
-        show_status(path, target, as_json=as_json)
+    if Path(path).is_file():
+        show_status(Path(path), target, as_json=as_json)
         return
-    found = Archive(path)
+    found = Archive(path, storage_options(storage))
     state, streams = found.state(), found.describe()["streams"]
     if offline:
         document = archive_status(state, None, streams)
@@ -278,45 +284,74 @@ def verify(
             metavar="TIME",
         ),
     ] = None,
+    storage: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Verify that ARCHIVE, or every archive of the pipeline of FILE, is equal to its streams: every file, offset and byte. Exits with
     code 4 and lists the differences if not. Messages that were lost before they could be archived are listed. A folder of `pipeline
     latest` is compared key by key."""
     day = "" if since is None else f"{values.moment('--since', since, SINCE_RIGHT).astimezone(UTC):%Y-%m-%d}"
-    paths, connect = archives_of(path, target) if path.is_file() else ([path], functools.partial(tables, target))
-    for one in paths:
-        with contextlib.nullcontext() if offline else connect() as connection:
-            report = _proof(one, connection, streams or [], day)
+    place = LakePlace.of(path, storage_options(storage))
+    connect: Callable[[], FlightConnection] = functools.partial(tables, target)
+    places = [place]
+    if Path(path).is_file():
+        places, connect = archives_of(Path(path), target)
+    for one in places:
+        with contextlib.ExitStack() as stack:
+            connection = None if offline else stack.enter_context(connect())
+            cursors = None if offline else stack.enter_context(_cursors(target))
+            report = _proof(one, connection, streams or [], day, cursors)
         _show(report, as_json)
         if not report.is_equal:
             raise ArchiveDamaged(f"{one} is not equal to its streams: {plural(len(report.faults), 'difference')}")
 
 
-def _proof(path: Path, connection: FlightConnection | None, streams: list[str], day: str) -> Report:
+@contextlib.contextmanager
+def _cursors(target: Target) -> Iterator[Cursors]:
+    """How far the brokers have heard that an archive is."""
+    from bascule.client import blocking
+
+    with blocking.connect(target.server, **target.client_options()) as client:
+
+        def cursor(name: str, stream: str, partition: int) -> int | None:
+            try:
+                return client.fetch_cursor(name, stream, partition)
+            except BasculeError:
+                return None  # a stream that is deleted has none
+
+        yield cursor
+
+
+def _proof(
+    place: LakePlace, connection: FlightConnection | None, streams: list[str], day: str, cursors: Cursors | None
+) -> Report:
+    from bascule.lake.archive import Archive
     from bascule.lake.latest.table import LatestStore
     from bascule.lake.latest.verification import verify_latest
-    from bascule.lake.manifest import Archive
 
-    if not LatestStore(path).exists:
-        archive = Archive(path)
+    if place.local is None or not LatestStore(place.local).exists:
+        archive = Archive(place)
         _must_be_archived(archive, streams)
-        return _verified(archive, connection, streams, day)
+        return _verified(archive, connection, streams, day, cursors)
     for option, value in (("--stream", ", ".join(streams)), ("--since", day)):
         if value:
             raise values.wrong(option, value, "left out: a table of the latest messages is verified as a whole")
-    return verify_latest(path, connection)
+    return verify_latest(place.local, connection)
 
 
 def _must_be_archived(archive: Archive, streams: list[str]) -> None:
     """Raise for a stream that is not in the archive: a misspelt name must not verify as equal."""
+    if not streams:
+        return
     there = {stream for stream, _, _ in archive.state().next_offsets}
     for name in streams:
         if name not in there:
             raise values.wrong("--stream", name, "a stream of the archive: " + ", ".join(sorted(there)))
 
 
-def _verified(archive: Archive, tables: FlightConnection | None, streams: list[str], since: str) -> Report:
+def _verified(
+    archive: Archive, tables: FlightConnection | None, streams: list[str], since: str, cursors: Cursors | None
+) -> Report:
     from bascule.lake.verification import Verification
 
     done = 0
@@ -326,9 +361,8 @@ def _verified(archive: Archive, tables: FlightConnection | None, streams: list[s
         done += count
         bar.update(done)
 
-    proof = Verification(archive, tables, on_rows, streams=streams, since=since)
-    total = sum(one.rows for files in proof.partitions(archive.state()).values() for one in files)
-    with ProgressBar("verifying", total) as bar:
+    proof = Verification(archive, tables, on_rows, streams=streams, since=since, cursors=cursors)
+    with ProgressBar("verifying", proof.total()) as bar:
         return proof.run()
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from bascule.cli.target import completion
 from bascule.cli.terminal import values
-
-TABLE_PANEL: Final = "Tables of Delta or Iceberg"
-PARQUET: Final = "parquet"
-FORMATS: Final = (PARQUET, "delta", "iceberg")
 
 Streams = Annotated[
     list[str] | None,
@@ -57,7 +53,7 @@ KeepReplaced = Annotated[
     str | None,
     typer.Option(
         "--keep-replaced",
-        help="How long merged files are kept for readers that still use them. Default: 1h.",
+        help="Retention: how long merged files are kept for readers of older versions. Default: 7d.",
         metavar="DURATION",
         show_default=False,
     ),
@@ -79,75 +75,9 @@ Cursor = Annotated[
         metavar="NAME",
     ),
 ]
-Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="`parquet`, or `delta` or `iceberg` for a table of Spark's catalog; these need their jar, see `--packages`.",
-        rich_help_panel=TABLE_PANEL,
-        metavar="FORMAT",
-    ),
-]
-TableName = Annotated[
-    str | None,
-    typer.Option(
-        "--table",
-        help="The table for `delta` or `iceberg`. ARCHIVE is then the folder of the query's checkpoint.",
-        show_default=False,
-        rich_help_panel=TABLE_PANEL,
-        metavar="NAME",
-    ),
-]
-Packages = Annotated[
-    str | None,
-    typer.Option(
-        "--packages",
-        help="Maven coordinates of jars for Spark, separated by commas.",
-        show_default=False,
-        rich_help_panel=TABLE_PANEL,
-        metavar="COORDINATES",
-    ),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--conf",
-        help="A Spark setting, for example of a catalog: `spark.x=y`; may be repeated.",
-        show_default=False,
-        rich_help_panel=TABLE_PANEL,
-        metavar="KEY=VALUE",
-    ),
-]
 
 
 def kept_seconds(text: str | None) -> float | None:
     """The seconds of `--keep-replaced`."""
     found = values.duration("--keep-replaced", text)
     return None if found is None else found.total_seconds()
-
-
-def spark_settings(conf: list[str] | None, packages: str | None) -> dict[str, str]:
-    """The Spark settings of `--conf` and `--packages`."""
-    settings = {} if packages is None else {"spark.jars.packages": packages}
-    for text in conf or ():
-        name, separator, value = text.partition("=")
-        if not separator or not name.startswith("spark."):
-            raise values.wrong("--conf", text, "a Spark setting such as `spark.driver.memory=2g`")
-        settings[name] = value
-    return settings
-
-
-def check_format(table_format: str, table: str | None, only_parquet: dict[str, object]) -> None:
-    """Raise for options that have no effect with this format."""
-    values.choice("--format", table_format, FORMATS)
-    if table_format == PARQUET:
-        if table is not None:
-            raise values.wrong("--table", table, "left out, or `--format` must be `delta` or `iceberg`")
-        return
-    if table is None:
-        raise values.wrong("--format", table_format, "`parquet`, or `--table` must name the table")
-    for name, value in only_parquet.items():
-        if value is not None:
-            raise values.wrong(
-                name, value, f"left out: tables of the format `{table_format}` manage their files themselves"
-            )

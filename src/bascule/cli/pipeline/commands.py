@@ -30,6 +30,8 @@ for _command in (
     pipeline_archive.compact,
     pipeline_archive.status,
     pipeline_archive.verify,
+    pipeline_archive.repair,
+    pipeline_archive.upgrade,
     pipeline_latest.latest,
     pipeline_replay.replay,
 ):

@@ -14,12 +14,24 @@ if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
 
 ArchivePath = Annotated[
-    Path, typer.Argument(help="The folder of the archive.", show_default=False, metavar="ARCHIVE", file_okay=False)
+    str,
+    typer.Argument(
+        help="The archive: a folder, or a path such as `s3://bucket/orders`.", show_default=False, metavar="ARCHIVE"
+    ),
 ]
 ArchiveOrFile = Annotated[
-    Path,
+    str,
     typer.Argument(
-        help="The folder of an archive, or the file of a pipeline.", show_default=False, metavar="ARCHIVE|FILE"
+        help="The path of an archive, or the file of a pipeline.", show_default=False, metavar="ARCHIVE|FILE"
+    ),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        help="Option of the object store, such as `AWS_REGION=eu-central-1`, beside those of the environment; may be repeated.",
+        show_default=False,
+        metavar="KEY=VALUE",
     ),
 ]
 Master = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli.pipeline.pipeline_target import tables
+from bascule.cli.pipeline.pipeline_target import StorageOption, tables
 from bascule.cli.target import completion
 from bascule.cli.target.target import Json, Target, connected, explain
 from bascule.cli.terminal import values
@@ -19,6 +19,7 @@ from bascule.cli.terminal.progress import ProgressBar
 from bascule.config.values.shown import plural
 from bascule.config.values.shown import rate as per_second
 from bascule.errors import BasculeError, InvalidOption, Unavailable
+from bascule.lake.delta.place import LakePlace, storage_options
 
 if TYPE_CHECKING:
     from bascule.client.arrow.reader import FlightConnection
@@ -34,7 +35,7 @@ def replay(
     source: Annotated[
         str,
         typer.Argument(
-            help="A stream, or the folder of an archive, which must contain a `/`, such as `./orders`.",
+            help="A stream, or the path of an archive, which must contain a `/`, such as `./orders` or `s3://bucket/orders`.",
             show_default=False,
             autocompletion=completion.streams,
             metavar="SOURCE",
@@ -70,6 +71,7 @@ def replay(
         str | None,
         typer.Option(help="The stream to replay, if the archive holds several.", show_default=False, metavar="STREAM"),
     ] = None,
+    storage: StorageOption = None,
     as_json: Json = False,
 ) -> None:
     """Publish the messages of SOURCE again, each exactly once and in order, with their keys, headers and times.
@@ -89,7 +91,7 @@ def replay(
         partitions=partitions,
     )
     try:
-        report = _run(target, source, stream, options)
+        report = _run(target, source, stream, storage_options(storage), options)
     except BasculeError as error:
         if error.hint is None or isinstance(error, Unavailable):
             explain(error, target)
@@ -133,12 +135,14 @@ def position(text: str, open_end: str) -> Position:
     return found
 
 
-def _run(target: Target, source: str, stream: str | None, options: ReplayOptions) -> ReplayReport:
+def _run(
+    target: Target, source: str, stream: str | None, storage: dict[str, str], options: ReplayOptions
+) -> ReplayReport:
     from bascule.client import blocking
     from bascule.pipeline.jobs.replay import Replay
 
     with tables(target) as connection, blocking.connect(target.server, **target.client_options()) as client:
-        job = Replay(client, connection, _source(connection, source, stream), options)
+        job = Replay(client, connection, _source(connection, source, stream, storage), options)
         if options.id is None:
             note(f"replay {job.id}: if it is stopped, run it again with --id {job.id} to continue")
         with contextlib.ExitStack() as stack:
@@ -162,11 +166,11 @@ class _Progress:
         self._bar.update(done, f"replaying, {speed} messages/s")
 
 
-def _source(connection: FlightConnection, source: str, stream: str | None) -> ReplaySource:
+def _source(connection: FlightConnection, source: str, stream: str | None, storage: dict[str, str]) -> ReplaySource:
     from bascule.pipeline.jobs.replay_source import ArchiveSource, LogSource
 
     if os.sep in source:
-        return ArchiveSource(source, stream)
+        return ArchiveSource(LakePlace.of(source, storage), stream)
     if stream is not None:
         raise values.wrong("--stream", stream, "left out: SOURCE is a stream, not a folder (a folder contains a `/`)")
     return LogSource(connection, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bascule.client.arrow.reader import FlightConnection
+    from bascule.lake.delta.place import LakePlace
     from bascule.pipeline.checks import Finding
     from bascule.pipeline.spec.pipeline import PipelineSpec
 
@@ -217,7 +219,7 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo is not None else found.astimezone()
 
 
-def _run_in_host(file: Path, once: bool, of_this_process: dict[str, object]) -> None:
+def _run_in_host(file: Path, once: bool, of_this_process: Mapping[str, object]) -> None:
     from bascule.cli.pipeline.host import run_hosted
 
     if not once:
@@ -267,7 +269,7 @@ def _restart_facts(found: dict[str, Any] | None) -> tuple[tuple[str, object], ..
     return (("Restarts", found["count"]), *last)
 
 
-def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], FlightConnection]]:
+def archives_of(file: Path, target: Target) -> tuple[list[LakePlace], Callable[[], FlightConnection]]:
     """The archives that a pipeline writes, and a function that connects to its brokers: for `bascule pipeline verify FILE`."""
     from bascule.pipeline.checkpoint import PipelineCheckpoint
     from bascule.pipeline.sinks.archive import archive_options
@@ -278,4 +280,4 @@ def archives_of(file: Path, target: Target) -> tuple[list[Path], Callable[[], Fl
     found = [archive_options(spec, sink, place) for sink in spec.sinks if isinstance(sink, ArchiveSink)]
     if not found:
         raise CallerError(f"{file} writes no archive", hint="only sinks `archive` can be verified: add one")
-    return [one.folder for one in found], found[0].tables
+    return [one.place for one in found], found[0].tables

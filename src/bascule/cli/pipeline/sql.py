@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli.pipeline.pipeline_target import Master, source_options
+from bascule.cli.pipeline.pipeline_target import Master, StorageOption, source_options
 from bascule.cli.pipeline.silent_spark import quiet_session
 from bascule.cli.target.target import Json, Target, connected, explain
 from bascule.cli.terminal import values
 from bascule.cli.terminal.output import is_terminal, note, say, show_json, show_rows
 from bascule.config.values.shown import plural
 from bascule.errors import BasculeError, InvalidOption
+from bascule.lake.delta.place import storage_options
 
 if TYPE_CHECKING:
     from bascule.pipeline.sql import Continuous, SqlOptions, SqlSession
@@ -64,6 +65,7 @@ def sql(
     target: Target,
     query: Query,
     archive: Archives = None,
+    storage: StorageOption = None,
     value: Values = None,
     rows: Rows = 1000,
     as_json: Json = False,
@@ -80,15 +82,18 @@ def sql(
     master: Master = None,
 ) -> None:
     """Run a query over streams and archives and print the result, or write it, once or continuously, to a stream or a folder."""
-    from bascule.pipeline.sql import SqlOptions, SqlSession, streams_there
+    from bascule.pipeline.sql import SqlOptions, SqlSession, local_folder, streams_there
 
     options = SqlOptions(
         query=query,
         connection={"servers": target.server, **source_options(target)},
         archives=dict(_pair("--archive", text, "`orders=/lake/orders`") for text in archive or ()),
+        storage=storage_options(storage),
         values=dict(_value(text) for text in value or ()),
         watermarks_ns=dict(_watermark(text) for text in watermark or ()),
     )
+    if into_path is not None:
+        local_folder(into_path)  # raises for an object store, before Spark starts
     runs_on = _continuous(continuous, into_stream, into_path, checkpoint, mode, every, create, once, bool(watermark))
     try:
         streams_there(options, streaming=continuous)  # before Spark starts, so that a wrong address fails at once
@@ -177,7 +182,7 @@ def _continuous(
 ) -> Continuous | None:
     from pathlib import Path
 
-    from bascule.pipeline.sql import Continuous
+    from bascule.pipeline.sql import Continuous, local_folder
 
     if stream is not None and path is not None:
         raise InvalidOption("`--into-stream` and `--into-path` are given together", hint="choose one of them")
@@ -199,12 +204,12 @@ def _continuous(
         raise values.wrong("--mode", mode, "`append` with `--into-path`: rows of a table are not replaced")
     if checkpoint is None and path is None:
         raise InvalidOption("a continuous query needs a folder for its checkpoint", hint="give `--checkpoint FOLDER`")
-    place = checkpoint or str(Path(path or "") / "_bascule" / "checkpoint")
+    place = checkpoint or str(Path(local_folder(path or ".")) / "_bascule" / "checkpoint")
     seconds = values.seconds("--every", every) or 0.1
     return Continuous(
         checkpoint=str(Path(place).absolute()),
         stream=stream,
-        path=None if path is None else str(Path(path).absolute()),
+        path=None if path is None else str(local_folder(path).absolute()),
         output_mode=mode,
         trigger_ns=int(seconds * 1e9),
         create=create,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,6 +18,7 @@ from bascule.cli.terminal.output import note, warn
 from bascule.cli.terminal.values import LastMessages
 from bascule.errors import EndOfPartition, InvalidOption
 from bascule.exits import wants_colour
+from bascule.lake.delta.place import storage_options
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,6 +48,9 @@ class SubscribeOptions:
     count: int | None
     key: bytes | None
     headers: dict[str, bytes | None]
+    history: str | None = None
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
+    on_data_loss: str = "fail"
 
 
 Count = Annotated[
@@ -81,6 +85,33 @@ HeaderFilter = Annotated[
         metavar="NAME[=VALUE]",
         help="Only messages with this header; may be repeated.",
         show_default=False,
+    ),
+]
+
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="PATH",
+        help="An archive of the stream, which is read first: a folder, or a path such as `s3://bucket/orders`.",
+        show_default=False,
+    ),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="An option of the object store of `--history`; may be repeated.",
+        show_default=False,
+    ),
+]
+OnDataLoss = Annotated[
+    str,
+    typer.Option(
+        "--on-data-loss",
+        metavar="WHAT",
+        help="With `--history`, when neither the archive nor the log has a message: `fail` or `skip`.",
     ),
 ]
 
@@ -134,6 +165,9 @@ def subscribe(
     replica: Annotated[
         bool, typer.Option("--replica", help="Read from any in-sync replica, not only from the leader.")
     ] = False,
+    history: History = None,
+    storage_option: StorageOption = None,
+    on_data_loss: OnDataLoss = "fail",
     as_json: Json = False,
 ) -> None:
     r"""Read a stream from the beginning and follow it. Ends at `--to`, after `--count` messages, or with Ctrl-C.
@@ -153,6 +187,9 @@ def subscribe(
         count,
         None if key is None else key.encode("utf-8", "surrogateescape"),
         values.wanted_headers("--header", header or ()),
+        history,
+        storage_options(storage_option),
+        values.choice("--on-data-loss", on_data_loss, ("fail", "skip")),
     )
     _check(wanted)
     received = target.run(_subscribe, wanted, render)
@@ -175,6 +212,11 @@ def chosen_renderer(form: str | None, template: str | None, as_json: bool) -> Re
 
 
 def _check(wanted: SubscribeOptions) -> None:
+    if wanted.history is None and (wanted.storage or wanted.on_data_loss != "fail"):
+        named = "--storage-option" if wanted.storage else "--on-data-loss"
+        raise InvalidOption(f"`{named}` is given without `--history`", hint="it says how an archive is read: give both")
+    if wanted.history is not None and wanted.reverse:
+        raise InvalidOption("`--reverse` and `--history` are given together", hint="an archive is read forward")
     if wanted.reverse and isinstance(wanted.start, LastMessages):
         raise InvalidOption(
             f"`--from` is `-{wanted.start.count}` with `--reverse`",
@@ -283,6 +325,9 @@ def _one(client: Client, wanted: SubscribeOptions, numbers: list[int], start: st
         read_replica=wanted.read_replica,
         key=wanted.key,
         headers=wanted.headers,
+        history=wanted.history,
+        storage_options=wanted.storage or None,
+        on_data_loss=wanted.on_data_loss,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bascule.client.arrow.reader import SERVERS_DEFAULT, FlightConnection
@@ -30,16 +32,38 @@ def read_table(
     tls: Tls = None,
     token: str | None = None,
     timeout: float = 5.0,
+    history: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    on_data_loss: str = "fail",
 ) -> pa.Table:
     """The messages of a stream as a pyarrow.Table, partition by partition, each in the order of its offsets.
 
     `start` and `end` (exclusive) are an offset, a time, or offsets by partition; without them everything is read that is stored and
     committed now. `partitions` and `columns` choose among them. Raises Unavailable if no broker answers within `timeout` seconds; a
-    partition that loses its leader later is waited for. Needs pyarrow: `pip install "bascule[spark]"`.
+    partition that loses its leader later is waited for.
+
+    `history` is an archive of the stream: messages that it has are read from there, the others from the log, and the beginning is the
+    archive's. `storage_options` reach its object store. `on_data_loss` is what happens when neither has a message: `"fail"`, `"skip"`,
+    or `"archive"`, which also reads a deleted stream from its archive. Needs pyarrow: `pip install "bascule[spark]"`.
     """
     pa = require()
     chosen = check_columns(columns)
     first, last = _checked("start", start), _checked("end", end)
+    if history is not None:
+        # By name: the archive's own readers are built on this package.
+        past: Any = import_module("bascule.history.past")
+        choice = past.ArchiveChoice(
+            path=history,
+            storage=storage_options,
+            on_data_loss=on_data_loss,
+            servers=servers,
+            tls=tls,
+            token=token,
+            timeout=seconds("timeout", timeout),
+        )
+        return pa.Table.from_batches(
+            past.read_batches(choice, stream, first, last, partitions, chosen), schema_of(chosen)
+        )
     with FlightConnection(servers, tls=tls, token=token, reach=seconds("timeout", timeout)) as tables:
         found = tables.offsets([stream])[stream]
         numbers = list(found["partitions"]) if partitions is None else list(partitions)

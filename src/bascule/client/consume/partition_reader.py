@@ -115,15 +115,13 @@ class PartitionReader:
     async def open(self, deadline: TimeLimit) -> None:
         """Return when the broker has confirmed the subscription, or raise its error."""
         await self._pin(deadline)
+        await self._begin(deadline)
+
+    async def _begin(self, deadline: TimeLimit) -> None:
         if self.position.is_done:
             self._end(None)
             return
-        try:
-            await self._subscribe(deadline)
-        except _Over as over:
-            self._end(over.error)
-            if over.error is not None:
-                raise over.error from None
+        if not await self._is_subscribed(deadline):
             return
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"subscription {self.stream}/{self.partition}"
@@ -155,6 +153,17 @@ class PartitionReader:
         self.abandon()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _is_subscribed(self, deadline: TimeLimit) -> bool:
+        """Subscribe; False if everything requested was received. Raises what retries do not help against, after the end."""
+        try:
+            await self._subscribe(deadline)
+        except _Over as over:
+            self._end(over.error)
+            if over.error is not None:
+                raise over.error from None
+            return False
+        return True
 
     # ── the life of a subscription ───────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bascule.errors import InvalidRecord
 from bascule.flight.arrow import require
 from bascule.kernels.wire.checksum import crc32c
-from bascule.lake.documents import sync_directory, writing
+from bascule.lake.delta.documents import sync_directory, writing
 from bascule.lake.latest.merge import DELETED, Floors, KeptRows, empty, graves_schema, merge
 from bascule.lake.latest.table import GRAVES, ROWS, Bucket
 

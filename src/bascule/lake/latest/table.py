@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import ArchiveConflict, ArchiveDamaged, CallerError
 from bascule.flight.arrow import require
-from bascule.lake.documents import read_document, sync_directory, write_document
-from bascule.lake.manifest import FOLDER, Archive
+from bascule.lake.archive import FOLDER, Archive
+from bascule.lake.delta.documents import read_document, sync_directory, write_document
 
 if TYPE_CHECKING:
     import pyarrow as pa

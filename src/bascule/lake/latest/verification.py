@@ -16,7 +16,8 @@ from bascule.flight.schema import COLUMNS
 from bascule.kernels.wire.checksum import crc32c
 from bascule.lake.latest.merge import ORDER
 from bascule.lake.latest.table import LatestStore, TableSnapshot
-from bascule.lake.verification import Fault, Report
+from bascule.lake.log_proof import Fault
+from bascule.lake.verification import Report
 
 if TYPE_CHECKING:
     import pyarrow as pa

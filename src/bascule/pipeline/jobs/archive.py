@@ -1,8 +1,9 @@
 """The archive job: streams, continuously or once, into Parquet files, each message exactly once.
 
-Every micro-batch is written by Spark's tasks and then becomes part of the archive with one commit. A batch that comes again, because
-the driver died between the commit and Spark's own note of it, finds its offsets in the archive and writes nothing. A crash before
-the commit leaves files that no commit names; the next start removes them.
+Every micro-batch is written by Spark's tasks and then becomes part of the archive with one commit. A crash before the commit leaves
+files that no commit names; the next start removes them. The archive itself is the only memory: the job's own query always starts at its
+end, with a checkpoint that does not outlive it. A query that has another memory, as that of a pipeline, may repeat batches or begin
+after the archive's end: what is there already is left out, and what is missing is read from the log, or the batch fails.
 
 `ArchiveJob.write` is what a query's foreachBatch calls, this job's own or any other's that hands on messages as the source gave them.
 """
@@ -11,27 +12,43 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
+import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bascule.errors import BasculeError, CallerError, DiskFull, InvalidOption, StreamNotFound, StreamRecreated
+from bascule.errors import (
+    BasculeError,
+    CallerError,
+    CheckpointMismatch,
+    DiskFull,
+    InvalidOption,
+    StreamNotFound,
+    StreamRecreated,
+)
 from bascule.flight.schema import COLUMNS
+from bascule.lake.archive import FOLDER, Archive
 from bascule.lake.compaction import Compaction
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import ArchiveState, Commit, Covered, DataFile, Lost
 from bascule.lake.files import FILE_BYTES_DEFAULT, STATS_DDL, WriteTask, from_stats
-from bascule.lake.housekeeping import KEEP_REPLACED_SECONDS_DEFAULT, Housekeeping
-from bascule.lake.manifest import FOLDER, Archive, ArchiveState, Commit, Covered, DataFile, Lost
-from bascule.pipeline.jobs.archive_losses import Floors, before_the_plan, begun_by, covered_by, not_read
+from bascule.lake.housekeeping import RETENTION_SECONDS_DEFAULT, Housekeeping
+from bascule.pipeline.jobs.archive_losses import Floors, begun_by, covered_by, not_read
 from bascule.pipeline.jobs.archive_ranges import Plan, RangesTask, RowsTask, noted_plan, noted_ranges
 from bascule.spark.errors.failures import from_spark
 from bascule.spark.errors.full_disk import with_folder
 from bascule.spark.options.declaration import STREAMING, read_section
-from bascule.spark.options.reading import ConnectionOptions, source_options
+from bascule.spark.options.positions import EARLIEST_OFFSET, OTHERS
+from bascule.spark.options.reading import ConnectionOptions, SourceOptions, source_options
+from bascule.spark.read.batch_reader import ReadRange
 from bascule.spark.read.cluster import stream_state
 from bascule.spark.read.resolve import INTERNAL_PREFIX, covers_subject
 from bascule.spark.read.state import StreamState
@@ -47,6 +64,7 @@ if TYPE_CHECKING:
 TRIGGER_SECONDS_DEFAULT: Final = 10.0
 PATIENCE_SECONDS: Final = 10.0
 """How long a job that starts waits for brokers."""
+REACH_SECONDS: Final = 0.2
 CURSOR_SECONDS_MAX: Final = 2.0
 """How long a cursor, which is advice, may hold up the next batch."""
 MERGED_BYTES_MAX: Final = 64 << 20
@@ -71,11 +89,13 @@ class ArchiveOptions:
     trigger_seconds: float = TRIGGER_SECONDS_DEFAULT
     source: dict[str, str] = field(default_factory=dict)
     """More options of the source: limits, TLS, what happens on a loss."""
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store, beside those of the environment."""
     checkpoint: str | None = None
-    """Of the query whose batches are written; without it, in the archive."""
+    """Of the query whose batches are written, if it is not the job's own."""
     compact_every: int = COMPACT_EVERY_DEFAULT
     """Merge small files after so many commits; 0 for never."""
-    keep_replaced_seconds: float = KEEP_REPLACED_SECONDS_DEFAULT
+    keep_replaced_seconds: float = RETENTION_SECONDS_DEFAULT
     """How long replaced files stay, for readers that have planned with them."""
     cursor: str | None = None
     """Its progress in the brokers, as a cursor of this name: `archive:<folder>` without one, no cursor for ""."""
@@ -85,11 +105,7 @@ class ArchiveOptions:
         if len(chosen) != 1:
             said = "nothing says" if not chosen else f"`{'` and `'.join(chosen)}` both say"
             raise InvalidOption(f"{said} which streams to archive", hint="name streams, or give one pattern or subject")
-        if re.match(r"(?!file:)\w+:/", self.path):
-            raise InvalidOption(
-                f"`path` is `{self.path}`",
-                hint="it must be a folder that all machines see; for object stores use tables of Delta or Iceberg",
-            )
+        LakePlace.of(self.path)  # raises for a scheme that is not supported
         if self.file_bytes < 1:
             raise InvalidOption(f"`file_bytes` is {self.file_bytes}", hint="it must be 1 or more")
         if self.compression not in COMPRESSIONS:
@@ -113,18 +129,22 @@ class ArchiveOptions:
                 ) from None
 
     @property
-    def folder(self) -> Path:
-        return Path(self.path.removeprefix("file://"))
+    def place(self) -> LakePlace:
+        return LakePlace.of(self.path, self.storage)
 
     @property
     def checkpoint_path(self) -> Path:
-        if self.checkpoint is None:
-            return self.folder / FOLDER / "checkpoint"
-        return Path(self.checkpoint.removeprefix("file://"))
+        """Of the query. The job's own is of no use after it, so it may lie on this machine."""
+        if self.checkpoint is not None:
+            return Path(self.checkpoint.removeprefix("file://"))
+        if self.place.local is not None:
+            return self.place.local / FOLDER / "checkpoint"
+        name = hashlib.sha256(self.place.uri.encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"bascule-archive-{name}-{os.getpid()}"
 
     @property
     def cursor_name(self) -> str:
-        return f"archive:{self.folder.resolve().name}" if self.cursor is None else self.cursor
+        return f"archive:{self.place.name}" if self.cursor is None else self.cursor
 
     def source_options(self) -> dict[str, str]:
         """As the source wants them."""
@@ -178,7 +198,7 @@ class ArchiveJob:
         self._spark = spark
         self._options = options
         self._on_commit = on_commit
-        self.archive = Archive(options.folder)
+        self.archive = Archive(options.place)
         self.failure: Exception | None = None
         """Why the query has ended, if it was a batch."""
         self._held = contextlib.ExitStack()
@@ -193,6 +213,8 @@ class ArchiveJob:
         self._appended = 0
         self._not_merged = ""
         self._is_own_query = False
+        self._passed: dict[tuple[str, int], int] = {}
+        """Ends of planned ranges in which there was nothing to archive."""
 
     def open(self) -> None:
         options = self._options
@@ -203,10 +225,12 @@ class ArchiveJob:
             held.enter_context(self.archive.writing())
             held.callback(self._cursors.close)
             self._state = self._housekeeping.begin()
+            self.archive.must_be_as(self._state)
+            self._notice_lost_commits()
             for stream, stream_id, _ in self._state.next_offsets:
                 self._must_be_the_same(stream, stream_id, self._stream_ids.get(stream, stream_id))
                 self._stream_ids[stream] = stream_id
-            if not any((options.checkpoint_path / "offsets").glob("[0-9]*")):
+            if options.checkpoint is None or not any((options.checkpoint_path / "offsets").glob("[0-9]*")):
                 must_go_on(options, {(key[0], key[2]): end for key, end in self._state.next_offsets.items()}, there)
             self._held = held.pop_all()
         self._is_open = True
@@ -215,10 +239,19 @@ class ArchiveJob:
         self._is_open = False
         self._held.close()
 
+    def _notice_lost_commits(self) -> None:
+        head = self.archive.head()
+        if head is not None and head.version > self._state.number:
+            print(
+                f"bascule: {self.archive.place} ends at commit {self._state.number}, but commit {head.version} was made: the newest "
+                "ones are lost; continuing from there with the log",
+                file=sys.stderr,
+            )
+
     def _must_be_the_same(self, stream: str, known: int, found: int) -> None:
         if found != known:
             raise StreamRecreated(
-                f"{stream!r} was deleted and created again since {self.archive.path} was begun",
+                f"{stream!r} was deleted and created again since {self.archive.place} was begun",
                 hint="archive it into another folder: offsets of the former stream are not those of this one",
             )
 
@@ -229,8 +262,37 @@ class ArchiveJob:
         options = self._options
         must_be_the_driver(self._spark)
         named = ", ".join(options.streams) or options.pattern or options.subject
-        self._is_own_query = True
-        return start_query(self._spark, options, f"archive {named}", self._take, once=once)
+        self._is_own_query = options.checkpoint is None
+        source = options.source_options()
+        if self._is_own_query:
+            if (
+                self._state.next_offsets
+            ):  # before the first commit, only the checkpoint knows where the archive was to begin
+                shutil.rmtree(options.checkpoint_path, ignore_errors=True)
+            source["startingOffsets"] = self._starting_offsets(source["startingOffsets"])
+        writer = (
+            self._spark.readStream.format("bascule")
+            .options(**source)
+            .load()
+            .writeStream.queryName(f"archive {named}")
+            .option("checkpointLocation", str(options.checkpoint_path))
+            .foreachBatch(self._take)
+        )
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
+
+    def _starting_offsets(self, otherwise: str) -> str:
+        """The archive's end, for the source; `otherwise` for a new archive."""
+        ends = {(stream, number): end for (stream, _, number), end in self._state.next_offsets.items()}
+        if not ends or otherwise != "earliest":
+            return otherwise
+        found: dict[str, dict[str, int]] = {OTHERS: {"0": EARLIEST_OFFSET}}
+        with self._options.tables() as tables:
+            for stream in sorted({stream for stream, _ in ends} & self._options.stream_ids().keys()):
+                logs = must_reach(tables, self.archive.place, stream, ends)
+                found[stream] = {str(number): ends.get((stream, number), EARLIEST_OFFSET) for number in logs}
+        return json.dumps(found)
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         """Of what is raised here, Spark hands on a text."""
@@ -267,13 +329,14 @@ class ArchiveJob:
 
     def _append(self, batch: DataFrame, batch_id: int) -> None:
         floors = {(stream, partition): end for (stream, _, partition), end in self._state.next_offsets.items()}
+        floors = {key: max(end, self._passed.get(key, 0)) for key, end in floors.items()}
         plan = noted_plan(self._options.checkpoint_path, batch_id)
-        lost = self._lost_before(plan, floors)
-        task = WriteTask(str(self.archive.path.absolute()), floors, self._options.file_bytes, self._options.compression)
+        task = WriteTask(self.archive.place.absolute, floors, self._options.file_bytes, self._options.compression)
+        before, lost = self._refilled(plan, floors, task, batch_id)
         files, not_there = from_stats(row.asDict() for row in self._written(batch, batch_id, task).collect())
         if self._skips_lost and not self._is_own_query:
-            not_there += not_read(self.archive.path, plan, floors, files, self._noted_ids(batch_id), self._logs)
-        lost += not_there
+            not_there += not_read(self.archive.place, plan, floors, files, self._noted_ids(batch_id), self._logs)
+        files, lost = before + files, lost + not_there
         if files or lost:
             ids = self._ids_of({one.stream for one in files} | {one.stream for one in lost}, batch_id)
             now_ns = time.time_ns()
@@ -283,13 +346,27 @@ class ArchiveJob:
                 plan,
                 batch_id,
             )
+        self._passed |= {key: one.end for key, one in plan.items()}
 
-    def _lost_before(self, plan: Plan, floors: Floors) -> list[Lost]:
-        """Raises DataLost unless that is allowed: `open` has looked, but the query began a moment later."""
-        found = before_the_plan(plan, floors, self._logs)
-        for one, stream in found if not self._skips_lost else ():
-            raise lost_error(one.stream, one.partition, one.start, one.end, stream.retention)
-        return [one for one, _ in found]
+    def _refilled(
+        self, plan: Plan, floors: Floors, task: WriteTask, batch_id: int
+    ) -> tuple[list[DataFile], list[Lost]]:
+        """The offsets between the archive's end and a batch that begins after it: the archive has lost commits, or the query its notes.
+        They are read from the log. Raises DataLost if the log no longer has them, unless that is allowed."""
+        ids = self._noted_ids(batch_id)
+        ranges = tuple(
+            ReadRange(stream, ids.get(stream, self._stream_ids.get(stream)), number, floors[stream, number], one.start)
+            for (stream, number), one in sorted(plan.items())
+            if one.start > floors.get((stream, number), one.start)
+        )
+        if not ranges:
+            return [], []
+        source = source_options(self._options.source_options(), STREAMING)
+        return from_stats(row.asDict() for row in self._ranged(task, source, ranges).collect())
+
+    def _ranged(self, task: WriteTask, source: SourceOptions, ranges: tuple[ReadRange, ...]) -> DataFrame:
+        numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
+        return numbers.mapInArrow(RangesTask(task, source, ranges), STATS_DDL)
 
     @functools.cached_property
     def _skips_lost(self) -> bool:
@@ -309,8 +386,7 @@ class ArchiveJob:
             source = source_options(self._options.source_options(), STREAMING)
             ranges = noted_ranges(self._options.checkpoint_path, batch_id, source, task.next_offsets)
             if ranges is not None:
-                numbers = self._spark.range(0, len(ranges), 1, max(1, len(ranges)))
-                return numbers.mapInArrow(RangesTask(task, source, tuple(ranges)), STATS_DDL)
+                return self._ranged(task, source, tuple(ranges))
         return batch.select(*COLUMNS).mapInArrow(RowsTask(task), STATS_DDL)
 
     def _ids_of(self, streams: set[str], batch_id: int) -> dict[str, int]:
@@ -335,7 +411,7 @@ class ArchiveJob:
             self._state.number + 1,
             "append",
             time.time_ns(),
-            str(self._options.path),
+            self._options.cursor_name,
             batch_id,
             files,
             (),
@@ -343,7 +419,7 @@ class ArchiveJob:
             lost,
             begun_by(covered, plan, self._state.next_offsets.keys()),
         )
-        self.archive.commit(commit)
+        commit = self.archive.commit(commit, self._state)
         self._state.apply(commit)
         self._on_commit(commit)
         self._cursors.set(commit.covered)
@@ -358,29 +434,12 @@ class ArchiveJob:
             commit = self._compaction.round(self._state, COMPACT_BYTES_MAX)
         except BasculeError as error:
             if error.message != self._not_merged:
-                print(f"bascule: files of {self.archive.path} were not merged: {error}", file=sys.stderr)
+                print(f"bascule: files of {self.archive.place} were not merged: {error}", file=sys.stderr)
             self._not_merged = error.message
             return
         if commit is not None:
             self._on_commit(commit)
             self._housekeeping.after(commit, self._state)
-
-
-def start_query(
-    spark: SparkSession, options: ArchiveOptions, name: str, take: Callable[[DataFrame, int], None], *, once: bool
-) -> StreamingQuery:
-    """The streams that the options name, batch by batch into `take`."""
-    writer = (
-        spark.readStream.format("bascule")
-        .options(**options.source_options())
-        .load()
-        .writeStream.queryName(name)
-        .option("checkpointLocation", str(options.checkpoint_path))
-        .foreachBatch(take)
-    )
-    if once:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{options.trigger_seconds:g} seconds").start()
 
 
 class ArchiveCursors:
@@ -458,6 +517,28 @@ def must_go_on(options: ArchiveOptions, next_offsets: dict[tuple[str, int], int]
             raise lost_error(name, number, end, log.partitions[number].log_start_offset, log.retention)
 
 
+def must_reach(
+    tables: FlightConnection, place: LakePlace, stream: str, ends: dict[tuple[str, int], int]
+) -> dict[int, Any]:
+    """The partitions of a stream, whose logs reach the archive's ends. A new leader may learn its high watermark late, so it is
+    waited for. Raises CheckpointMismatch for a log that is shorter than the archive."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        logs: dict[int, Any] = tables.offsets([stream])[stream]["partitions"]
+        short = [number for number, log in logs.items() if log["high_watermark"] + 1 < ends.get((stream, number), 0)]
+        if not short:
+            return logs
+        number = short[0]
+        log, end = logs[number], ends[stream, number]
+        log_end = log["high_watermark"] + 1
+        if time.monotonic() > deadline or log["log_end"] < end:
+            raise CheckpointMismatch(
+                f"the archive {place} has offsets up to {end - 1} of `{stream}`/{number}, but the log ends at {log_end}",
+                hint="the cluster lost records, the log was restored from an older copy, or the archive is another cluster's",
+            )
+        time.sleep(REACH_SECONDS)
+
+
 def must_be_messages(batch: DataFrame) -> None:
     types = dict(batch.dtypes)
     missing = [name for name in COLUMNS if name not in types]
@@ -481,6 +562,8 @@ def run_archive(spark: SparkSession, options: ArchiveOptions, *, once: bool, **c
         run_query(job, options.checkpoint_path, once=once)
     finally:
         job.close()
+        if options.place.local is None:
+            shutil.rmtree(options.checkpoint_path, ignore_errors=True)
     return job.archive.state()
 
 

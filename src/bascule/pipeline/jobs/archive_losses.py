@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 
 from bascule.lake import holes
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DELETED, REMOVED, Began, Covered, DataFile, Lost, PartitionId
 from bascule.lake.files import UNKNOWN_ID
-from bascule.lake.manifest import DELETED, REMOVED, Began, Covered, DataFile, Lost, PartitionId
 from bascule.lake.ranges import read_rows
 from bascule.pipeline.jobs.archive_ranges import Plan
 from bascule.spark.read.state import StreamState
@@ -25,22 +25,8 @@ Logs = Callable[[Collection[str]], Mapping[str, StreamState]]
 """Streams as brokers have them now, those of the names that are there."""
 
 
-def before_the_plan(plan: Plan, floors: Floors, logs: Logs) -> list[tuple[Lost, StreamState]]:
-    """What lies between the archive's end and a query that began behind it, as one does that has lost its checkpoint: as far as the log
-    does not have it any more."""
-    begun = {key: one.start for key, one in plan.items() if one.is_beginning and one.start > floors.get(key, one.start)}
-    there = logs({stream for stream, _ in begun}) if begun else {}
-    found = []
-    for (stream, number), start in begun.items():
-        if stream in there:
-            floor, end = floors[stream, number], min(start, there[stream].partitions[number].log_start_offset)
-            if floor < end:
-                found.append((Lost(stream, UNKNOWN_ID, number, floor, end, REMOVED, at_ns=0), there[stream]))
-    return found
-
-
 def not_read(
-    root: Path, plan: Plan, floors: Floors, files: Collection[DataFile], ids: Mapping[str, int], logs: Logs
+    place: LakePlace, plan: Plan, floors: Floors, files: Collection[DataFile], ids: Mapping[str, int], logs: Logs
 ) -> Iterator[Lost]:
     """What was planned, is in no file, and cannot be read any more. Brokers are asked only if something is missing."""
     missing = {key: found for key in plan if (found := _Missing(plan, floors, key, files))}
@@ -49,7 +35,7 @@ def not_read(
         log = there.get(stream)
         is_gone = log is None or log.id != ids.get(stream, log.id)
         limit = found.end if is_gone or log is None else log.partitions[number].log_start_offset
-        for start, end in found.below(root, limit):
+        for start, end in found.below(place, limit):
             yield Lost(stream, UNKNOWN_ID, number, start, end, DELETED if is_gone else REMOVED, at_ns=0)
 
 
@@ -65,14 +51,14 @@ class _Missing:
     def __bool__(self) -> bool:
         return bool(self._between or self._sparse)
 
-    def below(self, root: Path, limit: int) -> list[holes.Span]:
-        inside = [hole for one in self._sparse if one.first_offset < limit for hole in _holes_in(root, one)]
+    def below(self, place: LakePlace, limit: int) -> list[holes.Span]:
+        inside = [hole for one in self._sparse if one.first_offset < limit for hole in _holes_in(place, one)]
         return holes.within(self.start, min(self.end, limit), [*self._between, *inside])
 
 
-def _holes_in(root: Path, one: DataFile) -> Iterator[holes.Span]:
+def _holes_in(place: LakePlace, one: DataFile) -> Iterator[holes.Span]:
     position = one.first_offset
-    for following, batch in read_rows(root, one, one.first_offset, one.last_offset + 1, ("offset",)):
+    for following, batch in read_rows(place, one, one.first_offset, one.last_offset + 1, ("offset",)):
         offsets = [position - 1, *batch["offset"].to_pylist()]
         yield from ((before + 1, after) for before, after in pairwise(offsets) if after > before + 1)
         position = following

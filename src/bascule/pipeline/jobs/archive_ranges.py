@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import BasculeError, CheckpointMismatch, OffsetBelowStart, StreamNotFound, StreamRecreated
 from bascule.flight.schema import COLUMNS
+from bascule.lake.facts import DELETED, REMOVED, Lost
 from bascule.lake.files import UNKNOWN_ID, WriteTask, stats
-from bascule.lake.manifest import DELETED, REMOVED, Lost
 from bascule.spark.options.failures import with_code
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.options.schema import TABLE

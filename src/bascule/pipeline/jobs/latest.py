@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bascule.errors import CallerError, InvalidOption, InvalidSchema, StreamNotFound
+from bascule.lake.archive import FOLDER
 from bascule.lake.latest.bucket import BUCKET, OUTCOME_DDL, decoded
 from bascule.lake.latest.merge import DELETED, ORDER
 from bascule.lake.latest.table import BUCKETS_DEFAULT, KEEP_SECONDS_DEFAULT, LatestStore, TableSnapshot
 from bascule.lake.latest.writer import LatestWriter
-from bascule.lake.manifest import FOLDER
 from bascule.pipeline.jobs.archive import COMPRESSIONS, ArchiveOptions, read_stream_ids
 
 if TYPE_CHECKING:
@@ -71,7 +71,11 @@ class LatestOptions:
     """Of the query whose batches are written; without it, in the table."""
 
     def __post_init__(self) -> None:
-        self.selection()  # which streams, checked
+        if self.selection().place.local is None:  # which streams, checked
+            raise InvalidOption(
+                f"`path` is `{self.path}`",
+                hint="it must be a folder: tables of the latest messages are not in object stores",
+            )
         self.writer()
         if not self.key.strip():
             raise InvalidOption("`key` is empty", hint="it must be a column such as `key`, or an expression of SQL")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bascule.errors import CallerError, OffsetBelowStart, StreamNotFound
 from bascule.lake import holes
+from bascule.lake.archive import Archive
 from bascule.lake.coverage import Coverage, coverage_of
-from bascule.lake.manifest import Archive
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.ranges import offset_at, read_rows
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class LogSource:
 class ArchiveSource:
     """A stream, as an archive has it."""
 
-    def __init__(self, path: str | Path, stream: str | None = None) -> None:
+    def __init__(self, path: str | Path | LakePlace, stream: str | None = None) -> None:
         self._archive = Archive(path)
         self._stream = stream or self._only_stream()
         self._id, self._partitions = self._look()
@@ -100,14 +101,14 @@ class ArchiveSource:
         names = sorted(coverage_of(self._archive.state()))
         if len(names) != 1:
             listed = ", ".join(f"`{name}`" for name in names) or "nothing"
-            raise CallerError(f"{self._archive.path} holds {listed}", hint="say which stream to replay")
+            raise CallerError(f"{self._archive.place} holds {listed}", hint="say which stream to replay")
         return names[0]
 
     def _look(self) -> tuple[int, dict[int, Coverage]]:
         found = coverage_of(self._archive.state()).get(self._stream, {})
         if len(found) != 1:
             has = "nothing" if not found else "more than one stream of that name"
-            raise StreamNotFound(f"{self._archive.path} has {has} of `{self._stream}`")
+            raise StreamNotFound(f"{self._archive.place} has {has} of `{self._stream}`")
         return next(iter(found.items()))
 
     def spans(self, start: Position, end: Position) -> dict[int, Span]:
@@ -123,7 +124,7 @@ class ArchiveSource:
             return otherwise
         if isinstance(position, int):
             return position
-        found = offset_at(self._archive.path, coverage, max(0, _micros(position)))
+        found = offset_at(self._archive.place, coverage, max(0, _micros(position)))
         return coverage.end if found is None else found
 
     def lost(self, partition: int, span: Span) -> int:
@@ -136,7 +137,7 @@ class ArchiveSource:
             files = self._partitions[partition].files_in(position, end)
             try:
                 for one in files:
-                    for following, batch in read_rows(self._archive.path, one, position, end, COLUMNS):
+                    for following, batch in read_rows(self._archive.place, one, position, end, COLUMNS):
                         yield batch
                         position = following
                 return

@@ -12,7 +12,7 @@ from bascule.pipeline.spec.sinks import ArchiveSink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from bascule.lake.manifest import Commit
+    from bascule.lake.facts import Commit
 
 
 def archive_options(spec: PipelineSpec, sink: ArchiveSink, checkpoint: str) -> ArchiveOptions:
@@ -29,6 +29,7 @@ def archive_options(spec: PipelineSpec, sink: ArchiveSink, checkpoint: str) -> A
         servers=connection.pop("servers"),
         file_bytes=sink.file_bytes,
         source=connection,
+        storage=dict(sink.storage or {}),
         checkpoint=checkpoint,
         cursor=f"pipeline:{spec.name}",
     )

@@ -9,11 +9,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bascule.config.values.kinds import Unfit
+from bascule.errors import InvalidOption
+from bascule.lake.delta.place import LakePlace
 from bascule.pipeline.spec.document import DocumentNode, NodeKind
 from bascule.spark.options.declaration import StreamName
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LAKE_RIGHT: Final = "a folder such as `/lake/orders`, or a path such as `s3://bucket/orders`"
 _FOLDER_RIGHT: Final = "a folder that the driver and all executors have, such as `/lake/orders`"
 
 
@@ -49,6 +52,22 @@ class Folder(NodeKind[str]):
         if scheme is not None and scheme[1] != "file":
             raise Unfit(f"{_FOLDER_RIGHT}: `{scheme[1]}` has no rename that takes place at once or not at all")
         return str(node.folder / node.value.removeprefix("file://"))
+
+
+@dataclass(frozen=True, slots=True)
+class LakePath(NodeKind[str]):
+    """A folder, or a path in an object store."""
+
+    name = "path"
+
+    def read(self, node: DocumentNode) -> str:
+        if not isinstance(node.value, str) or "\0" in node.value:
+            raise Unfit(_LAKE_RIGHT)
+        try:
+            place = LakePlace.of(node.value)
+        except InvalidOption as error:
+            raise Unfit(f"{_LAKE_RIGHT}: {error.message}") from None
+        return place.uri if place.local is None else str(node.folder / place.uri)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from bascule.pipeline.spec.sinks import SINKS, BrokerConnection, DeadLetters, Si
 from bascule.pipeline.spec.sources import SourceSpec, ValueMode, ValueSpec
 from bascule.pipeline.spec.steps import STEPS, Join, Otherwise, Step, keeps_state, word_of
 from bascule.pipeline.spec.tables import TABLES, Table
-from bascule.spark.options.reading import Servers, ValueFormat
+from bascule.spark.options.reading import Servers
+from bascule.spark.options.value_options import ValueFormat
 
 SERVERS_DEFAULT: Final = "127.0.0.1:9292"
 

@@ -28,7 +28,8 @@ from bascule.pipeline.spec.steps import (
     word_of,
 )
 from bascule.spark.options.declaration import STREAMING
-from bascule.spark.options.reading import ValueFraming, source_options
+from bascule.spark.options.reading import source_options
+from bascule.spark.options.value_options import ValueFraming
 
 _NOT_CODE: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WINDOW: Final = re.compile(r"\b(session_window|window|window_time)\s*\(", re.IGNORECASE)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Boolean, Integer, Size, Text
 from bascule.pipeline.spec.document import KeyGroup
-from bascule.pipeline.spec.kinds import Expressions, Folder
+from bascule.pipeline.spec.kinds import Expressions, Folder, LakePath, TextMap
 from bascule.spark.options.declaration import StreamName
 
 ARCHIVE_FILE_BYTES_DEFAULT: Final = 128 << 20
@@ -22,6 +22,9 @@ _WHEN: Final = (
     "An SQL condition over what the steps leave: the sink gets the rows for which it is true. `otherwise` is for the rows that no "
     "other sink's `when` takes."
 )
+_STORAGE: Final = (
+    "Options of the object store, beside those of the environment, such as `AWS_REGION`. Write `${NAME}` for secrets."
+)
 _CREATE: Final = "Whether to create the stream if it is not there. Without it, that is an error."
 
 
@@ -32,7 +35,14 @@ class ArchiveSink(KeyGroup):
     short: ClassVar = "path"
     required: ClassVar = frozenset({"path"})
 
-    path: str = setting("path", Folder(), "", default_text="–", meaning="The folder of the archive.")
+    path: str = setting(
+        "path",
+        LakePath(),
+        "",
+        default_text="–",
+        meaning="The archive: a folder, or a path such as `s3://bucket/orders`.",
+    )
+    storage: Mapping[str, str] | None = setting("storage_options", TextMap(), None, meaning=_STORAGE, is_secret=True)
     file_bytes: int = setting(
         "file_size", Size(minimum=1), ARCHIVE_FILE_BYTES_DEFAULT, meaning="The size at which a file is finished."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,9 +12,10 @@ from bascule.config.values.duration import MILLISECOND_NS
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Choice, Duration, Text
 from bascule.pipeline.spec.document import KeyGroup
-from bascule.pipeline.spec.kinds import Folder, StreamNames, TextMap
+from bascule.pipeline.spec.kinds import LakePath, StreamNames, TextMap
 from bascule.spark.options.declaration import Pattern, StreamName
-from bascule.spark.options.reading import SchemaIds, SubjectPattern, ValueFormat, ValueFraming
+from bascule.spark.options.reading import SubjectPattern
+from bascule.spark.options.value_options import SchemaIds, ValueFormat, ValueFraming
 
 
 class ValueMode(StrEnum):
@@ -119,7 +121,14 @@ class SourceSpec(KeyGroup):
         meaning="Where a pipeline without a checkpoint begins: whatever option `startingOffsets` of the source takes.",
     )
     history: str | None = setting(
-        "history", Folder(), None, meaning="An archive of the stream: what the log has no longer is read from there."
+        "history", LakePath(), None, meaning="An archive of the stream: what the log has no longer is read from there."
+    )
+    storage: Mapping[str, str] | None = setting(
+        "storage_options",
+        TextMap(),
+        None,
+        meaning="Options of the object store of `history`, beside those of the environment.",
+        is_secret=True,
     )
     on_data_loss: str | None = setting(
         "on_data_loss", Text(), None, default_text="`fail`", meaning="What option `onDataLoss` of the source takes."
@@ -154,6 +163,7 @@ class SourceSpec(KeyGroup):
             "subjectPattern": self.subject,
             "startingOffsets": None if _says_start(self.options) else self.starting,
             "history": self.history,
+            "storageOptions": None if self.storage is None else json.dumps(dict(self.storage)),
             "onDataLoss": self.on_data_loss,
         }
         return {**{name: value for name, value in said.items() if value is not None}, **self.options}

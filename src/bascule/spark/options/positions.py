@@ -17,6 +17,8 @@ from bascule.config.values.kinds import INT32_MAX, INT64_MAX, Kind, Unfit
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
+OTHERS: Final = "*"
+"""In JSON of offsets, in place of a stream: its partition 0 stands for all partitions that are not named."""
 CURSOR_PREFIX: Final = "cursor:"
 MILLISECOND_NS: Final = 1_000_000
 

@@ -5,10 +5,10 @@ Names and defaults are those of Kafka's Spark connector wherever the meaning is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from bascule import limits
@@ -25,10 +25,10 @@ from bascule.config.values.kinds import (
     Size,
     Text,
     Unfit,
-    split_list,
 )
 from bascule.errors import BasculeError, InvalidOption
-from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options, read_section
+from bascule.lake.delta.place import LakePlace
+from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -41,6 +41,7 @@ from bascule.spark.options.positions import (
     TimestampKind,
     TimestampsKind,
 )
+from bascule.spark.options.value_options import ValueOptions, check_value
 
 GATHERED_OFFSETS_DEFAULT: Final = 10_000
 """Offsets up to which one task reads several partitions. Reading them takes less time than the 100 ms that Spark needs for a task."""
@@ -57,22 +58,6 @@ class TimestampStrategy(StrEnum):
     LATEST = "latest"
 
 
-class ValueFormat(StrEnum):
-    JSON = "json"
-    AVRO = "avro"
-    PROTOBUF = "protobuf"
-
-
-class ValueFraming(StrEnum):
-    NONE = "none"
-    CONFLUENT = "confluent"
-
-
-class SourceValueMode(StrEnum):
-    PERMISSIVE = "permissive"
-    FAILFAST = "failfast"
-
-
 class Servers(Kind[str]):
     """Addresses of brokers, separated by commas."""
 
@@ -84,21 +69,6 @@ class Servers(Kind[str]):
         except BasculeError:
             raise Unfit("addresses such as `127.0.0.1:9292`, separated by commas") from None
         return text
-
-
-class SchemaIds(Kind[tuple[int, ...]]):
-    """Numbers of a schema registry, separated by commas."""
-
-    name = "list of schema ids"
-
-    def parse(self, text: str) -> tuple[int, ...]:
-        words = split_list(text)
-        if not words or not all(word.isascii() and word.isdigit() and int(word) < 1 << 32 for word in words):
-            raise Unfit("ids of the schema registry, such as `17` or `17,21`")
-        return tuple(dict.fromkeys(int(word) for word in words))
-
-    def show(self, value: tuple[int, ...]) -> str:
-        return ",".join(map(str, value))
 
 
 class Unlimited(Kind[int]):
@@ -128,13 +98,33 @@ class SubjectPattern(Kind[str]):
 class ArchiveFolder(Kind[str]):
     """A folder as an absolute path, because driver and executors have different working directories."""
 
-    name = "folder"
+    name = "folder, or path in an object store"
 
     def parse(self, text: str) -> str:
-        path = text.removeprefix("file://")
-        if not path or "://" in path:
-            raise Unfit("a folder that the driver and all executors reach, such as `/lake/orders`")
-        return str(Path(path).absolute())
+        try:
+            return LakePlace.of(text).absolute.uri
+        except InvalidOption as error:
+            raise Unfit(
+                f"a folder that all executors reach, or `s3://bucket/orders`; {error.hint or error.message}"
+            ) from None
+
+
+class StorageOptions(Kind[Mapping[str, str]]):
+    """Options of an object store as JSON. Never shown."""
+
+    name = "JSON of options"
+
+    def parse(self, text: str) -> Mapping[str, str]:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise Unfit('JSON such as `{"AWS_REGION": "eu-central-1"}`')
+        return found
+
+    def show(self, value: Mapping[str, str]) -> str:
+        return ", ".join(f"{name}=***" for name in sorted(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +366,19 @@ class HistoryOptions(Section):
         consequence="The driver and all executors must have the folder at this path. Streams that the archive does not have are read "
         "from their logs alone.",
     )
+    storage: Mapping[str, str] | None = setting(
+        "storageOptions",
+        StorageOptions(),
+        None,
+        meaning='Options of the object store of `history`, as JSON: `{"AWS_REGION": "eu-central-1"}`. Without them the environment '
+        "of the driver and of the executors says how it is reached.",
+        is_secret=True,
+    )
+
+    @property
+    def place(self) -> LakePlace:
+        assert self.path is not None  # asked for only then
+        return LakePlace.of(self.path, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,53 +417,6 @@ class ProgressOptions(Section):
         meaning="Also keep the query's progress in the brokers, as a cursor with this name, for tools and for "
         "`startingOffsets=cursor:<id>`.",
         consequence="The cursor lags by one batch and may miss the last batch of a query. Only the checkpoint is exact.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ValueOptions(Section):
-    """Typed values"""
-
-    format: ValueFormat | None = setting(
-        "valueFormat",
-        Choice(ValueFormat),
-        None,
-        meaning="The encoding of values: the column `value` becomes a struct.",
-        consequence="Values are decoded in Python. Spark's own `from_json` is faster where it is enough.",
-    )
-    schema: str | None = setting(
-        "valueSchema",
-        Text(),
-        None,
-        meaning="For `json`, columns as in SQL: `id BIGINT, tags ARRAY<STRING>`. For `avro`, a record's schema in "
-        "JSON. For `protobuf`, "
-        "the path of a descriptor set, as `protoc --include_imports --descriptor_set_out` writes it; the driver reads it.",
-    )
-    message: str | None = setting(
-        "valueMessage", Text(), None, meaning="For `protobuf`, the full name of the message: `shop.Order`."
-    )
-    framing: ValueFraming = setting(
-        "valueFraming",
-        Choice(ValueFraming),
-        ValueFraming.NONE,
-        meaning="The bytes before `avro` and `json` values: `confluent` is a byte 0 and the four bytes of a schema id, as "
-        "producers with a schema registry write it. The column `valueSchemaId` has the id.",
-        consequence="The registry is not asked: `valueSchema` is the schema that wrote the values.",
-    )
-    schema_ids: tuple[int, ...] | None = setting(
-        "valueSchemaIds",
-        SchemaIds(),
-        None,
-        meaning="The ids under which the registry has `valueSchema`, separated by commas. A value with another id is malformed. "
-        "Required for framed `avro` values, because another schema would read them as something else.",
-    )
-    mode: SourceValueMode = setting(
-        "valueMode",
-        Choice(SourceValueMode),
-        SourceValueMode.PERMISSIVE,
-        meaning="A value that cannot be decoded: `permissive` makes it null and keeps its bytes in the column "
-        "`malformedValue`; `failfast` "
-        "ends the query with an error that names it.",
     )
 
 
@@ -535,13 +491,6 @@ def source_options(given: Mapping[str, str], mode: str) -> SourceOptions:
     return options
 
 
-def value_options(given: Mapping[str, str]) -> ValueOptions:
-    """The checked options of values. Spark asks for the columns, which depend on them, before it says whether it reads or writes."""
-    value = read_section(ValueOptions, given)
-    _check_value(value)
-    return value
-
-
 def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, least: int = 0) -> None:
     lowered = {name.lower() for name in given}
     found = [name for name in names if name.lower() in lowered]
@@ -575,46 +524,9 @@ def _check(options: SourceOptions) -> None:
             "option `onDataLoss` is `archive`, but `history` is missing",
             hint="set `history` to the folder of the archive",
         )
-    _check_value(options.value)
+    check_value(options.value)
     if options.mode == BATCH:
         _check_batch_bounds(options)
-
-
-def _check_value(value: ValueOptions) -> None:
-    wanted = {None: (False, False), ValueFormat.PROTOBUF: (True, True)}.get(value.format, (True, False))
-    for name, given, is_wanted in zip(
-        ("valueSchema", "valueMessage"), (value.schema, value.message), wanted, strict=True
-    ):
-        if is_wanted and given is None:
-            raise InvalidOption(
-                f"option `valueFormat` is `{value.format}`, but `{name}` is missing", hint=f"set `{name}` too"
-            )
-        if given is not None and not is_wanted:
-            written = "not set" if value.format is None else f"`{value.format}`"
-            raise InvalidOption(
-                f"option `{name}` is set, but `valueFormat` is {written}", hint="leave the one out, or set the other"
-            )
-    _check_framing(value)
-
-
-def _check_framing(value: ValueOptions) -> None:
-    if value.framing is ValueFraming.NONE:
-        if value.schema_ids is not None:
-            raise InvalidOption(
-                "option `valueSchemaIds` is set, but `valueFraming` is `none`", hint="set it to `confluent` too"
-            )
-        return
-    if value.format not in (ValueFormat.AVRO, ValueFormat.JSON):
-        written = "not set" if value.format is None else f"`{value.format}`"
-        raise InvalidOption(
-            f"option `valueFraming` is `{value.framing}`, but `valueFormat` is {written}",
-            hint="framed values are `avro` or `json`",
-        )
-    if value.format is ValueFormat.AVRO and value.schema_ids is None:
-        raise InvalidOption(
-            f"option `valueFraming` is `{value.framing}`, but `valueSchemaIds` is missing",
-            hint="set it to the ids under which the registry has `valueSchema`, such as `17,21`",
-        )
 
 
 def _check_batch_bounds(options: SourceOptions) -> None:

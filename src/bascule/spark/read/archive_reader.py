@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bascule.errors import ArchiveDamaged, DataLost, OffsetBelowStart, StreamNotFound, StreamRecreated
+from bascule.lake.archive import Archive
 from bascule.lake.coverage import ArchiveFollower, Coverage
+from bascule.lake.delta.place import LakePlace
+from bascule.lake.facts import DataFile
 from bascule.lake.holes import Span
-from bascule.lake.manifest import Archive, DataFile
 from bascule.lake.ranges import read_rows
 from bascule.spark.options.reading import SourceOptions
 from bascule.spark.read import cluster
@@ -31,19 +32,22 @@ class RangeReader:
 
     def __init__(
         self,
-        path: str,
+        place: LakePlace,
         options: SourceOptions,
         stream: str,
         stream_id: int | None,
         partition: int,
         columns: tuple[str, ...],
+        log: cluster.Cluster | None = None,
     ) -> None:
-        self._path = Path(path)
+        """`log` is the connection to read the log with; without it, that of this process."""
+        self._path = place
         self._options = options
         self._stream = stream
         self._stream_id = stream_id
         self._partition = partition
         self._columns = columns
+        self._log = log
         self._position = 0
         self._archived: Coverage | None = None
 
@@ -89,7 +93,7 @@ class RangeReader:
         self._position = max(self._position, min(end, one.last_offset + 1))
 
     def _look_again(self, error: OSError, one: DataFile) -> None:
-        follower = follow(str(self._path))
+        follower = follow(self._path)
         if self._sees_anew(follower, one):
             return
         look_again(follower, error, one)
@@ -112,7 +116,7 @@ class RangeReader:
 
     def _from_log(self, until: int, end: int) -> Iterator[pa.RecordBatch]:
         asked = self._columns if "offset" in self._columns else (*self._columns, "offset")
-        live = cluster.connect(self._options.connection)
+        live = self._log or cluster.connect(self._options.connection)
         try:
             for batch in live.read(
                 self._stream, self._partition, self._position, until, stream_id=self._stream_id, columns=asked
@@ -166,13 +170,14 @@ class RangeReader:
         self._archived = known
 
     def _now_archived(self) -> Coverage | None:
-        follower = follow(str(self._path))
+        follower = follow(self._path)
         follower.look()
         return self._coverage(follower)
 
     def _lost(self, known: Coverage | None, log_start_offset: int) -> DataLost:
         """The error that planning would raise."""
-        found = cluster.connect(self._options.connection).streams([self._stream]).get(self._stream)
+        live = self._log or cluster.connect(self._options.connection)
+        found = live.streams([self._stream]).get(self._stream)
         state = PartitionState(
             log_start_offset=log_start_offset,
             end_offset=log_start_offset,
@@ -194,13 +199,13 @@ class RangeReader:
 
 # ── the folder ───────────────────────────────────────────────────────────────────────────────────
 
-_followed: dict[tuple[int, str], ArchiveFollower] = {}
+_followed: dict[tuple[int, LakePlace], ArchiveFollower] = {}
 
 
-def follow(path: str) -> ArchiveFollower:
+def follow(place: LakePlace) -> ArchiveFollower:
     """The archive as this process has last read it. Kept, because Spark reuses its Python workers."""
-    key = os.getpid(), path
-    return _followed.setdefault(key, ArchiveFollower(Archive(path)))
+    key = os.getpid(), place
+    return _followed.setdefault(key, ArchiveFollower(Archive(place)))
 
 
 def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None = None) -> None:
@@ -210,10 +215,10 @@ def look_again(follower: ArchiveFollower, error: OSError, one: DataFile | None =
         follower.look()
         if follower.version != before:
             return
-    raise damaged(follower.archive.path, one, error.strerror or str(error)) from None
+    raise damaged(follower.archive.place, one, error.strerror or str(error)) from None
 
 
-def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
+def damaged(place: LakePlace, one: DataFile | None, why: str) -> ArchiveDamaged:
     """The error for a file that is not what was written."""
     named = "a file"
     if one is not None:
@@ -221,6 +226,6 @@ def damaged(path: Path, one: DataFile | None, why: str) -> ArchiveDamaged:
             f"{one.path}, which has offsets {one.first_offset} to {one.last_offset} of `{one.stream}`/{one.partition},"
         )
     return ArchiveDamaged(
-        f"{named} of the archive {path} cannot be read: {why}",
+        f"{named} of the archive {place} cannot be read: {why}",
         hint="run `bascule pipeline verify`; without `history` only the log is read",
     )

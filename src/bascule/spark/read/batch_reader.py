@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from bascule.errors import (
     BasculeError,
-    InvalidOption,
     InvalidSchema,
     MalformedValue,
     OffsetBelowStart,
@@ -33,8 +32,8 @@ from bascule.spark.read import cluster
 from bascule.spark.read.archive_reader import RangeReader
 from bascule.spark.read.offsets import Offsets
 from bascule.spark.read.plan import OffsetRange, PartitionKey, SplitLimits, gather, split
-from bascule.spark.read.resolve import ending_offsets, planned_ranges, require, select, starting_offsets
-from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, must_be_there, parts
+from bascule.spark.read.resolve import batch_ranges
+from bascule.spark.read.state import PartitionState, Streams, average, file_ranges, lost, parts
 from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 from bascule.spark.values.framing import schema_ids_of
 
@@ -49,31 +48,11 @@ class BatchReader(DataSourceReader):
 
     @coded
     def partitions(self) -> list[ReadTask]:
-        connection = cluster.connect_with_history(self._options)
-        streams = require(self._options.streams, select(self._options.streams, connection))
-        start = starting_offsets(self._options, streams, connection)
-        end = ending_offsets(self._options, streams, connection)
-        _check_order(start, end)
-        ranges = planned_ranges(start, end, streams)
-        if not self._options.skips_lost:
-            for key, each in ranges.items():
-                if each.count > 0:
-                    must_be_there(streams[key.stream], key.partition, each.start, each.end)
+        ranges, end, streams = batch_ranges(self._options, cluster.connect_with_history(self._options))
         return tasks(self._options, ranges, end, streams)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self._options, self._schema, self._values, partition)
-
-
-def _check_order(start: Offsets, end: Offsets) -> None:
-    for name, stream in start.streams.items():
-        for number, first in stream.next.items():
-            last = end.streams[name].next[number]
-            if first > last:
-                raise InvalidOption(
-                    f"`{name}`/{number} would be read from offset {first} to {last}",
-                    hint="the starting options must be before the ending ones",
-                )
 
 
 # ── tasks, of batch and of streaming reads ───────────────────────────────────────────────────────
@@ -229,7 +208,7 @@ def _struct(schema: StructType) -> StructType:
 def _read(options: SourceOptions, columns: tuple[str, ...], task: ReadRange) -> Iterator[pa.RecordBatch]:
     """The batches of a range; lost records are an error, or skipped."""
     if options.history.path is not None:
-        reader = RangeReader(options.history.path, options, task.stream, task.stream_id, task.partition, columns)
+        reader = RangeReader(options.history.place, options, task.stream, task.stream_id, task.partition, columns)
         yield from reader.read(task.start, task.end, task.archived)
         return
     start = task.start

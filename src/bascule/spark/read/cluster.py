@@ -67,7 +67,7 @@ def connect_with_history(options: SourceOptions) -> Cluster:
         return live
     from bascule.spark.read.one_stream import OneStream
 
-    return OneStream(live, options.history.path, options)
+    return OneStream(live, options.history.place, options)
 
 
 def disconnect(options: SourceConnection) -> None:
@@ -80,11 +80,11 @@ def disconnect(options: SourceConnection) -> None:
 class FlightCluster:
     """A cluster reached through Arrow Flight; cursors, which are small, through gRPC."""
 
-    def __init__(self, options: SourceConnection) -> None:
+    def __init__(self, options: SourceConnection, flight: FlightConnection | None = None) -> None:
         from bascule.client.arrow.reader import FlightConnection
 
         self._options = options
-        self._flight: FlightConnection = FlightConnection(
+        self._flight: FlightConnection = flight or FlightConnection(
             options.servers, **options.credentials, patience=options.patience_ns / SECOND_NS
         )
         self._client: BlockingClient | None = None
@@ -107,8 +107,8 @@ class FlightCluster:
     def offsets_at(self, timestamps_ns: ByPartition) -> Mapping[str, Mapping[int, int | None]]:
         answer = self._flight.offsets(list(timestamps_ns), timestamps_ns)
         return {
-            name: {number: _found_offset(fields) for number, fields in stream["partitions"].items()}
-            for name, stream in answer.items()
+            name: {number: _found_offset(answer[name]["partitions"][number]) for number in asked}
+            for name, asked in timestamps_ns.items()
         }
 
     def read(

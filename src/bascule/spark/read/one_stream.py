@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import CheckpointMismatch, InvalidOption, StreamRecreated
 from bascule.lake.coverage import Partitions
+from bascule.lake.delta.place import LakePlace
 from bascule.lake.ranges import offset_at
 from bascule.spark.options.positions import ByPartition
 from bascule.spark.options.reading import SourceOptions
@@ -28,17 +29,17 @@ def refreshed(options: SourceOptions, frozen: Streams) -> Streams:
     """Streams whose ends are fixed, with what has been archived of them meanwhile."""
     if options.history.path is None:
         return frozen
-    return OneStream(cluster.connect(options.connection), options.history.path, options).refreshed(frozen)
+    return OneStream(cluster.connect(options.connection), options.history.place, options).refreshed(frozen)
 
 
 class OneStream:
     """A cluster whose streams begin where their archive begins."""
 
-    def __init__(self, live: Cluster, path: str, options: SourceOptions) -> None:
+    def __init__(self, live: Cluster, place: LakePlace, options: SourceOptions) -> None:
         self._live = live
         self._options = options
-        self._path = path
-        self._follower = follow(path)
+        self._path = place
+        self._follower = follow(place)
 
     # ── which streams ────────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +78,7 @@ class OneStream:
         return replace(
             stream,
             partitions={number: joined(state, archived.get(number)) for number, state in partitions},
-            archive=self._path,
+            archive=str(self._path),
         )
 
     def _archived(self, stream: StreamState) -> Partitions:
@@ -117,7 +118,7 @@ class OneStream:
             for number, one in sorted(by_id[stream_id].items())
         }
         return StreamState(
-            name=name, id=stream_id, subject="", partitions=partitions, archive=self._path, is_live=False
+            name=name, id=stream_id, subject="", partitions=partitions, archive=str(self._path), is_live=False
         )
 
     def _must_be_of_one(self, names: Collection[str]) -> None:
@@ -158,7 +159,7 @@ class OneStream:
             if coverage is None:
                 return in_log
             try:
-                found = offset_at(self._follower.archive.path, coverage, -(-moment_ns // 1_000))
+                found = offset_at(self._follower.archive.place, coverage, -(-moment_ns // 1_000))
             except OSError as error:
                 look_again(self._follower, error)
                 continue

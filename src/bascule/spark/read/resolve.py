@@ -10,6 +10,7 @@ from bascule.errors import CheckpointMismatch, InvalidOption, OffsetOutOfRange, 
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
+    OTHERS,
     AtCursor,
     AtOffsets,
     AtTimestamp,
@@ -175,19 +176,18 @@ def _places(
     for name, stream in streams.items():
         for number, state in stream.partitions.items():
             key = PartitionKey(name, number)
-            yield key, _place(position, key, state, given.get(name, {}).get(number), without)
+            yield key, _place(position, state, given.get(name, {}).get(number), without)
 
 
 def _place(
     position: Position,
-    key: PartitionKey,
     state: PartitionState,
     given: int | None,
     without: Callable[[PartitionState], int],
 ) -> int:
     match position:
-        case AtOffsets(offsets):
-            offset = offsets[key.stream][key.partition]
+        case AtOffsets():
+            offset = LATEST_OFFSET if given is None else given
             return {EARLIEST_OFFSET: state.first_offset, LATEST_OFFSET: state.end_offset}.get(offset, offset)
         case AtCursor():
             # A negative cursor is a position before the first message.
@@ -222,7 +222,13 @@ def _numbers(
 
 
 def _complete(option: str, given: ByPartition, streams: Streams) -> ByPartition:
-    """The given numbers. As with Kafka's connector, the JSON must name every partition that is read, and no other."""
+    """The given numbers. As with Kafka's connector, the JSON names every partition that is read, and no other; or `*` for the rest."""
+    if OTHERS in given:
+        rest = given[OTHERS].get(0, EARLIEST_OFFSET)
+        return {
+            name: {number: given.get(name, {}).get(number, rest) for number in stream.partitions}
+            for name, stream in streams.items()
+        }
     wanted = {PartitionKey(name, number) for name, stream in streams.items() for number in stream.partitions}
     named = {PartitionKey(name, number) for name, numbers in given.items() for number in numbers}
     for key in sorted(named ^ wanted):
@@ -265,3 +271,30 @@ def planned_ranges(start: Offsets, end: Offsets, streams: Streams) -> dict[Parti
                 OffsetRange(first, last) if state is None else average(state, first, last)
             )
     return ranges
+
+
+def batch_ranges(
+    options: SourceOptions, connection: Cluster
+) -> tuple[dict[PartitionKey, OffsetRange], Offsets, Streams]:
+    """The range of each partition that a batch read is of, all of it there unless lost records are skipped; its end; its streams."""
+    streams = require(options.streams, select(options.streams, connection))
+    start = starting_offsets(options, streams, connection)
+    end = ending_offsets(options, streams, connection)
+    _check_order(start, end)
+    ranges = planned_ranges(start, end, streams)
+    if not options.skips_lost:
+        for key, each in ranges.items():
+            if each.count > 0:
+                must_be_there(streams[key.stream], key.partition, each.start, each.end)
+    return ranges, end, streams
+
+
+def _check_order(start: Offsets, end: Offsets) -> None:
+    for name, stream in start.streams.items():
+        for number, first in stream.next.items():
+            last = end.streams[name].next[number]
+            if first > last:
+                raise InvalidOption(
+                    f"`{name}`/{number} would be read from offset {first} to {last}",
+                    hint="the starting options must be before the ending ones",
+                )

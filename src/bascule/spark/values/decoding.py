@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
-from bascule.spark.options.reading import SourceValueMode, ValueFormat, ValueFraming, ValueOptions
 from bascule.spark.options.schema import MALFORMED, SCHEMA_ID, TABLE
+from bascule.spark.options.value_options import SourceValueMode, ValueFormat, ValueFraming, ValueOptions
 
 
 class Undecodable(ValueError):

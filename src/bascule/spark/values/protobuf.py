@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from bascule.errors import InvalidOption, OperatorError
-from bascule.spark.options.reading import ValueOptions
+from bascule.spark.options.value_options import ValueOptions
 from bascule.spark.values.decoding import Decode, Undecodable
 
 Convert = Callable[[Any], Any]

@@ -24,7 +24,9 @@ Offsets = list[tuple[int, int]]
 def with_duckdb(table: DeltaTable) -> Offsets:
     archive = table.to_pyarrow_dataset()
     assert archive is not None  # DuckDB finds it by its name
-    return duckdb.sql('SELECT "partition", "offset" FROM archive ORDER BY ALL').fetchall()
+    found = duckdb.sql('SELECT "partition", "offset" FROM archive ORDER BY ALL')
+    assert found is not None
+    return found.fetchall()
 
 
 def with_polars(table: DeltaTable) -> Offsets:

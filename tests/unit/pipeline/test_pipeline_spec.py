@@ -14,6 +14,7 @@ from bascule.pipeline.spec.pipeline import PipelineSpec, load
 from bascule.pipeline.spec.sinks import ArchiveSink, ConsoleSink, StreamSink
 from bascule.pipeline.spec.sources import ValueMode
 from bascule.pipeline.spec.steps import Dedup, Expect, Otherwise, Select, Sql, Where
+from tests.support.guides.pages import Block, blocks_of_page
 
 pytest.importorskip("pyspark")
 
@@ -234,9 +235,9 @@ def test_history_and_patterns_are_handed_to_the_source(tmp_path: Path) -> None:
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/pipelines.md"
 
 
-BLOCK = re.compile(r"(?<!<!-- not run -->\n)^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PIPELINES = [block for block in blocks_of_page(GUIDE) if block.language == "yaml" and block.is_run]
 
 
-@pytest.mark.parametrize("text", BLOCK.findall(GUIDE.read_text("utf-8")))
-def test_pipelines_of_the_guide_are_right(tmp_path: Path, text: str) -> None:
-    assert load(write(tmp_path, text), {}).sinks
+@pytest.mark.parametrize("block", PIPELINES, ids=str)
+def test_pipelines_of_the_guide_are_right(tmp_path: Path, block: Block) -> None:
+    assert load(write(tmp_path, block.code), {}).sinks

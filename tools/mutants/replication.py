@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "the leader does not count itself unless the set names it",
         f"{PARTITION}/leader.py",
-        "return frozenset(in_sync_replicas) | {self.server_id}",
-        "return frozenset(in_sync_replicas)",
+        "self._in_sync = frozenset(in_sync_replicas) | {self.server_id}",
+        "self._in_sync = frozenset(in_sync_replicas)",
         f"{COMMITS}::test_must_hold_a_leader_that_is_missing_in_the_set_counts_itself",
     ),
     Mutant(

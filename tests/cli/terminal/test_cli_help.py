@@ -27,8 +27,8 @@ top
 bench publish|subscribe|latency
 doctor
 context add|list|use|remove|show
-pipeline init|check|run|sql|archive|compact|status|verify|latest|replay
-spark shell
+pipeline init|check|run|preview|test|host|hosted|sql|archive|compact|status|verify|repair|upgrade|latest|replay
+spark shell|pack
 acl list|grant|revoke|explain
 token create|list|revoke
 audit verify|tail

@@ -113,7 +113,7 @@ def test_every_failure_has_its_exit_code(
     def fail() -> None:
         raise raised
 
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "command", lambda: fail)
     outcome = bascule("config")
     assert outcome.code == code
     assert fragment in outcome.err
@@ -124,7 +124,7 @@ def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) ->
     def fail() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main, "command", lambda: fail)
     monkeypatch.setattr(sys, "argv", ["bascule", "--traceback"])
     with pytest.raises(ZeroDivisionError):
         main.main()

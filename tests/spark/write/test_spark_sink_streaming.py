@@ -78,7 +78,8 @@ def identities(client: BlockingClient, stream: str) -> list[tuple[str, int, int]
 def test_rows_know_their_query_batch_and_place(client: BlockingClient, make_stream: MakeStream, copy: Copy) -> None:
     """Trap 3: a writer is told neither batch nor query; the task's properties know both."""
     source, target = make_stream(5, partitions=2), make_stream()
-    query = copy.run(source, target, delivery="exactly-once", read={"maxOffsetsPerTrigger": "6"})
+    read = {"maxOffsetsPerTrigger": "6", "gatherRecordsPerTask": "1"}  # a task for each partition
+    query = copy.run(source, target, delivery="exactly-once", read=read)
     found = Counter((producer, epoch) for producer, epoch, _ in identities(client, target))
     assert found == {
         (f"spark:{query}:0", 0): 3,

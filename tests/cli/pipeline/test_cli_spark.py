@@ -24,8 +24,9 @@ def test_the_doctor_finds_everything_that_spark_needs(call: Run, tmp_path: Path)
     found = states(call, "--checkpoint", str(tmp_path / "new" / "checkpoint"))
     assert {name: state for name, (state, _, _) in found.items()} == dict.fromkeys(
         (
-            *("python", "rich", "typer", "cronsim", "deltalake", "fastavro", "packaging", "pandas", "prometheus_client"),
-            *("pyarrow", "pyspark", "pyyaml", "connect", "java", "java starts", "workers", "pipelines", "checkpoint"),
+            *("python", "rich", "typer", "cronsim", "deltalake", "fastavro", "packaging", "pandas"),
+            *("prometheus_client", "pyarrow", "pyspark", "pyyaml"),
+            *("connect", "java", "java starts", "workers", "pipelines", "checkpoint"),
         ),
         OK,
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import bascule
 from tests.cli.command_line import Outcome, run
 from tests.support.api_client import Api, Status, pb, refused
-from tests.support.broker_fixtures import StartBroker
+from tests.support.broker_fixtures import StartBroker, unique_name
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import PRODUCT_TIMEOUTS
 from tests.support.liftbridge_files import (
     GoMessage,
     GoStream,
@@ -26,6 +28,7 @@ from tests.support.liftbridge_files import (
     write_server,
 )
 from tests.support.nats_server import NatsServer
+from tests.support.waiting import eventually
 
 START_NS: Final = 1_600_000_000_000_000_000
 
@@ -165,6 +168,40 @@ def test_everything_is_there_after_a_kill_of_the_broker(broker: BrokerProcess, a
     broker.restart()
     with closing(broker.api()) as again:
         assert [(one.offset, one.value) for one in again.read("orders", 0)] == before
+
+
+def test_an_imported_cluster_grows_to_three_brokers(liftbridge: Path, tmp_path: Path, nats_server: NatsServer) -> None:
+    """As the guide says: the others join with empty directories, then streams get more replicas."""
+    done = run_bascule("import", "liftbridge", str(liftbridge), "-d", str(tmp_path / "first" / "data"))
+    assert done.code == 0, done.err
+    config = {**PRODUCT_TIMEOUTS, "clustering.namespace": unique_name("grown")}
+    brokers = [
+        BrokerProcess(tmp_path / name, nats_url=nats_server.url, config=config, seed=name == "first")
+        for name in ("first", "second", "third")
+    ]
+    with ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.kill)
+            broker.start()
+        addresses = ",".join(broker.address for broker in brokers)
+
+        def reassigned() -> bool:
+            done = run_bascule("cluster", "reassign", "orders", "--replication-factor", "3", "--server", addresses)
+            return done.code == 0
+
+        eventually(reassigned, "three brokers are members, and the stream gets three replicas")
+        client = stack.enter_context(bascule.blocking.connect(addresses, timeout=60))
+
+        def in_sync() -> bool:
+            found = client.fetch_metadata(["orders"]).streams["orders"].partitions.values()
+            return all(len(one.in_sync_replicas) == 3 for one in found)
+
+        eventually(in_sync, "every replica has the imported messages")
+        brokers[0].kill()
+        for partition, numbers in ((0, range(5, 60)), (1, range(25))):
+            messages = client.subscribe("orders", partition=partition, start="earliest", stop="latest")
+            found = [(one.offset, one.value) for one in messages]
+            assert found == [(n, b"order %d" % n) for n in numbers]
 
 
 # ── imports that are not made ────────────────────────────────────────────────────────────────────

@@ -86,7 +86,8 @@ def test_the_newest_of_each_key_is_there_and_what_was_deleted_is_not(
     found = duckdb.sql(f"SELECT count(*), max(value) FROM read_parquet({latest_files(path)})").fetchall()
     assert found == [(4, b"no key")]
     said = CliRunner().invoke(app, ["pipeline", "verify", str(path), "--server", tables.address])
-    assert (said.exit_code, said.stdout) == (0, "equal: 4 messages in 3 files, 11 compared with the log.\n")
+    files = len(latest_files(path))  # a message without a key is spread by the name of its stream
+    assert (said.exit_code, said.stdout) == (0, f"equal: 4 messages in {files} files, 11 compared with the log.\n")
 
 
 def test_a_random_history_in_many_batches_is_what_a_dict_says(

@@ -18,12 +18,17 @@ def group_metadata(api: Api, group: str) -> Any:
     return found
 
 
+class MovedOn(AssertionError):
+    """The answer is of another epoch than the one that the group had just before."""
+
+
 def assignments(api: Api, group: str, consumer: str, epoch: int | None = None) -> dict[str, list[int]]:
     known = group_metadata(api, group)
     answer = api.FetchConsumerGroupAssignments(
         groupId=group, consumerId=consumer, epoch=known.epoch if epoch is None else epoch
     )
-    assert answer.epoch == known.epoch
+    if answer.epoch != known.epoch:
+        raise MovedOn
     return {one.stream: sorted(one.partitions) for one in answer.assignments}
 
 
@@ -206,9 +211,9 @@ class Alive:
         assert (joined.consumerTimeout, joined.coordinatorTimeout) == (4_000_000_000, 5_000_000_000)
 
     def has(self, partitions: list[int]) -> bool:
-        """The group may move on between the question for its epoch and the one with it."""
+        """The group may move on between the question for its epoch and the one with it: then the answer has another epoch."""
         asked, found = time.monotonic(), None
-        with contextlib.suppress(grpc.RpcError):
+        with contextlib.suppress(grpc.RpcError, MovedOn):
             found = assignments(self._api, self._group, "alive")
         if time.monotonic() - self._last > 0.9 * self.SILENCE_SECONDS_MAX:
             raise StoodStill

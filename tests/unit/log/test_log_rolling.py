@@ -18,6 +18,7 @@ from bascule.log.segments.index_file import (
     SegmentTotals,
     decode_header,
     read_index,
+    read_totals,
     write_index,
 )
 from tests.unit.log.log_helpers import (
@@ -420,3 +421,36 @@ def test_an_index_survives_a_put_with_a_far_timestamp(logs: Logs) -> None:
     put(log, (None, b"v" * 20_000), timestamp=(1 << 62))
     assert log.earliest_offset_at(6) == 1
     assert offsets(logs.reopen(log)) == [0, 1]
+
+
+def test_a_roll_while_the_sync_thread_writes_a_missing_index_keeps_its_totals(logs: Logs) -> None:
+    """The disk was full when the segment was created, so it has no index file yet; both threads write one."""
+    is_renaming, may_rename = threading.Event(), threading.Event()
+
+    def before(operation: str, _path: str) -> None:
+        if operation == "rename" and threading.current_thread().name == "syncing":
+            is_renaming.set()
+            may_rename.wait(1.0)  # the roll comes in between, unless it waits
+
+    disk = WatchedDisk(before)
+    log = logs.open(disk=disk)
+    put_values(log, 3)
+    segment = log.segments.active
+    index_path = segment.path.removesuffix(".log") + ".index"
+    disk.remove(index_path)
+    failures: list[BaseException] = []
+
+    def flush() -> None:
+        try:
+            segment.flush_index()
+        except BaseException as error:
+            failures.append(error)
+
+    syncing = threading.Thread(target=flush, name="syncing")
+    syncing.start()
+    assert is_renaming.wait(PATIENCE)
+    log.roll()
+    may_rename.set()
+    syncing.join(PATIENCE)
+    assert failures == []
+    assert read_totals(disk, index_path, segment.base_offset) == segment.totals

@@ -7,6 +7,7 @@ the file, so readers can read up to them.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 from bascule import limits
@@ -31,6 +32,8 @@ class Segment:
         "_index",
         "_index_file",
         "_index_flushed",
+        "_index_lock",
+        "_is_sealed",
         "base_offset",
         "file",
         "first_timestamp",
@@ -59,6 +62,10 @@ class Segment:
         self._index_file = PooledFile(pool, segment_path(directory, self.base_offset, INDEX_SUFFIX))
         self._index: SparseIndex | None = None
         self._index_flushed = 0
+        self._index_lock = threading.Lock()
+        """Held while the index file is replaced: the sync thread may find it missing while another thread seals the segment."""
+        self._is_sealed = False
+        """The index file has the totals; it must not be replaced by one without."""
 
     @classmethod
     def create(cls, pool: FilePool, directory: str, base_offset: int) -> Segment:
@@ -186,8 +193,10 @@ class Segment:
 
     def start_index(self, index: SparseIndex) -> None:
         """Write the index file of an active segment, without totals and with the present entries."""
-        self._index = index
-        self._save_index(SegmentTotals(self.base_offset), index)
+        with self._index_lock:
+            self._is_sealed = False
+            self._index = index
+            self._save_index(SegmentTotals(self.base_offset), index)
 
     def adopt_index(self, index: SparseIndex) -> None:
         """Use an index that equals the index file."""
@@ -204,8 +213,11 @@ class Segment:
         try:
             self._index_file.write(entries, index_file.HEADER_BYTES + flushed * index_file.ENTRY_BYTES)
         except FileGone:
-            if not self._index_file.retired:
-                self.start_index(index)  # the disk was full when the segment was created
+            with self._index_lock:
+                if (
+                    not self._index_file.retired and not self._is_sealed
+                ):  # the disk was full when the segment was created
+                    self._save_index(SegmentTotals(self.base_offset), index)
             return
         self._index_flushed = flushed + len(new)
 
@@ -219,7 +231,10 @@ class Segment:
 
     def _seal(self, *, is_required: bool) -> None:
         self.cut_leftover()
-        self._save_index(self.totals, self.index(), is_required=is_required)
+        index = self.index()
+        with self._index_lock:
+            self._save_index(self.totals, index, is_required=is_required)
+            self._is_sealed = True
 
     def reach(self, end_offset: int) -> None:
         """Seal the segment up to `end_offset`. A gap belongs to the segment before it, whose index records its end."""

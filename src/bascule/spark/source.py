@@ -9,9 +9,8 @@ from pyspark.sql.types import StructType
 
 from bascule.spark.options.declaration import BATCH, STREAMING
 from bascule.spark.options.failures import coded
-from bascule.spark.options.reading import SourceOptions, source_options
+from bascule.spark.options.reading import SourceOptions, source_options, value_options
 from bascule.spark.options.schema import TABLE
-from bascule.spark.options.value_options import value_options
 from bascule.spark.orphans import end_with_parent
 from bascule.spark.read.batch_reader import BatchReader, SparkRows
 from bascule.spark.read.stream_reader import StreamReader

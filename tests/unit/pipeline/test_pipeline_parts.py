@@ -28,7 +28,7 @@ from bascule.pipeline.spec.steps import before_state, split_at_state
 from bascule.pipeline.steps.batch_rows import needs_messages
 from bascule.pipeline.steps.decode import REASON, Decoding
 from bascule.pipeline.steps.rows import MESSAGE, literal, quoted
-from bascule.spark.options.value_options import value_options
+from bascule.spark.options.reading import value_options
 from bascule.spark.options.writing import ProducerId
 from bascule.spark.values.decoding import ValueReader
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from bascule.errors import InvalidOption, MalformedValue
 from bascule.pipeline.spec.pipeline import load
-from bascule.spark.options.value_options import value_options
+from bascule.spark.options.reading import value_options
 from bascule.spark.read.batch_reader import ReadRange, SparkRows
 from bascule.spark.values.decoding import ValueColumn, ValueReader
 from bascule.spark.values.framing import Frame, unframed

@@ -33,8 +33,8 @@ from pyspark.sql.types import (
 )
 
 from bascule.errors import InvalidOption, InvalidSchema, MalformedValue
+from bascule.spark.options.reading import value_options
 from bascule.spark.options.schema import TABLE
-from bascule.spark.options.value_options import value_options
 from bascule.spark.read.batch_reader import ReadRange, SparkRows
 from bascule.spark.source import BasculeSource
 from bascule.spark.values.avro import read_schema

@@ -11,8 +11,8 @@ from bascule.pipeline.spec.pipeline import PipelineSpec
 from bascule.pipeline.spec.sources import SourceSpec, ValueMode
 from bascule.pipeline.steps.rows import MESSAGE, Rows
 from bascule.spark.options.failures import with_code
+from bascule.spark.options.reading import value_options
 from bascule.spark.options.schema import MALFORMED
-from bascule.spark.options.value_options import value_options
 from bascule.spark.values.decoding import ValueColumn, ValueReader, malformed_values
 
 if TYPE_CHECKING:

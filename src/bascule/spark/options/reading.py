@@ -28,7 +28,7 @@ from bascule.config.values.kinds import (
 )
 from bascule.errors import BasculeError, InvalidOption
 from bascule.lake.delta.place import LakePlace
-from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options
+from bascule.spark.options.declaration import BATCH, STREAMING, Pattern, Section, Words, read_options, read_section
 from bascule.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -41,7 +41,7 @@ from bascule.spark.options.positions import (
     TimestampKind,
     TimestampsKind,
 )
-from bascule.spark.options.value_options import ValueOptions, check_value
+from bascule.spark.options.value_options import ValueFormat, ValueFraming, ValueOptions
 
 GATHERED_OFFSETS_DEFAULT: Final = 10_000
 """Offsets up to which one task reads several partitions. Reading them takes less time than the 100 ms that Spark needs for a task."""
@@ -491,6 +491,13 @@ def source_options(given: Mapping[str, str], mode: str) -> SourceOptions:
     return options
 
 
+def value_options(given: Mapping[str, str]) -> ValueOptions:
+    """The checked options of values. Spark asks for the columns, which depend on them, before it says whether it reads or writes."""
+    value = read_section(ValueOptions, given)
+    _check_value(value)
+    return value
+
+
 def _one_of(what: str, given: Mapping[str, Any], names: tuple[str, ...], *, least: int = 0) -> None:
     lowered = {name.lower() for name in given}
     found = [name for name in names if name.lower() in lowered]
@@ -524,9 +531,46 @@ def _check(options: SourceOptions) -> None:
             "option `onDataLoss` is `archive`, but `history` is missing",
             hint="set `history` to the folder of the archive",
         )
-    check_value(options.value)
+    _check_value(options.value)
     if options.mode == BATCH:
         _check_batch_bounds(options)
+
+
+def _check_value(value: ValueOptions) -> None:
+    wanted = {None: (False, False), ValueFormat.PROTOBUF: (True, True)}.get(value.format, (True, False))
+    for name, given, is_wanted in zip(
+        ("valueSchema", "valueMessage"), (value.schema, value.message), wanted, strict=True
+    ):
+        if is_wanted and given is None:
+            raise InvalidOption(
+                f"option `valueFormat` is `{value.format}`, but `{name}` is missing", hint=f"set `{name}` too"
+            )
+        if given is not None and not is_wanted:
+            written = "not set" if value.format is None else f"`{value.format}`"
+            raise InvalidOption(
+                f"option `{name}` is set, but `valueFormat` is {written}", hint="leave the one out, or set the other"
+            )
+    _check_framing(value)
+
+
+def _check_framing(value: ValueOptions) -> None:
+    if value.framing is ValueFraming.NONE:
+        if value.schema_ids is not None:
+            raise InvalidOption(
+                "option `valueSchemaIds` is set, but `valueFraming` is `none`", hint="set it to `confluent` too"
+            )
+        return
+    if value.format not in (ValueFormat.AVRO, ValueFormat.JSON):
+        written = "not set" if value.format is None else f"`{value.format}`"
+        raise InvalidOption(
+            f"option `valueFraming` is `{value.framing}`, but `valueFormat` is {written}",
+            hint="framed values are `avro` or `json`",
+        )
+    if value.format is ValueFormat.AVRO and value.schema_ids is None:
+        raise InvalidOption(
+            f"option `valueFraming` is `{value.framing}`, but `valueSchemaIds` is missing",
+            hint="set it to the ids under which the registry has `valueSchema`, such as `17,21`",
+        )
 
 
 def _check_batch_bounds(options: SourceOptions) -> None:

@@ -1,15 +1,13 @@
-"""The options of typed values: their format, schema and framing."""
+"""The options of typed values: their format, schema and framing. `reading.py` checks that they fit each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from bascule.config.values.key import setting
 from bascule.config.values.kinds import Choice, Kind, Text, Unfit, split_list
-from bascule.errors import InvalidOption
-from bascule.spark.options.declaration import Section, read_section
+from bascule.spark.options.declaration import Section
 
 
 class ValueFormat(StrEnum):
@@ -88,47 +86,3 @@ class ValueOptions(Section):
         "`malformedValue`; `failfast` "
         "ends the query with an error that names it.",
     )
-
-
-def value_options(given: Mapping[str, str]) -> ValueOptions:
-    """The checked options of values. Spark asks for the columns, which depend on them, before it says whether it reads or writes."""
-    value = read_section(ValueOptions, given)
-    check_value(value)
-    return value
-
-
-def check_value(value: ValueOptions) -> None:
-    wanted = {None: (False, False), ValueFormat.PROTOBUF: (True, True)}.get(value.format, (True, False))
-    for name, given, is_wanted in zip(
-        ("valueSchema", "valueMessage"), (value.schema, value.message), wanted, strict=True
-    ):
-        if is_wanted and given is None:
-            raise InvalidOption(
-                f"option `valueFormat` is `{value.format}`, but `{name}` is missing", hint=f"set `{name}` too"
-            )
-        if given is not None and not is_wanted:
-            written = "not set" if value.format is None else f"`{value.format}`"
-            raise InvalidOption(
-                f"option `{name}` is set, but `valueFormat` is {written}", hint="leave the one out, or set the other"
-            )
-    _check_framing(value)
-
-
-def _check_framing(value: ValueOptions) -> None:
-    if value.framing is ValueFraming.NONE:
-        if value.schema_ids is not None:
-            raise InvalidOption(
-                "option `valueSchemaIds` is set, but `valueFraming` is `none`", hint="set it to `confluent` too"
-            )
-        return
-    if value.format not in (ValueFormat.AVRO, ValueFormat.JSON):
-        written = "not set" if value.format is None else f"`{value.format}`"
-        raise InvalidOption(
-            f"option `valueFraming` is `{value.framing}`, but `valueFormat` is {written}",
-            hint="framed values are `avro` or `json`",
-        )
-    if value.format is ValueFormat.AVRO and value.schema_ids is None:
-        raise InvalidOption(
-            f"option `valueFraming` is `{value.framing}`, but `valueSchemaIds` is missing",
-            hint="set it to the ids under which the registry has `valueSchema`, such as `17,21`",
-        )
